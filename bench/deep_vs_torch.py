@@ -60,7 +60,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--keys", type=int, default=6000, help="keys of all fields together (6000)")
     add("--fields", type=int, default=10, help="keys per sample (10)")
     add("--dim", type=int, default=16, help="weights per row (16)")
-    add("--batch", type=int, default=4096, help="samples per step (4096)")
+    add("--batch-size", type=int, default=4096, help="samples per step (4096)")
     add("--hidden", type=int, nargs="*", default=[400, 400, 400], help="layers of the perceptron (400 400 400)")
     optimizers = ["adam", "adagrad", "row_adagrad"]
     add("--optimizer", choices=optimizers, default="adam", help="of the rows; torch's adam is SparseAdam (adam)")
@@ -136,7 +136,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
 def show(options: argparse.Namespace, result: dict[str, dict[str, float]]) -> None:
     """The result as a table."""
     print(
-        f"{options.keys:,} keys, {options.fields} fields, dim {options.dim}, batch {options.batch}; "
+        f"{options.keys:,} keys, {options.fields} fields, dim {options.dim}, batch {options.batch_size}; "
         f"{options.optimizer}, {options.dtype}"
     )
     print(
@@ -172,10 +172,10 @@ def draw(options: argparse.Namespace, number: int) -> Drawn:
     """Keys [B, F], each field with a range of its own, and labels [B]."""
     rng = np.random.default_rng(number)
     each = options.keys // options.fields
-    uniform = rng.random((options.batch, options.fields))
+    uniform = rng.random((options.batch_size, options.fields))
     place = uniform if options.skew == 0.0 else (each**uniform - 1) / (each - 1)
     keys = np.minimum((place * each).astype(np.int64), each - 1) + np.arange(options.fields) * each
-    labels = (rng.random(options.batch) < 0.3).astype(np.float32)
+    labels = (rng.random(options.batch_size) < 0.3).astype(np.float32)
     return keys, torch.from_numpy(labels)
 
 
@@ -244,7 +244,7 @@ def batch_file(options: argparse.Namespace, batches: list[Drawn], folder: Path) 
         f'[data]\ntrain = "{text}"\nformat = "csv"\ncolumns = {columns}\n[label]\ncolumn = "label"\n{features}'
     )
     out = folder / "rows.batch"
-    block = ["--block-rows", str(options.batch)]
+    block = ["--block-rows", str(options.batch_size)]
     subprocess.run([sys.executable, "-m", "sanderling", "convert", str(config), str(out), "-q", *block], check=True)
     text.unlink()
     return str(out), {"label": {"column": "label"}, "feature": [{"name": name, "key": "raw"} for name in names]}
@@ -261,7 +261,7 @@ def queue_round(
     def whole_round() -> float:
         first = None
         for batch in sanderling.FeedQueue(
-            source, emb.native, spec=spec, batch_size=options.batch, threads=options.queue_threads
+            source, emb.native, spec=spec, batch_size=options.batch_size, threads=options.queue_threads
         ):
             optimizer.zero_grad()
             loss = loss_of(model(emb(batch).stacked()), torch.from_numpy(batch.labels).to(options.device))
@@ -281,7 +281,7 @@ def sanderling_steps(
     """Steps over the table; the lookup is within the step, as nobody looks ahead."""
     names = field_names(options)
     emb = collection(options, names, table)
-    offsets = np.arange(options.batch + 1, dtype=np.uint32)
+    offsets = np.arange(options.batch_size + 1, dtype=np.uint32)
     made = [
         sanderling.Batch([(name, wide(keys[:, field].copy()), offsets, None) for field, name in enumerate(names)])
         for keys, _ in batches
@@ -316,7 +316,7 @@ def torch_steps(
         else torch.optim.Adagrad(bag.parameters(), lr=1e-3)
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    offsets = torch.arange(options.batch * options.fields, device=options.device)
+    offsets = torch.arange(options.batch_size * options.fields, device=options.device)
     place = options.device
     made = [(torch.from_numpy(keys.reshape(-1)).to(place), labels.to(place)) for keys, labels in batches]
 
@@ -336,7 +336,7 @@ def torch_steps(
 
 def dense_steps(options: argparse.Namespace, model: nn.Module, batches: list[Drawn]) -> Callable[[int], float]:
     """Steps over rows that do not change."""
-    rows = torch.randn(options.batch, options.fields, options.dim, device=options.device).requires_grad_()
+    rows = torch.randn(options.batch_size, options.fields, options.dim, device=options.device).requires_grad_()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 
     def step(number: int) -> float:
@@ -371,9 +371,9 @@ def passes(options: argparse.Namespace) -> dict[str, Any]:
             options.csv,
             emb.native,
             spec=spec,
-            batch_size=options.batch,
+            batch_size=options.batch_size,
             threads=options.queue_threads,
-            shuffle=len(rows),
+            shuffle_rows=len(rows),
             seed=number,
         )
         for batch in queue:
@@ -384,7 +384,7 @@ def passes(options: argparse.Namespace) -> dict[str, Any]:
 
     def torch_pass(number: int) -> None:
         order = torch.from_numpy(np.random.default_rng(number).permutation(len(rows)))
-        for part in order.split(options.batch):
+        for part in order.split(options.batch_size):
             torch_step((keys[part].reshape(-1), labels[part]))
 
     seconds: dict[str, list[float]] = {"sanderling": [], "torch": []}
@@ -393,7 +393,10 @@ def passes(options: argparse.Namespace) -> dict[str, Any]:
             began = time.perf_counter()
             whole(number)
             seconds[name].append(time.perf_counter() - began)
-    print(f"{len(rows):,} rows, {options.keys:,} keys, dim {options.dim}, batch {options.batch}; {options.optimizer};")
+    print(
+        f"{len(rows):,} rows, {options.keys:,} keys, dim {options.dim}, "
+        f"batch {options.batch_size}; {options.optimizer};"
+    )
     print(f"hidden {options.hidden}, {options.threads} threads of torch {torch.__version__}\n")
     print("| a pass, s | median | min | max |\n|---|---|---|---|")
     for name, times in seconds.items():

@@ -84,7 +84,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--l1", type=float, default=0.0, help="L1 of both (0)")
     add("--l2", type=float, default=0.0, help="L2 of both (0)")
     add("--bits", type=int, default=26, help="VW's hash bits (26)")
-    add("--batch", type=int, default=1, help="sanderling's minibatch; 1: row by row, as VW does (1)")
+    add("--batch-size", type=int, default=1, help="sanderling's minibatch; 1: row by row, as VW does (1)")
     add("--core", type=int, default=0, help="the core of the pinned runs (0)")
     add("--data", type=Path, help="a folder with train.libsvm and test.libsvm, instead of synthetic rows")
     add("--only", choices=["vw", "sanderling"], help="measure one of the two")
@@ -231,10 +231,10 @@ beta = {a.beta}
 l1 = {a.l1}
 l2 = {a.l2}
 [train]
-batch = {a.batch}
+batch_size = {a.batch_size}
 passes = 1
 threads = 1
-shuffle = 0
+shuffle_rows = 0
 """
 
     def scores_sanderling(self) -> Floats:
@@ -343,7 +343,7 @@ def markdown(arguments: argparse.Namespace, result: dict[str, object]) -> str:
         f"    python bench/ftrl_vs_vw.py {' '.join(sys.argv[1:])}".rstrip(),
         "",
         f"{result['rows']:,} rows of libsvm text, one pass, alpha {a.alpha}, beta {a.beta}, L1 {a.l1}, L2 {a.l2}; "
-        f"VW `-b {a.bits}`, updates row by row; sanderling one thread, batch {a.batch}. Medians of {a.rounds} "
+        f"VW `-b {a.bits}`, updates row by row; sanderling one thread, batch {a.batch_size}. Medians of {a.rounds} "
         "interleaved rounds, examples/s.",
         "",
         "| run | whole process (min to max) | training alone |",

@@ -138,8 +138,8 @@ def feed(way: str, folder: Path, bytes_per_s: float, compression: Literal["lz4",
     link = Link(bytes_per_s)
     with ExitStack() as stack:
         enter = stack.enter_context
-        server = enter(process(["ps", "--listen", "127.0.0.1:0", "--no-local", "--workers", "1"], folder))
-        options = ["--listen", "127.0.0.1:0", "--spec", "spec.toml", "--batch", str(_BATCH), "--linger", "2s"]
+        server = enter(process(["ps", "--listen", "127.0.0.1:0", "--no-local", "--threads", "1"], folder))
+        options = ["--listen", "127.0.0.1:0", "--spec", "spec.toml", "--batch-size", str(_BATCH), "--linger", "2s"]
         if way == "fed by hub":
             options += ["--ps", server, "--feed", "history=history:sum"]
         hub = enter(process(["hub", *options, "rows.csv"], folder))

@@ -78,7 +78,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--l1", type=float, default=0.0, help="L1 (0)")
     add("--l2", type=float, default=0.0, help="L2 (0)")
     add("--bits", type=int, default=26, help="VW's hash bits (26)")
-    add("--batch", type=int, default=1, help=argparse.SUPPRESS)
+    add("--batch-size", type=int, default=1, help=argparse.SUPPRESS)
     add("--core", type=int, default=0, help="the core of the pinned runs (0)")
     add("--data", type=Path, help="a folder with train.libsvm and test.libsvm, instead of synthetic rows")
     add("--learners", nargs="*", help="only those whose names begin so")
@@ -198,10 +198,10 @@ beta = {a.beta}
 l1 = {a.l1}
 l2 = {a.l2}
 [train]
-batch = {batch}
+batch_size = {batch}
 passes = 1
 threads = {threads}
-shuffle = 0
+shuffle_rows = 0
 decode_ahead = false
 """
 

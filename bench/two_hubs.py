@@ -132,7 +132,7 @@ def feed(file_bytes: int, bytes_per_s: float, hubs: int, folder: Path) -> Fed:
             url = stack.enter_context(web_server(files, link))
             address = f"unix:{folder}/hub{hubs}{number}"
             options = ["--listen", address, "--spec", str(folder / "spec.toml"), "--share", f"{number}/{hubs}"]
-            command = [sys.executable, "-m", "sanderling", "hub", *options, "--batch", "256", "--linger", "2s"]
+            command = [sys.executable, "-m", "sanderling", "hub", *options, "--batch-size", "256", "--linger", "2s"]
             process = stack.enter_context(
                 subprocess.Popen(
                     [*command, *(url + name for name in files)],

@@ -53,7 +53,7 @@ def main() -> None:
             source,
             spec=spec,
             batch_size=BATCH // workers.size,
-            shuffle=100_000,
+            shuffle_rows=100_000,
             seed=epoch,
             rank=workers.rank,
             ranks=workers.size,

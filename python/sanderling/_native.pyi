@@ -21,7 +21,7 @@ _Numbers: TypeAlias = npt.NDArray[np.number[Any] | np.bool]
 _Result = TypeVar("_Result")
 
 class _Collection(Protocol):
-    """What has an Embedding, such as `sanderling.torch.EmbeddingCollection`."""
+    """An object with an Embedding, such as `sanderling.torch.EmbeddingCollection`."""
 
     @property
     def native(self) -> Embedding: ...
@@ -81,33 +81,33 @@ __all__ = [
 ]
 
 DEEP_MODELS: tuple[str, ...]
-"""What `model.type` says of models that are trained in PyTorch."""
+"""Values of `model.type` for deep models, which are trained in PyTorch."""
 
 __version__: str
 
 class Error(Exception):
-    """Whatever Sanderling refuses or fails to do."""
+    """Base class of all errors of Sanderling."""
 
 class ConfigError(Error):
     """A configuration contradicts itself or has an unknown or impossible entry."""
 
 class LengthError(Error):
-    """Arrays of one request do not fit each other; nothing was read or applied."""
+    """The lengths of the arrays of a request differ; nothing was read or applied."""
 
 class OffsetsError(Error):
     """Offsets of a pooled pull do not ascend from 0 to the number of keys."""
 
 class GradientError(Error):
-    """A gradient or its scale is not a finite, sane number; nothing was applied."""
+    """A gradient or its scale is not finite or too large; nothing was applied."""
 
 class TableFullError(Error):
-    """New keys found no room within the table's budget; the message counts them."""
+    """New keys exceed the memory limit of the table; the message has their number."""
 
 class FileError(Error):
     """A file could not be opened, read or written."""
 
 class DamagedError(Error):
-    """A file of a checkpoint is cut, changed, or not ours."""
+    """A checkpoint file is truncated, corrupted, or of another format."""
 
 class VersionError(Error):
     """A file of a checkpoint was written by a newer version."""
@@ -116,44 +116,44 @@ class DuplicateNameError(Error):
     """Two tables of one checkpoint have the same name."""
 
 class NotFoundError(Error):
-    """A checkpoint or a model does not hold what was asked for."""
+    """A checkpoint or a model does not contain the requested item."""
 
 class BadRowError(Error):
-    """A row does not read as the format or the spec demand; the message names file, line and column."""
+    """A row violates the format or the spec; the message names file, line and column."""
 
 class TooManyBadRowsError(Error):
     """More rows were bad than `on_bad_row` allows."""
 
 class BadFileError(Error):
-    """A data file as a whole is not what its format says."""
+    """A data file is not of its format."""
 
 class NoRowsError(Error):
     """The input had no rows."""
 
 class ModelError(Error):
-    """A saved model is there but cannot be used."""
+    """A saved model exists but cannot be used."""
 
 class DivergedError(Error):
-    """Training diverged: a prediction became infinite or undefined, or a weight, so that its table cannot be saved."""
+    """Training diverged: a prediction or a weight is infinite or NaN."""
 
 class ServerError(Error):
-    """A parameter server refused, did not answer in time, or was started anew; the message names it."""
+    """A parameter server refused a request, timed out, or was restarted; the message names the server."""
 
 class GroupError(Error):
-    """Workers that go in step did not come in time, which the message names, or do not agree."""
+    """Workers in synchronous steps timed out, which the message names, or disagree."""
 
 class HubError(Error):
-    """A hub refused, was not there in time, or could not read its input; the message names it."""
+    """A hub refused a request, timed out, or could not read its input; the message names the hub."""
 
 class StoppedError(Error):
-    """Work was stopped before there was anything to save."""
+    """Work was stopped before anything was saved."""
 
 @final
 class Batch:
-    """A minibatch of samples in columns: labels, weights, and per feature a ragged run of keys.
+    """A minibatch of samples in columns: labels, weights, and a ragged list of keys per feature.
 
-    The keys of sample i of a feature are `keys[offsets[i]:offsets[i + 1]]`. All arrays are views of the minibatch's
-    memory, which an array keeps alive; keys, offsets and values cannot be written.
+    The keys of sample i of a feature are `keys[offsets[i]:offsets[i + 1]]`. Arrays are views into the memory of the
+    minibatch and keep it alive. Keys, offsets and values are read-only.
     """
 
     def __new__(
@@ -162,9 +162,9 @@ class Batch:
         labels: npt.NDArray[np.float32] | None = None,
         weights: npt.NDArray[np.float32] | None = None,
     ) -> Batch:
-        """From (feature, keys, offsets from 0, a value per key or None); the arrays are copied.
+        """Make a minibatch from columns: (feature, keys, offsets from 0, values or None); arrays are copied.
 
-        Raises OffsetsError and LengthError if they do not fit, and ConfigError for a feature that is there twice.
+        Raises OffsetsError and LengthError for arrays of wrong sizes, and ConfigError for a repeated feature.
         """
     def __len__(self) -> int: ...
     @property
@@ -172,39 +172,41 @@ class Batch:
         """Names of the columns."""
     @property
     def number(self) -> int:
-        """Number of the minibatch in its source, from 0 on."""
+        """Number of the minibatch in its source, from 0."""
     @property
     def pass_number(self) -> int:
-        """Number of the pass over the source, from 0 on."""
+        """Number of the pass over the source, from 0."""
     @property
     def labels(self) -> npt.NDArray[np.float32]:
-        """float32 [samples]: 0 or 1, NaN where there is none."""
+        """Labels, float32 [samples]: 0 or 1; NaN without a label."""
     @property
     def weights(self) -> npt.NDArray[np.float32]:
-        """float32 [samples]."""
+        """Row weights, float32 [samples]."""
     @property
     def lookup(self) -> Lookup | None:
-        """The rows, if a FeedQueue with an Embedding made the batch."""
+        """Embedding rows of the batch; None unless a FeedQueue with an Embedding made it."""
     def keys(self, feature: str) -> npt.NDArray[np.uint64]:
-        """uint64 [keys], all samples one after the other."""
+        """Keys of a feature, uint64 [keys], sample after sample."""
     def offsets(self, feature: str) -> npt.NDArray[np.uint32]:
-        """uint32 [samples + 1]."""
+        """Offsets of a feature, uint32 [samples + 1]."""
     def values(self, feature: str) -> npt.NDArray[np.float32] | None:
-        """float32 [keys], or None where every key counts as 1."""
+        """Values of a feature, float32 [keys]; None if every key has the value 1."""
 
 @final
 class Embedding:
-    """Tables, in this process or on servers, and which feature of a minibatch reads which and how.
+    """Tables in this process or on servers, and a mapping from features to tables and poolings.
 
-    `features` are (name of the feature, position of its table, pooling), where pooling is "sum" (a column's values
-    weigh its keys), "mean" or "max" (values are not looked at), or "none" (a row per key). A feature may occur several
-    times. `absent` says what a key without a row counts as: the row that it would start with, or zeros; with "zero"
-    it is not pushed either, so that no row is made. At most `pushes` pushes are outstanding: a lookup may miss so many,
-    and with 0 a push returns when it has been applied. `pool_at` says who sums the rows of tables on servers: with
-    "auto" the servers where that saves more than a quarter of the bytes, by feature and minibatch, else the trainer.
-    With "servers" they sum whatever they can: "sum" and "mean" of a feature that is alone to read its table, with
-    `absent` "init"; all else is the trainer's, and `pooled_at` counts both. Sums of several servers may differ from the
-    trainer's in the last bits.
+    `features` are (feature name, index of the table, pooling). Poolings: "sum" (each row times its value), "mean" and
+    "max" (values are ignored), "none" (a row per key). A feature may occur several times.
+
+    `absent` selects the row of an unknown key: its initial row, or zeros. With "zero", unknown keys are not pushed, so
+    no row is created. At most `pushes` pushes are outstanding; a lookup may miss their updates. With 0, a push returns
+    after it has been applied.
+
+    `pool_at` selects where rows of tables on servers are pooled. "auto": on the servers if this saves more than a
+    quarter of the bytes, per feature and minibatch, otherwise in the trainer. "servers": on the servers if possible,
+    that is for "sum" and "mean" of a feature that alone reads its table, with `absent` "init". `pooled_at` counts
+    both. Sums over several servers may differ from sums in the trainer in the last bits.
     """
 
     def __new__(
@@ -218,99 +220,99 @@ class Embedding:
     ) -> Embedding: ...
     @property
     def pooled_at(self) -> dict[str, dict[str, int]]:
-        """Of tables on servers: features and bytes of minibatches that the `trainer` and the `servers` have pooled.
+        """Features and bytes pooled by the `trainer` and by the `servers`, for tables on servers.
 
-        `hub`: pooled by the servers from keys that a hub has fed. `late`: of those, what another trainer has pushed.
+        `hub`: pooled on servers from keys fed by a hub. `late`: the part of it that another trainer has pushed.
         """
     @property
     def dims(self) -> list[int]:
-        """Per feature, the width of its rows."""
+        """Row width of each feature."""
     @property
     def width(self) -> int:
-        """Columns of `Lookup.pooled`: the widths of the pooled features, side by side in order."""
+        """Number of columns of `Lookup.pooled`: the sum of the widths of the pooled features."""
     @property
     def pushed(self) -> int:
-        """Pushes that were handed over so far."""
+        """Number of pushes so far."""
     @property
     def applied(self) -> int:
-        """Pushes that have been applied so far, or have failed."""
+        """Number of pushes that were applied or failed so far."""
     def lookup(self, batch: Batch) -> Lookup:
-        """Looks a minibatch up, and waits for no push: it may miss up to `pushes` of the last ones.
+        """Look up the rows of a minibatch without waiting for outstanding pushes.
 
-        After `finish` it misses none. Raises ConfigError for a feature that the batch does not have, ServerError, and
-        what an earlier push went wrong with.
+        The rows may miss the last `pushes` pushes; after `finish` they miss none. Raises ConfigError for a feature
+        that the batch lacks, ServerError, and the error of an earlier push.
         """
     def finish(self) -> None:
-        """Waits until everything that was pushed has been applied; raises what one of them went wrong with."""
+        """Wait until all pushes are applied; raises the error of a failed push."""
 
 @final
 class Lookup:
-    """The rows of one minibatch, and room for the gradients of its distinct rows.
+    """Rows of one minibatch, and the gradients of its distinct rows.
 
-    Arrays are views that keep the lookup alive: the same memory each time.
+    Arrays are views that keep the lookup alive.
     """
 
     @property
     def pooled(self) -> npt.NDArray[np.float32]:
-        """float32 [samples, width]: the pooled rows of all features side by side."""
+        """Pooled rows of all features side by side, float32 [samples, width]."""
     @property
     def unique_keys(self) -> int:
-        """Distinct keys, over all tables."""
+        """Number of distinct keys over all tables."""
     @property
     def missing(self) -> int:
-        """Distinct keys that had no row."""
+        """Number of distinct keys without a row."""
     @property
     def staleness(self) -> int:
-        """Pushes of other minibatches that were applied between this lookup and its push, or until now."""
+        """Number of pushes of other minibatches applied between this lookup and its push, or until now."""
     def rows(self, feature: int) -> npt.NDArray[np.float32]:
-        """float32 [keys, dim]: a row per key of the feature at this position, if its pooling is "none"."""
+        """Rows of the feature at this index, float32 [keys, dim]; its pooling must be "none"."""
     def is_of(self, embedding: Embedding) -> bool:
-        """Whether the rows are those of this embedding's tables."""
+        """Whether the rows come from the tables of this embedding."""
     def add_grads(
         self,
         pooled: npt.NDArray[np.float32] | None = None,
         rows: dict[int, npt.NDArray[np.float32]] | None = None,
     ) -> None:
-        """Adds to the gradients of the rows; nothing is pushed.
+        """Add to the gradients of the rows without pushing them.
 
-        `pooled` has the shape of `Lookup.pooled`, `rows` by position of a feature that of its `rows`; LengthError
-        otherwise, and nothing is added.
+        `pooled` has the shape of `Lookup.pooled`; `rows` maps the index of a feature to an array shaped like its
+        `rows`. Raises LengthError for other shapes; then nothing is added.
         """
     def grad_norm_squared(self) -> float:
-        """The sum of the squares of the gradients of all distinct rows."""
+        """Sum of squares of the gradients of all distinct rows."""
     def scale_grads(self, factor: float) -> None:
-        """Multiplies the gradients."""
+        """Multiply the gradients by a factor."""
     def take_gradients(
         self,
     ) -> list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32], npt.NDArray[np.float32]]]:
-        """Takes the gradients away instead of a push, for workers that go in step (`SyncGroup.push_step`).
+        """Take the gradients instead of pushing them, for synchronous steps (`SyncGroup.push_step`).
 
-        Per table of the Embedding: distinct keys, how often each occurs, and gradients, float32 [keys, dim].
+        Returns per table of the Embedding: distinct keys, count of each key, gradients float32 [keys, dim].
         """
     def note_applied(self) -> None:
-        """Says that the gradients that were taken away have been applied.
+        """Report that the taken gradients have been applied.
 
-        A hub counts a minibatch as used when the next one is asked for, or when the queue is dropped if it was pushed.
+        A hub counts a pushed minibatch as used when the trainer asks for the next one, or drops the queue.
         """
     def push(
         self, *, lr: float | Sequence[float] | None = None, lr_scale: float | Sequence[float] | None = None
     ) -> None:
-        """Hands the gradients over, to be applied in the background; once. Waits while too many are outstanding.
+        """Push the gradients in the background; allowed once per lookup. Blocks while too many pushes are outstanding.
 
-        `lr` is the learning rate of this push, `lr_scale` a factor on it; each is a number for all tables, or a list
-        with one for each. Without `lr` a table learns at its own rate. FTRL has no `lr` and is not scaled. May raise
-        what an earlier push went wrong with; then
-        nothing of this one is pushed. A hub counts its minibatch as used when its push was applied; if it fails, the
-        queue raises that, too, and ends, and the hub hands the minibatch out again to a trainer that is started anew.
+        `lr` is the learning rate of this push, `lr_scale` a factor on the learning rate: a number for all tables, or a
+        list with one per table. Without `lr`, each table uses its own rate. FTRL has no `lr` and cannot be scaled. May
+        raise the error of an earlier push; then nothing of this one is pushed. A hub counts the minibatch as used
+        after its push was applied. If the push fails, the queue raises the error and ends, and the hub gives the
+        minibatch to a restarted trainer.
         """
 
 @final
 class Hubs:
-    """A subscription at hubs, `"hub://host:port,host:port"`, that says what they serve; then the source of a FeedQueue.
+    """A subscription to hubs, `"hub://host:port,host:port"`, as the source of one FeedQueue.
 
-    Nothing is asked for before there is a queue. `threads` and `depth` are those of the queue, the other arguments as
-    of one over hubs. A hub that is away for longer than `hub_patience_s` is a HubError, and a ConfigError names what a
-    `spec` says otherwise than the hubs.
+    Nothing is requested before the queue exists. `threads` and `depth` are the options of the queue; the other
+    arguments are as in `FeedQueue`. Raises HubError if a hub is unreachable for more than `hub_timeout_s` seconds, and
+    ConfigError if `spec` differs from the spec of the hubs; the message names the difference.
     """
 
     def __new__(
@@ -324,39 +326,42 @@ class Hubs:
         ranks: int = 1,
         name: str = "trainer",
         hub_token: str = "",
-        hub_patience_s: float = 60.0,
+        hub_timeout_s: float = 60.0,
         hub_compression: Literal["lz4", "zstd"] | None = None,
         hub_ca_file: _Path | None = None,
     ) -> Hubs: ...
     @property
     def spec(self) -> dict[str, Any] | None:
-        """As `FeedQueue.spec`."""
+        """Spec of the rows, as in `FeedQueue.spec`."""
     @property
     def served(self) -> list[dict[str, Any]]:
-        """As `FeedQueue.hubs`."""
+        """Properties of each hub, as in `FeedQueue.hubs`."""
 
 @final
 class FeedQueue:
-    """Minibatches in line: threads read, decode, and with an Embedding look up, ahead of whoever iterates.
+    """An iterator of minibatches that threads read, decode and, with an Embedding, look up ahead of the trainer.
 
-    `source` is a path, a glob pattern or a list of them. `spec` has the sections `data`, `label`, `weight`, `negatives`
-    and `feature` of a run's configuration (docs/configuration.md). With `ordered` minibatches come in the order of the
-    input whatever the number of threads; of every `ranks` minibatches this queue takes the one numbered `rank`. The
-    first `used_rows` rows of the first pass, those of all ranks, are passed over: a run before has used them. At most
-    `depth` minibatches are ready, and nothing is begun while these have `depth_bytes`. `train=False` reads rows without
-    labels and keeps all negatives, and a bad row that `on_bad_row` lets pass its place: no keys, and NaN as weight and
-    label. `on_statistics` is told a report every `statistics_every_s` seconds (0: never), before the next minibatch is
-    taken; what it raises, the iteration raises, and goes on with that minibatch if it is asked again.
+    `source` is a path, a glob pattern, or a list of them. `spec` has the sections `data`, `label`, `weight`,
+    `negatives` and `feature` of a run configuration (docs/configuration.md).
 
-    `source` may also be hubs, `"hub://host:port,host:port"` or a `Hubs`, which decide what a minibatch holds and how
-    often the input is gone through; `name` is this trainer's there, the same over its restarts and no other trainer's.
-    To ask for the next minibatch is to say that the one before was used up: its hub hears of that when its push, if
-    there is one, has been applied, and hands out again what a trainer that died had not used up. Of a `spec` all but
-    `data` is compared with the hub's: a ConfigError names what differs. A hub that is away for longer than
-    `hub_patience_s` is a HubError. `hub_compression` is for slow links: how minibatches come, from other hosts.
-    Hubs that speak TLS are believed if an authority of `hub_ca_file` (PEM) vouches for the host of their address.
+    - `batch_size`: rows per minibatch. `shuffle_rows`: rows in the shuffle buffer; 0: input order.
+    - `ordered`: minibatches come in a fixed order for any number of threads.
+    - `rank`, `ranks`: of every `ranks` minibatches, this queue takes number `rank`.
+    - `used_rows`: rows of the first pass to skip, counted over all ranks, because an earlier run has used them.
+    - `depth`, `depth_bytes`: limits on ready minibatches.
+    - `train=False`: rows without labels are accepted, all negatives are kept, and a skipped bad row keeps its place
+      with no keys and NaN as label and weight.
+    - `on_statistics`: called with a report every `statistics_every_s` seconds (0: never), before the next minibatch is
+      taken. The iteration raises an error of the callback; the next call continues with that minibatch.
 
-    An error of any thread is raised by the iteration, after the minibatches that were read before it.
+    `source` may also be hubs, `"hub://host:port,host:port"` or a `Hubs`. Hubs decide on batch size, passes and order.
+    `name` identifies this trainer: keep it over restarts and use it once. Asking for the next minibatch acknowledges
+    the previous one, after its push was applied. Hubs give unacknowledged minibatches of a dead trainer to others.
+    `spec` is compared with the spec of the hubs, except for `data`; ConfigError names a difference. HubError: a hub is
+    unreachable for more than `hub_timeout_s` seconds. `hub_compression` helps on slow links. `hub_ca_file` is the CA
+    bundle (PEM) to verify hubs with TLS.
+
+    The iteration raises the error of a thread after the minibatches that were read before it.
     """
 
     def __new__(
@@ -371,8 +376,8 @@ class FeedQueue:
         depth: int = 8,
         depth_bytes: int = 1073741824,
         ordered: bool = True,
-        shuffle: int = 0,
-        seed: int = 0,
+        shuffle_rows: int = 0,
+        seed: int = 42,
         rank: int = 0,
         ranks: int = 1,
         used_rows: int = 0,
@@ -381,84 +386,82 @@ class FeedQueue:
         on_statistics: Callable[[str], object] | None = None,
         name: str = "trainer",
         hub_token: str = "",
-        hub_patience_s: float = 60.0,
+        hub_timeout_s: float = 60.0,
         hub_compression: Literal["lz4", "zstd"] | None = None,
         hub_ca_file: _Path | None = None,
     ) -> FeedQueue: ...
     @property
     def features(self) -> list[str]:
-        """Names of the columns of its minibatches."""
+        """Names of the columns of the minibatches."""
     @property
     def spec(self) -> dict[str, Any] | None:
-        """The spec as it is used, fitted boundaries included: what another queue over the same features takes.
+        """The spec in use, with fitted boundaries; pass it to other queues over these features.
 
-        With hubs it is theirs; None if they are of a version that does not say it.
+        With hubs, their spec; None for hubs of an earlier version.
         """
     @property
     def hubs(self) -> list[dict[str, Any]]:
-        """What each hub serves, in the order of the addresses; empty with files.
+        """Properties of each hub, in the order of the addresses; empty with files.
 
-        `address`, `stream` (another number after a start that did not know its position), `passes`, `batch_size` in
-        rows, and `ranks`: of how many trainers each gets its own minibatches, 0 if any gets any.
+        `address`, `stream` (changes when the hub starts without its position), `passes`, `batch_size` (rows), `ranks`
+        (number of trainers that get minibatches in turn; 0: any trainer gets any minibatch).
         """
     @property
     def pass_rows(self) -> int | None:
-        """Rows of the pass that is read at the moment, those of all ranks, estimated from the bytes read so far.
+        """Estimated rows of the current pass over all ranks, from the bytes read so far.
 
-        None before the first minibatch, of streams and hubs, and without `ordered`.
+        None before the first minibatch, for streams and hubs, and without `ordered`.
         """
     def __iter__(self) -> FeedQueue: ...
     def __next__(self) -> Batch: ...
     def stats(self) -> dict[str, Any]:
-        """What it has done so far: per stage count and percentiles in nanoseconds, and who waits for whom.
+        """Statistics so far: count and latency percentiles (nanoseconds) per stage, and waiting times.
 
-        `bad_rows` counts the rows of files that `on_bad_row` has let it leave out, and `bad_row_messages` says of the
-        first ones what was wrong. Hubs account for theirs.
+        `bad_rows` counts skipped rows of files; `bad_row_messages` has the reasons of the first ones.
         """
     def report(self) -> str:
-        """The same as lines of text, in microseconds."""
+        """Statistics as lines of text, in microseconds."""
     def metrics(self) -> str:
-        """The same in the text format of Prometheus; the label `queue` is the queue's `name`."""
+        """Statistics in the text format of Prometheus; the label `queue` is the `name` of the queue."""
     def serve_metrics(self, address: str = "127.0.0.1:0") -> str:
-        """Answers `GET /metrics` at this address of this machine until the queue is gone, and returns the URL.
+        """Serve `GET /metrics` at a local address until the queue is dropped; returns the URL.
 
-        An address that other machines reach is a ValueError: nothing here asks who reads.
+        Raises ValueError for an address that other machines can reach: the endpoint has no authentication.
         """
     def close(self, *, used: bool = True) -> None:
-        """Reads no more; what is ready is forgotten, and hubs give it to others at once.
+        """Stop reading; hubs give the minibatches that are ready to other trainers.
 
-        The minibatch in hand counts as used up when its push, which is waited for, has been applied; with `used=False`
-        it goes to others as well.
+        The current minibatch counts as used after its push; with `used=False` it goes to other trainers.
         """
 
 @final
 class Table:
-    """An embedding table: rows of weights, found by 64-bit key, updated by the table's optimizer.
+    """An embedding table: rows of weights found by 64-bit key and updated by the optimizer of the table.
 
-    `optimizer` is a type and its settings, `{"type": "adam", "lr": 1e-3}`; a bare string stands for the type with its
-    defaults, which are, with what a row keeps beside its weights:
+    `optimizer` is a type with settings, `{"type": "adam", "lr": 1e-3}`, or a type alone, `"adam"`. Types, defaults,
+    and state per row:
 
-    - `sgd`: lr 0.01, l2 0; nothing
+    - `sgd`: lr 0.01, l2 0; no state
     - `momentum`: lr 0.01, momentum 0.9, l2 0; a velocity per weight
     - `adagrad`: lr 0.01, eps 1e-10, initial 0, l2 0; a sum of squares per weight
-    - `row_adagrad`: as `adagrad`; one sum of mean squares per row
+    - `row_adagrad`: settings of `adagrad`; a sum of mean squares per row
     - `adam`: lr 0.001, beta1 0.9, beta2 0.999, eps 1e-8, l2 0; two moments per weight, a count of pushes per row
-    - `adamw`: as `adam`, with decay 0.01 in place of l2
+    - `adamw`: settings of `adam`, with decay 0.01 in place of l2
     - `ftrl`: alpha 0.1, beta 1, l1 0, l2 0; z and n per weight
 
-    The default is `sgd`. All are lazy: rows that are not pushed do not change. `init` says what a row starts with:
-    `{"type": "zero"}`, the default, `{"type": "normal", "std": ...}` or `{"type": "uniform", "bound": ...}`.
-    `budget_bytes` bounds the memory of index and rows.
+    The default is `sgd`. All optimizers are lazy: they change pushed rows only. `init` is the distribution of initial
+    weights: `{"type": "zero"}` (default), `{"type": "normal", "std": ...}` or `{"type": "uniform", "bound": ...}`.
+    `seed` selects them. `budget_bytes` limits the memory of index and rows.
 
-    `dtype` says how weights are kept (optimizer state and all arrays are float32); `admission` which new keys get a
-    row: all ("always", the default), those pushed in n requests (`{"type": "sightings", "sightings": n}`) or with a
-    probability (`{"type": "probability", "probability": p}`); `eviction` which rows make room when the budget is used
-    up: none ("never", the default; then a push raises TableFullError), those unused for longest ("clock"), for so many
-    pushes (`{"type": "age", "pushes": n}`, n below 2^31), or small ones (`{"type": "norm", "below": x}`); `writes`
-    whether an updated row stays where it is.
+    `dtype` is the storage type of weights; optimizer state and all arrays are float32. `admission` selects new keys
+    that get a row: "always" (default), keys pushed in n requests (`{"type": "sightings", "sightings": n}`), or a
+    random share (`{"type": "probability", "probability": p}`). `eviction` selects rows to remove when the budget is
+    used up: "never" (default; a push then raises TableFullError), the longest unused rows ("clock"), rows unused for n
+    pushes (`{"type": "age", "pushes": n}`, n below 2^31), or rows of small norm (`{"type": "norm", "below": x}`).
+    `writes`: update rows in place or copy on write.
 
-    Arrays must have the stated dtype (anything else is a TypeError). Contiguous ones are used in place. Several
-    threads may use one table; the interpreter is released while it works.
+    Arrays must have the stated dtype; others raise TypeError. Contiguous arrays are used without a copy. Several
+    threads may use a table; the interpreter lock is released during the work.
     """
 
     def __new__(
@@ -468,7 +471,7 @@ class Table:
         *,
         optimizer: dict[str, Any] | str | None = None,
         init: dict[str, Any] | str | None = None,
-        seed: int = 0,
+        seed: int = 42,
         budget_bytes: int | None = None,
         dtype: Literal["f32", "f16", "bf16"] | None = None,
         admission: dict[str, Any] | str | None = None,
@@ -477,38 +480,37 @@ class Table:
     ) -> Table: ...
     @property
     def name(self) -> str:
-        """The table's name in errors and checkpoints."""
+        """Name of the table in errors and checkpoints."""
     @property
     def dim(self) -> int:
-        """Weights per row."""
+        """Number of weights per row."""
     @property
     def lr(self) -> float | None:
-        """Learning rate of the optimizer; None if it has none (FTRL), or if blocks of a row have different ones."""
+        """Learning rate of the optimizer; None for FTRL, and for blocks with different rates."""
     @property
     def bytes(self) -> int:
-        """Bytes of memory, index and rows."""
+        """Memory of index and rows, in bytes."""
     @property
     def blocks(self) -> list[dict[str, Any]]:
-        """What a row consists of: per block its `dims`, `init` and `optimizer`."""
+        """Blocks of a row, each with `dims`, `init` and `optimizer`."""
     @property
     def config(self) -> dict[str, Any]:
-        """All that it was made from but its name and width, defaults filled in.
+        """Configuration of the table with defaults filled in, without name and width.
 
         `blocks`, `seed`, `budget_bytes`, `dtype`, `admission`, `eviction`, `writes`.
         """
     def stats(self) -> dict[str, int]:
-        """Sizes, and what has happened.
+        """Sizes and counters.
 
         `rows`, `free_rows`, `pushes`, `index_bytes`, `slab_bytes`, `huge_bytes`, `admitted`, `rejected`, `evicted`,
         `rejected_full`, `promoted`.
         """
     def reserve(self, rows: int) -> bool:
-        """Makes room in the index for so many rows in all; False when there is none."""
-    def maintain(self, budget: int = 4096) -> dict[str, int]:
-        """Moves up to `budget` hot keys to where searches for them begin, and lets stale rows go.
+        """Reserve index space for this total number of rows; returns False if the memory limit is too low."""
+    def maintain(self, rows: int = 4096) -> dict[str, int]:
+        """Promote up to `rows` hot keys in the index, and check the next `rows` rows for eviction.
 
-        Of the next `budget` rows those go that `eviction` by age or norm finds too old or too small. Returns
-        `sampled`, `promoted` and `evicted`.
+        Eviction by age or norm removes rows that are too old or too small. Returns `sampled`, `promoted` and `evicted`.
         """
     def __len__(self) -> int: ...
     def __contains__(self, key: int, /) -> bool: ...
@@ -519,10 +521,9 @@ class Table:
         absent: Literal["init", "zero"] = "init",
         out: npt.NDArray[np.float32] | None = None,
     ) -> npt.NDArray[np.float32]:
-        """Rows by key, float32 [n, dim]; never creates one.
+        """Return rows by key, float32 [n, dim]; never creates a row.
 
-        A key without a row yields what its row would start with, or zeros. `out`, C-contiguous, is filled and
-        returned if given.
+        An unknown key gives its initial row, or zeros with `absent="zero"`. Fills and returns `out`, C-contiguous.
         """
     def pull_pooled(
         self,
@@ -534,74 +535,74 @@ class Table:
         absent: Literal["init", "zero"] = "init",
         out: npt.NDArray[np.float32] | None = None,
     ) -> npt.NDArray[np.float32]:
-        """One row per bag of keys, float32 [len(offsets) - 1, dim].
+        """Return one pooled row per bag of keys, float32 [len(offsets) - 1, dim].
 
-        Bag `i` is `keys[offsets[i]:offsets[i + 1]]`, each row times its value if there are `values`; an empty bag
-        yields zeros.
+        Bag `i` is `keys[offsets[i]:offsets[i + 1]]`; each row is multiplied by its value if `values` is given. An
+        empty bag gives zeros.
         """
     def push(
         self, keys: _Keys, grads: npt.NDArray[np.float32], *, lr: float | None = None, lr_scale: float = 1.0
     ) -> None:
-        """Apply gradients, float32 [n, dim]; rows that do not exist are created.
+        """Apply gradients, float32 [n, dim]; missing rows are created.
 
-        Gradients of a key that occurs several times are summed, then its row is updated once. `lr` is the
-        learning rate of this push, by default the optimizer's own; `lr_scale` is a factor on it. ConfigError for an
-        `lr` where the optimizer has none (FTRL) or the blocks of a row have different ones.
+        Gradients of a repeated key are summed, then its row is updated once. `lr` is the learning rate of this push,
+        by default the rate of the optimizer; `lr_scale` is a factor on it. Raises ConfigError for `lr` with FTRL, or
+        with blocks of different rates.
         """
     def keys(self) -> npt.NDArray[np.uint64]:
         """Keys of all rows, uint64 [rows].
 
-        `keys()`, `rows()` and `frequency()` go in the same order as long as nothing is pushed or removed between them.
+        `keys()`, `rows()` and `frequency()` have one order as long as no rows are pushed or removed.
         """
     def rows(self) -> npt.NDArray[np.float32]:
         """Weights of all rows, float32 [rows, dim]."""
     def frequency(self) -> npt.NDArray[np.uint32]:
-        """How often each key was pushed, duplicates counted, uint32 [rows]."""
+        """Number of pushes of each key, duplicates included, uint32 [rows]."""
     def remove(self, keys: _Keys) -> int:
-        """Forget rows; returns how many there were."""
+        """Remove rows; returns the number of removed rows."""
     def clear(self) -> None:
-        """Forget all rows."""
+        """Remove all rows."""
     def save(self, directory: _Path) -> None:
-        """Write a checkpoint that holds this table alone.
+        """Write a checkpoint with this table only.
 
         An earlier checkpoint in the directory stays intact until the new one is complete.
         """
     @staticmethod
     def load(directory: _Path, name: str | None = None) -> Table:
-        """Read a table from a checkpoint; the name may be left out if there is only one."""
+        """Load a table from a checkpoint; `name` is optional if there is only one table."""
 
 @final
 class RemoteTable:
-    """A table on parameter servers; made by a `Connection`.
+    """A table on parameter servers, made by a `Connection`; has the requests of `Table`.
 
-    Requests are as those of `Table`, rows as those of a `Table` with the same configuration, wherever they are.
-    Several threads may use one, each gets connections of its own; the interpreter is released while servers work.
-    After an error of one server others may have carried out their part of a push.
+    Rows equal the rows of a `Table` with this configuration. Several threads may use a table, each with connections of
+    its own. The interpreter lock is released during requests. After an error of one server, other servers may have
+    applied their part of a push.
     """
 
     @property
     def name(self) -> str:
-        """The table's name on the servers."""
+        """Name of the table on the servers."""
     @property
     def dim(self) -> int:
-        """Weights per row."""
+        """Number of weights per row."""
     @property
     def lr(self) -> float | None:
-        """Learning rate of the optimizer; None if it has none (FTRL), or if blocks of a row have different ones."""
+        """Learning rate of the optimizer; None for FTRL, and for blocks with different rates."""
     @property
     def bytes(self) -> int:
-        """Bytes of memory on all servers."""
+        """Memory on all servers, in bytes."""
     @property
     def blocks(self) -> list[dict[str, Any]]:
-        """What a row consists of: per block its `dims`, `init` and `optimizer`."""
+        """Blocks of a row, each with `dims`, `init` and `optimizer`."""
     @property
     def config(self) -> dict[str, Any]:
-        """All that it was made from but its name and width, defaults filled in.
+        """Configuration of the table with defaults filled in, without name and width.
 
-        `blocks`, `seed`, `budget_bytes` (one server's part), `dtype`, `admission`, `eviction`, `writes`.
+        `blocks`, `seed`, `budget_bytes` (share of one server), `dtype`, `admission`, `eviction`, `writes`.
         """
     def stats(self) -> dict[str, int]:
-        """Sizes over all servers: `rows`, `bytes`. `sanderling ctl stats` has the rest."""
+        """Sizes over all servers: `rows`, `bytes`. See `sanderling ctl stats` for counters."""
     def __len__(self) -> int: ...
     def __contains__(self, key: int, /) -> bool: ...
     def pull(
@@ -611,7 +612,7 @@ class RemoteTable:
         absent: Literal["init", "zero"] = "init",
         out: npt.NDArray[np.float32] | None = None,
     ) -> npt.NDArray[np.float32]:
-        """Rows by key, float32 [n, dim]; never creates one."""
+        """Return rows by key, float32 [n, dim]; never creates a row."""
     def pull_pooled(
         self,
         keys: _Keys,
@@ -622,21 +623,21 @@ class RemoteTable:
         absent: Literal["init", "zero"] = "init",
         out: npt.NDArray[np.float32] | None = None,
     ) -> npt.NDArray[np.float32]:
-        """One row per bag of keys, float32 [len(offsets) - 1, dim], summed where the rows are."""
+        """Return one pooled row per bag of keys, float32 [len(offsets) - 1, dim]; servers pool."""
     def push(
         self, keys: _Keys, grads: npt.NDArray[np.float32], *, lr: float | None = None, lr_scale: float = 1.0
     ) -> None:
-        """Apply gradients, float32 [n, dim], exactly once, even if a connection breaks meanwhile."""
+        """Apply gradients, float32 [n, dim], exactly once, even if a connection breaks."""
     def keys(self) -> npt.NDArray[np.uint64]:
         """Keys of all rows, uint64 [rows]."""
     def rows(self) -> npt.NDArray[np.float32]:
         """Weights of all rows, float32 [rows, dim]."""
     def frequency(self) -> npt.NDArray[np.uint32]:
-        """How often each key was pushed, duplicates counted, uint32 [rows]."""
+        """Number of pushes of each key, duplicates included, uint32 [rows]."""
     def remove(self, keys: _Keys) -> int:
-        """Forget rows; returns how many there were, at least: after a lost connection a server is asked again."""
+        """Remove rows; returns at least the number of removed rows (a retried request counts again)."""
     def clear(self) -> None:
-        """Forget all rows; those that others push meanwhile may stay."""
+        """Remove all rows; rows pushed concurrently may remain."""
 
 @final
 class Connection:
@@ -644,7 +645,7 @@ class Connection:
 
     @property
     def servers(self) -> list[str]:
-        """Addresses over which the servers are talked to, by shard."""
+        """Addresses in use, by shard."""
     def table(
         self,
         name: str,
@@ -652,31 +653,31 @@ class Connection:
         *,
         optimizer: dict[str, Any] | str | None = None,
         init: dict[str, Any] | str | None = None,
-        seed: int = 0,
+        seed: int = 42,
         budget_bytes: int | None = None,
         dtype: Literal["f32", "f16", "bf16"] | None = None,
         admission: dict[str, Any] | str | None = None,
         eviction: dict[str, Any] | str | None = None,
         writes: Literal["in_place", "copy_on_write"] | None = None,
     ) -> RemoteTable:
-        """Make a table, or open the one that is there with the same configuration; see `Table`.
+        """Create a table, or open an existing one with this configuration; see `Table`.
 
-        Each server gets an equal part of `budget_bytes`.
+        Each server gets an equal share of `budget_bytes`.
         """
     def open(self, name: str) -> RemoteTable:
-        """Open a table that is there."""
+        """Open an existing table."""
     def drop(self, name: str) -> bool:
-        """Drop a table on all servers and say whether it was there."""
-    def save(self, checkpoint: str, *, timeout: float = 600.0) -> int:
-        """Have every server save all its tables under this name, each as of its own moment; returns the rows.
+        """Drop a table on all servers; returns whether it existed."""
+    def save(self, checkpoint: str, *, timeout_s: float = 600.0) -> int:
+        """Save all tables of every server as a named checkpoint; returns the number of rows.
 
-        The name is the servers': letters, digits, `.`, `_`, `-` and `/`, below their `--data`. What was saved under it
-        before stays intact until the new one is complete.
+        Each server saves a state of its own moment. Names have letters, digits, `.`, `_`, `-` and `/`, below --data of
+        the server. An earlier checkpoint of this name stays intact until the new one is complete.
         """
-    def restore(self, checkpoint: str, *, timeout: float = 600.0) -> int:
-        """Have every server restore all its tables from what was saved under this name; returns the rows.
+    def restore(self, checkpoint: str, *, timeout_s: float = 600.0) -> int:
+        """Restore all tables of every server from a named checkpoint; returns the number of rows.
 
-        Tables must be opened again.
+        Open tables must be opened again. `timeout_s` is in seconds.
         """
 
 def connect(
@@ -684,55 +685,54 @@ def connect(
     *,
     token: str | None = None,
     ca_file: _Path | None = None,
-    timeout: float = 20.0,
+    timeout_s: float = 20.0,
     prefer_local: bool = True,
     f16_rows: bool = False,
     compression: Literal["lz4", "zstd"] | None = None,
-    hedge: str | int | None = None,
+    hedge: str | None = None,
 ) -> Connection:
-    """Reach all servers of a cluster, with commas between their addresses.
+    """Connect to all servers of a cluster; addresses are separated by commas.
 
-    An address is "tcp://host:port", "unix:PATH" or "shm:NAME".
-    `token` is the servers' shared auth token; without it, the one that a server of this user and host made is used.
-    `ca_file` (PEM) turns TLS on and names whom to trust. A request without an answer within `timeout` seconds fails,
-    and so does all that is asked of a server that has been away for so long, until it answers again. A server that has
-    not answered for a second is a warning of the logger "sanderling", and again at twice the time. With
-    `prefer_local` servers of this host are talked to over the fastest way that they offer.
+    An address is "tcp://host:port", "unix:PATH" or "shm:NAME". `token` is the auth token of the servers, by default
+    the generated token of a server of this user and host. `ca_file` is the CA bundle (PEM) to verify servers; it
+    enables TLS.
 
-    Ctrl-C ends a call of the main thread that waits for servers, with KeyboardInterrupt; what was asked may be carried
-    out all the same. Pushes in the background then give servers up that are silent for a second.
+    `timeout_s` is the request timeout in seconds, also while a server is unreachable. A server that has not answered
+    for a second is logged as a warning of the logger "sanderling", and again after twice the time. With
+    `prefer_local`, servers of this host are reached over the fastest transport that they offer.
 
-    For slow links: `f16_rows` has pulled rows travel in half precision, each value rounded to the nearest (relative
-    error at most 2^-11; below 2^-14 an absolute one of at most 2^-25) and what is beyond 65504 to that; `compression`
-    is for requests and answers of 1 KiB and more over TCP. `hedge`, "p95" or a number of microseconds, asks
-    for a pull that takes longer than that once more over a second connection; at most 5 % of pulls.
+    Ctrl-C in the main thread raises KeyboardInterrupt in a waiting call; the servers may still carry out the request.
+    Background pushes then give up servers that do not answer for a second.
+
+    For slow links: `f16_rows` sends pulled rows in half precision (relative error at most 2^-11; below 2^-14 absolute
+    error at most 2^-25; larger values become 65504). `compression` applies to requests and answers of 1 KiB and more
+    over TCP. `hedge`, "p95" or a time such as "500us", repeats slower pulls over a second connection (at most 5 %).
     """
 
 def save_tables(directory: _Path, tables: Sequence[Table]) -> None:
     """Write a checkpoint of several tables."""
 
 def checkpoint_tables(directory: _Path) -> list[str]:
-    """Names of a checkpoint's tables."""
+    """Names of the tables in a checkpoint."""
 
 @final
 class Meeting:
-    """Where the threads of one process meet that go in step over its tables; each has a `SyncGroup` of its own."""
+    """Meeting point of the threads of one process for synchronous steps; each has its own `SyncGroup`."""
 
     def __new__(cls, tables: Sequence[Table], workers: int) -> Meeting: ...
     @property
     def workers(self) -> int:
-        """How many workers there are."""
+        """Number of workers."""
 
 @final
 class SyncGroup:
-    """One of the workers of a group that go in step: at the servers of a `Connection`, or at a `Meeting`.
+    """A member of a group of workers in synchronous steps, at the servers of a `Connection` or at a `Meeting`.
 
-    Each hands in the gradients that it has for a step, `push_step`, and says so, `wait`; when all have, the sums are
-    applied once. Steps are numbered from 1 without gaps. `group` is a number chosen at random for the job, the same for
-    all of its workers (a meeting ignores it); another number begins anew. What all do together must be called by all in
-    the same order. Every wait ends after `step_timeout_s` with a GroupError that names who did not come. Who takes the
-    place of a worker that died comes with a higher `attempt`, and goes on after the step `applied`. For one thread; the
-    interpreter is released.
+    Each worker pushes its gradients of a step (`push_step`) and then waits (`wait`); when all have, the sums are
+    applied once. Steps are numbered from 1 without gaps. `group` is a random number of the job, equal for all workers
+    (ignored by a meeting); another number starts over. All workers make collective calls in one order. Every wait ends
+    after `step_timeout_s` seconds with a GroupError that names missing workers. A replacement of a dead worker has a
+    higher `attempt` and continues after the step `applied`. Use from one thread; the interpreter lock is released.
     """
 
     def __new__(
@@ -747,13 +747,13 @@ class SyncGroup:
     ) -> SyncGroup: ...
     @property
     def worker(self) -> int:
-        """Which worker this is, from 0."""
+        """Rank of this worker, from 0."""
     @property
     def workers(self) -> int:
-        """How many workers there are."""
+        """Number of workers."""
     @property
     def applied(self) -> int:
-        """The last step that is applied, as far as this worker knows."""
+        """Last applied step known to this worker."""
     def push_step(
         self,
         table: Table | RemoteTable,
@@ -765,50 +765,48 @@ class SyncGroup:
         lr_scale: float = 1.0,
         counts: npt.NDArray[np.uint32] | None = None,
     ) -> None:
-        """Hand in gradients, float32 [n, dim]; those of a key are summed over all workers.
+        """Add gradients, float32 [n, dim], to a step; gradients of a key are summed over all workers.
 
-        All give the same `lr` and `lr_scale`, as of `Table.push`.
-
-        `counts` says how often each key occurred, 1 unless given. A step that is applied stays as it is. After an error
-        all of the step is to be handed in again.
+        All workers pass equal `lr` and `lr_scale`, as in `Table.push`. `counts` is the number of occurrences of each
+        key, by default 1. An applied step does not change. After an error, push the whole step again.
         """
     def wait(self, step: int) -> None:
-        """Say that all is handed in, which may be nothing, and wait until the step is applied everywhere."""
+        """Finish the part of this worker, perhaps empty, and wait until the step is applied everywhere."""
     def progress(self, step: int, bound: int) -> int:
-        """Say that a step is finished that was pushed as ever; wait while the slowest is more than `bound` behind.
+        """Report an asynchronously pushed step; wait while the slowest worker is over `bound` steps behind.
 
-        Returns how far behind the slowest is.
+        Returns the lag of the slowest worker in steps.
         """
     def barrier(self, name: str) -> None:
-        """Wait until all workers are here."""
+        """Wait for all workers."""
     def all_gather(self, name: str, value: bytes) -> list[bytes]:
-        """Everybody's bytes, in the order of workers.
+        """Gather the bytes of all workers, in the order of ranks.
 
-        At most 1 MiB each, and where the workers meet at servers an equal part of not quite 16 MiB.
+        At most 1 MiB per worker; at servers, also an equal share of just under 16 MiB.
         """
     def broadcast(self, name: str, source: int, value: bytes) -> bytes:
-        """The bytes of one worker, for all."""
+        """Send the bytes of worker `source` to all workers."""
     def all_reduce(
         self, name: str, values: npt.NDArray[np.float64], reduce: Literal["sum", "mean", "max"] = "sum"
     ) -> npt.NDArray[np.float64]:
-        """The sum (mean, maximum) over workers of each number, float64; the same bits for all."""
+        """Reduce each number over all workers, float64; the result is bit-identical for all."""
 
 @final
 class Job:
-    """Passes over files by several workers, who share them out; each works with a `Worker` of its own.
+    """Passes over files shared by several workers; each works with a `Worker` of its own.
 
-    They are `workers` threads, or with `hosts` as many processes, of which this is number `rank`: each makes the same
-    Job but for its rank, and they find each other at these addresses (`host:port` or `unix:PATH`) and meet at the
-    parameter servers of `connection`. The other options are those of `sanderling train --hosts`: all processes give the
-    same `token` and `attempt`, and the paths of certificate, key and authority for TLS; `expose` lets other machines
-    connect. A worker that says nothing for `worker_timeout_s` is lost: all stop, or with `on_worker_loss="redo"` the
-    others take its rows over. Who cannot be reached, is turned away, slow or lost is a warning of the logger
-    "sanderling".
+    Workers are `workers` threads, or with `hosts` one process per address, of which this is number `rank`. Processes
+    make equal Jobs except for `rank`, connect to each other at these addresses (`host:port` or `unix:PATH`), and meet
+    at the parameter servers of `connection`. Further options are as in `sanderling train --hosts`: all processes pass
+    equal `token` and `attempt`; `ca_file`, `cert_file` and `key_file` (PEM) enable TLS; `expose` accepts connections
+    from other machines. A worker silent for `worker_timeout_s` seconds is lost: all stop, or with
+    `on_worker_loss="redo"` the others take over its rows. Unreachable, refused, slow and lost workers are warnings of
+    the logger "sanderling".
 
-    `source` is a path, a glob pattern or a list of them, `spec` as for a FeedQueue. `seed` is that of shuffled orders.
-    Every wait for other workers ends after `timeout_s` with a GroupError that names who did not come. Of shuffled rows
-    at most `shuffle_bytes_max` are kept in memory, the rest in temporary files in `scratch_dir`. `train=False` reads
-    rows without labels and keeps all negatives.
+    `source` is a path, a glob pattern, or a list of them; `spec` is as in FeedQueue; `seed` selects shuffled orders.
+    Every wait for other workers ends after `timeout_s` seconds with a GroupError that names missing workers. At most
+    `shuffle_bytes_max` bytes of shuffled rows stay in memory, the rest goes to temporary files in `scratch_dir`.
+    `train=False` accepts rows without labels and keeps all negatives.
     """
 
     def __new__(
@@ -817,7 +815,7 @@ class Job:
         *,
         spec: dict[str, Any] | None = None,
         workers: int = 1,
-        seed: int = 0,
+        seed: int = 42,
         timeout_s: float = 60.0,
         shuffle_bytes_max: int = 100663296,
         scratch_dir: _Path | None = None,
@@ -838,25 +836,25 @@ class Job:
     ) -> Job: ...
     @property
     def features(self) -> list[str]:
-        """Names of the columns of its minibatches."""
+        """Names of the columns of the minibatches."""
     def run(self, work: Callable[[Worker], _Result]) -> list[_Result]:
-        """Call `work` with every worker of this process, each in a thread of its own; what it returned, in their order.
+        """Call `work` with each worker of this process in its own thread; returns results in rank order.
 
-        With `hosts` that is one. The first error stops all and is raised. What all do together must be called by all in
-        the same order. Ctrl-C ends workers that wait, or read, and the rest at the next thing they do; in other
-        processes they raise StoppedError. A second Ctrl-C ends this process.
+        With `hosts` there is one. The first error stops all workers and is raised. All workers make collective calls
+        in one order. Ctrl-C stops waiting or reading workers, and the others at their next call; workers in other
+        processes raise StoppedError. A second Ctrl-C ends this process.
         """
 
 @final
 class Worker:
-    """One of the workers of a Job, until `work` returns. The interpreter is released while it works."""
+    """A worker of a Job, valid until `work` returns. The interpreter lock is released during the work."""
 
     @property
     def rank(self) -> int:
-        """Which worker this is, from 0."""
+        """Rank of this worker, from 0."""
     @property
     def workers(self) -> int:
-        """How many workers there are."""
+        """Number of workers."""
     def batches(
         self,
         number: int,
@@ -865,40 +863,40 @@ class Worker:
         order: Literal["input", "shuffled"] = "input",
         in_step: bool = False,
     ) -> Batches:
-        """Minibatches of this worker in pass `number`; all workers must call it, with the same arguments.
+        """Minibatches of this worker in pass `number`; all workers call it with equal arguments.
 
-        Others are a GroupError where workers meet: shuffled, or `in_step`. In the order of the input they do not, and
-        the rows of a worker that does not call it are nobody's.
+        Together the workers get every row once, in file order or shuffled over all workers, with a new order per pass.
+        Different arguments raise GroupError if workers meet, that is when shuffled or `in_step`; in file order, the
+        rows of a worker that does not call it are lost.
 
-        Together they have every row once, as it lies in the files or shuffled over all of them, anew in each pass. With
-        `in_step` all have as many, some of them perhaps empty: those with the same number have `batch_size` rows
-        together, the same rows however many workers there are. Gradients that were handed in for one of them and not
-        ended with `end_step` are an error at the next one. With `on_worker_loss="redo"` each of them ends with
-        `end_step`, before which nothing else is done together.
+        With `in_step`, all workers have an equal number of minibatches, some perhaps empty; minibatches of one number
+        have `batch_size` rows together, independent of the number of workers. Pushed gradients without `end_step` are
+        an error at the next minibatch. With `on_worker_loss="redo"`, each minibatch ends with `end_step`, before any
+        other collective call.
         """
     def sum(self, name: str, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """The sum over workers of each number; the same bits for all."""
+        """Sum each number over all workers; the result is bit-identical for all."""
     def mean(self, name: str, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """The mean over workers of each number; the same bits for all."""
+        """Average each number over all workers; the result is bit-identical for all."""
     def max(self, name: str, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """The largest of all workers of each number."""
+        """Maximum of each number over all workers."""
     def histogram(self, name: str, counts: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-        """Counts of all workers added up, as many as the longest list has."""
+        """Sum of the counts of all workers, as long as the longest list."""
     def all_to_all(self, name: str, parts: list[bytes]) -> list[bytes]:
-        """Give each worker its part, `parts[n]` to worker `n`; what each gave this one, in their order.
+        """Send `parts[n]` to worker `n`; returns the parts received, in the order of ranks.
 
-        With `on_worker_loss="redo"` there are as many parts whoever is lost: what it gave is empty, and so its part
-        must be, or it is a ConfigError that names it. An `all_gather` of the ranks tells who is there.
+        With `on_worker_loss="redo"` the number of parts stays: the part from a lost worker is empty, and the part for
+        a lost worker must be empty, otherwise ConfigError names it. `all_gather` of the ranks shows the rest.
         """
     def all_gather(self, name: str, value: bytes) -> list[bytes]:
-        """Everybody's bytes, in the order of workers.
+        """Gather the bytes of all workers, in the order of ranks.
 
-        At most 1 MiB each, and where the workers meet at servers an equal part of not quite 16 MiB.
+        At most 1 MiB per worker; at servers, also an equal share of just under 16 MiB.
         """
     def broadcast(self, name: str, source: int, value: bytes) -> bytes:
-        """The bytes of one worker, for all."""
+        """Send the bytes of worker `source` to all workers."""
     def barrier(self, name: str) -> None:
-        """Wait until all workers are here."""
+        """Wait for all workers."""
     def push_step(
         self,
         table: Table | RemoteTable,
@@ -909,86 +907,87 @@ class Worker:
         lr_scale: float = 1.0,
         counts: npt.NDArray[np.uint32] | None = None,
     ) -> None:
-        """Hand in gradients, float32 [len(keys), dim], of the step at hand; those of a key are summed over all workers.
+        """Add gradients, float32 [len(keys), dim], to the current step; gradients of a key are summed over all workers.
 
-        Each is rounded once, to a multiple of 2^-40, and the sums are exact: with a gradient per sample they do not
-        depend on who had which. Threads name the tables to their Job (`tables`). `counts` says how often each key
-        occurred. Nothing is applied before `end_step`; to go on, or to return, without it is a ConfigError.
+        Each gradient is rounded once to a multiple of 2^-40, and sums are exact: with a gradient per sample they do
+        not depend on the distribution of samples. Threads pass their tables to the Job (`tables`). `counts` is the
+        number of occurrences of each key. Nothing is applied before `end_step`; continuing or returning without it
+        raises ConfigError.
         """
     def end_step(self) -> bool:
-        """Wait until all have handed in their parts of the step, which may be nothing, and it is applied, once.
+        """Wait for the parts of all workers, perhaps empty, and until the step is applied once.
 
-        False: another worker was lost before. Nothing of the step is applied, and the next minibatch is this step once
-        more, its rows shared out anew; so count what you count of a minibatch when this is true.
+        Returns False if another worker was lost before: nothing is applied, and the next minibatch repeats this step
+        with its rows redistributed. Count statistics of a minibatch only if this returns True.
         """
 
 @final
 class Batches:
-    """A worker's minibatches of one pass, as an iterator."""
+    """Iterator of the minibatches of a worker in one pass."""
 
     def __iter__(self) -> Batches: ...
     def __next__(self) -> Batch: ...
 
 @final
 class Model:
-    """A trained model with its tables in this process; several threads may use it."""
+    """A trained model with tables in this process; threads may share it."""
 
     @property
     def description(self) -> str:
-        """What the model is, in words."""
+        """Description of the model."""
     @property
     def config(self) -> dict[str, Any]:
-        """The configuration it was trained with, as `train` takes it."""
+        """Configuration of the training run, as `train` takes it."""
     @property
     def spec(self) -> dict[str, Any]:
-        """How its rows are read, as `FeedQueue` takes it: `data`, `label`, `weight`, `negatives`, `feature`."""
+        """Spec of its rows, as `FeedQueue` takes it: `data`, `label`, `weight`, `negatives`, `feature`."""
     @property
     def tables(self) -> list[str]:
         """Names of the tables."""
     def table(self, name: str) -> Table:
-        """The table itself, not a copy: what is pushed to it changes what the model predicts."""
+        """Return the table itself, not a copy: pushes change the predictions of the model."""
     def predict(self, files: _Path | Sequence[_Path], *, data: dict[str, Any] | None = None) -> npt.NDArray[np.float32]:
-        """A probability per row of the files, float32 [rows], in their order.
+        """Predict a probability per row of the files, float32 [rows], in file order.
 
-        Files may be glob patterns, compressed, and without labels. `data` changes how they are read, entry by entry,
-        from how the training data were: `{"format": "csv", "on_bad_row": "skip:100"}`. A skipped row yields NaN.
-
-        A UserWarning names features of whose keys the model knows none.
+        Files may be glob patterns, compressed, and without labels. `data` overrides settings of reading, for example
+        `{"format": "csv", "on_bad_row": "skip:100"}`. A skipped row gives NaN. A UserWarning names features without
+        any known key.
         """
     def evaluate(
         self, files: _Path | Sequence[_Path], *, threads: int = 1, data: dict[str, Any] | None = None
     ) -> Evaluation:
-        """Metrics over labelled files; `data` as in `predict`.
+        """Compute metrics over labelled files; `data` as in `predict`.
 
-        A UserWarning names features of whose keys the model knows none.
+        A UserWarning names features without any known key.
         """
 
 def load(directory: _Path) -> Model:
-    """Open a saved model and verify every byte of it."""
+    """Open a saved model and verify its checksums."""
 
 @final
 class TrainResult:
-    """What a run came to.
+    """Result of a run.
 
-    Metrics are those of the best validation, or without one of the training rows of the first pass, each scored before
-    it was learned from. `summary["seen"]` has those of the last pass over training (seen) data, if there were several.
+    Metrics come from the best validation; without validation, from the training rows of the first pass, each scored
+    before it was learned. With several passes, `summary["seen"]` has the metrics of the last pass over training (seen)
+    data.
     """
 
     @property
     def auc(self) -> float:
-        """Area under the ROC curve; NaN if there was only one class."""
+        """Area under the ROC curve; NaN with a single class."""
     @property
     def logloss(self) -> float:
         """Mean logistic loss."""
     @property
     def model_dir(self) -> Path:
-        """The model's directory."""
+        """Model directory."""
     @property
     def report(self) -> Path:
-        """The HTML report."""
+        """Path of the HTML report."""
     @property
     def summary(self) -> dict[str, Any]:
-        """Everything that `sanderling train --json` prints."""
+        """Summary, as `sanderling train --json` prints it."""
     def load(self) -> Model:
         """Open the saved model."""
 
@@ -1000,14 +999,14 @@ def train(
     resume: bool = False,
     on_line: Callable[[dict[str, Any]], object] | None = None,
 ) -> TrainResult:
-    """Train as the configuration says: a dictionary, or the path of a TOML file of the same structure.
+    """Train a model from a configuration: a dictionary, or the path of a TOML file.
 
-    The run's files go to `runs_dir/name` ("runs" if not given). A run with `name` replaces an earlier one of that name.
-    Without it the name is that of the configuration, by default of its TOML file or first training file; an earlier run
-    of another configuration is kept, and the new one is numbered (clicks-2).
-    `resume` goes on from the last checkpoint there.
-    `on_line` gets every line of metrics while the run goes on; an exception from it, like Ctrl-C, ends the run with
-    everything saved, to be resumed.
+    Files go to `runs_dir/name` (`runs_dir` is "runs" by default). A run with `name` replaces an earlier run of that
+    name. Without it, the name comes from the configuration, its file, or its first training file; an earlier run with
+    another configuration is kept, and the new one is numbered (clicks-2). `resume` continues from the last checkpoint.
+
+    `on_line` is called with every line of metrics. An error of the callback, like Ctrl-C, ends the run after saving
+    it, so it can be resumed.
     """
 
 def metrics(
@@ -1017,32 +1016,32 @@ def metrics(
     *,
     from_logits: bool = False,
 ) -> Metrics:
-    """AUC, logloss and calibration of predicted probabilities against labels of 0 and 1, all numbers [rows].
+    """Compute AUC, logloss and calibration of predicted probabilities; all arrays are [rows].
 
-    `probabilities` are what `Model.predict` and `sanderling.torch.predict` return, or logits with `from_logits=True`.
-    In the loss a probability counts as at least 2^-23 and at most 1 - 2^-23, as in scikit-learn. Numbers are taken in
-    single precision.
+    `labels` are 0 or 1. `probabilities` come from `Model.predict` or `sanderling.torch.predict`; pass logits with
+    `from_logits=True`. For the loss, probabilities are clipped to [2^-23, 1 - 2^-23], as in scikit-learn. Numbers are
+    converted to single precision.
 
-    Raises LengthError, and ValueError for other labels, for probabilities outside [0, 1], for NaN, and for weights that
-    are negative or not finite: nothing is left out.
+    Raises LengthError for different lengths, and ValueError for other labels, for probabilities outside [0, 1], for
+    NaN, and for negative or infinite weights.
     """
 
 def give_up_silent(told: bool) -> None:
-    """Whether calls of all threads give servers up that say nothing for a second, with a ServerError.
+    """Make calls of all threads give up servers after a second of silence, with a ServerError.
 
-    For who ends a run in order at a signal and has none raised; to be taken back at the end.
+    For a run that ends in order after a signal; reset it at the end.
     """
 
 def read_once(name: str) -> bool:
-    """Whether an input gives its rows only once: standard input (`-`), a pipe, or a pattern that matches one."""
+    """Whether an input can be read only once: standard input (`-`), a pipe, or a pattern that matches one."""
 
 def value_key(feature: Mapping[str, Any]) -> int:
-    """The key that a number of a `numeric` or `log` feature has unless it is missing; the feature as in specs."""
+    """Key of all present values of a `numeric` or `log` feature; the feature as in specs."""
 
 def remarks_of(
     labels: npt.NDArray[np.float32], logits: npt.NDArray[np.float32], weights: npt.NDArray[np.float32]
 ) -> list[str]:
-    """What is wrong with scored rows in a few sentences: alike, worse than none, or far off; all float32 [rows]."""
+    """Warnings about scores: constant, worse than no model, or badly calibrated; all float32 [rows]."""
 
 def render_report(
     facts: dict[str, Any],
@@ -1051,10 +1050,10 @@ def render_report(
     weights: npt.NDArray[np.float32],
     tables: Sequence[Table],
 ) -> str:
-    """The HTML report of a run that Python led; the arrays are float32 [rows], scored by the model it is about."""
+    """HTML report of a run led by Python; arrays are float32 [rows], scored by its model."""
 
 def cores_usable() -> int:
-    """Physical cores that this process may use, at least 1."""
+    """Number of physical cores that this process may use, at least 1."""
 
 def cli_main(argv: Sequence[str]) -> int:
-    """Run a command line, the program's name first; returns its exit code. Takes over SIGINT while it trains."""
+    """Run a command line, program name first; returns the exit code. Handles SIGINT during training."""

@@ -32,7 +32,7 @@ class KnownKeys(TypedDict):
     occurrences: int
     """Occurrences of its keys."""
     known: int
-    """Those whose key has a row in the model; every other one counts as zero."""
+    """Occurrences whose key has a row in the model; the others count as zero."""
 
 
 class Evaluation(Metrics):
@@ -49,7 +49,7 @@ class Evaluation(Metrics):
     known: list[KnownKeys]
     """By feature, how many of its keys the model knows."""
     warnings: list[str]
-    """What is wrong with the predictions, in a few sentences."""
+    """Warnings about the predictions."""
 
 
 def __dir__() -> list[str]:

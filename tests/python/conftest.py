@@ -33,7 +33,7 @@ Make = Callable[..., AnyTable]
 
 def start_server(listen: str, data: Path, *options: str) -> "subprocess.Popen[str]":
     """A server as a process, which has not come up yet."""
-    command = [sys.executable, "-m", "sanderling", "ps", "--workers", "1", "--listen", listen, "--data", str(data)]
+    command = [sys.executable, "-m", "sanderling", "ps", "--threads", "1", "--listen", listen, "--data", str(data)]
     return subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
 
 

@@ -47,7 +47,7 @@ def config(tmp_path: Path) -> Path:
     rows = "".join(f"{int(row % 3 == 0)},a{row % 3},b{row % 5}\n" for row in range(600))
     (tmp_path / "rows.csv").write_text("label,a,b\n" + rows)
     (tmp_path / "rows.toml").write_text(
-        'name = "rows"\n[data]\ntrain = "rows.csv"\n[train]\npasses = 1\nprint_every = 1\n'
+        'name = "rows"\n[data]\ntrain = "rows.csv"\n[train]\npasses = 1\nprint_every_steps = 1\n'
         '[[feature]]\nname = "a"\n[[feature]]\nname = "b"\n'
     )
     return tmp_path / "rows.toml"

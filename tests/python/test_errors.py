@@ -115,7 +115,7 @@ def test_a_bad_configuration_names_the_entry(arguments: dict[str, Any], text: st
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        ({"train": {"batch": "x"}}, r'config: train\.batch: invalid type: string "x", expected usize$'),
+        ({"train": {"batch_size": "x"}}, r'config: train\.batch_size: invalid type: string "x", expected usize$'),
         ({"feature": [{"columns": ["a"]}, {"columns": 3}]}, r"config: feature\[1\]\.columns: .*integer `3`"),
         ({"train": {"batches": 1}}, r"config: train\.batches: unknown field"),
     ],

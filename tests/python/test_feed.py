@@ -178,7 +178,7 @@ def test_what_goes_wrong_is_raised_where_it_is_waited_for(clicks: Path) -> None:
     with pytest.raises(sanderling.ConfigError, match="rank"):
         FeedQueue(clicks, spec=SPEC, rank=2, ranks=2)
     with pytest.raises(sanderling.HubError, match=r"127\.0\.0\.1:1"):
-        FeedQueue("hub://127.0.0.1:1", hub_patience_s=0.0)
+        FeedQueue("hub://127.0.0.1:1", hub_timeout_s=0.0)
 
 
 def test_an_exception_of_a_listener_loses_no_minibatch(clicks: Path) -> None:
@@ -204,7 +204,7 @@ def test_an_exception_of_a_listener_loses_no_minibatch(clicks: Path) -> None:
         ({"embedding": 5}, TypeError, "embedding must be a sanderling.Embedding, or have one as `native`, not int"),
         ({"statistics_every_s": np.nan}, ValueError, "statistics_every_s = NaN"),
         ({"statistics_every_s": -1.0}, ValueError, "statistics_every_s = -1"),
-        ({"shuffle": 1 << 40}, sanderling.ConfigError, "shuffle: 1099511627776 rows; at most 268435456"),
+        ({"shuffle_rows": 1 << 40}, sanderling.ConfigError, "shuffle_rows: 1099511627776 rows; at most 268435456"),
     ],
 )
 def test_options_that_are_none_are_refused(
@@ -248,7 +248,7 @@ def test_trainers_share_a_hub(clicks: Path, tmp_path: Path) -> None:
         address,
         "--spec",
         str(spec),
-        "--batch",
+        "--batch-size",
         "32",
         "--linger",
         "2s",

@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 @contextmanager
 def hub(folder: Path, *options: str) -> Iterator[str]:
-    command = ["hub", "--listen", "127.0.0.1:0", "--spec", "spec.toml", "--batch", "50", "--linger", "2s"]
+    command = ["hub", "--listen", "127.0.0.1:0", "--spec", "spec.toml", "--batch-size", "50", "--linger", "2s"]
     with BENCH["process"]([*command, *options, "rows.csv"], folder) as address:
         yield f"hub://{address}"
 

@@ -22,7 +22,7 @@ def hubs(tmp_path: Path) -> Iterator[str]:
     rows = [f"{row % 2},{row}" for row in range(BATCHES * ROWS)]
     (tmp_path / "rows.csv").write_text("\n".join(["label,id", *rows]) + "\n")
     (tmp_path / "spec.toml").write_text(SPEC)
-    command = ["hub", "--listen", "127.0.0.1:0", "--spec", "spec.toml", "--batch", str(ROWS), "--linger", "2s"]
+    command = ["hub", "--listen", "127.0.0.1:0", "--spec", "spec.toml", "--batch-size", str(ROWS), "--linger", "2s"]
     with BENCH["process"]([*command, "rows.csv"], tmp_path) as address:
         yield f"hub://{address}"
 

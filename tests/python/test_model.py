@@ -60,7 +60,7 @@ def config_of(clicks: Path, **train: object) -> dict[str, Any]:
         "model": {"type": "fm", "rank": 4, "init_std": 0.1},
         "optimizer": {"type": "adagrad", "lr": 0.2},
         "feature": [{"name": "user"}, {"name": "item"}],
-        "train": {"batch": 64, "passes": 3, "print_every": 50, "shuffle": 1000, "threads": 1, **train},
+        "train": {"batch_size": 64, "passes": 3, "print_every_steps": 50, "shuffle_rows": 1000, "threads": 1, **train},
     }
 
 
@@ -171,10 +171,10 @@ def test_a_toml_file_says_the_same(clicks: Path, result: sanderling.TrainResult,
         type = "adagrad"
         lr = 0.2
         [train]
-        batch = 64
+        batch_size = 64
         passes = 3
-        print_every = 50
-        shuffle = 1000
+        print_every_steps = 50
+        shuffle_rows = 1000
         [[feature]]
         name = "user"
         [[feature]]
@@ -222,7 +222,7 @@ def test_adult_reaches_what_logistic_regression_should(tmp_path: Path) -> None:
         "label": {"column": "income", "positive": [">50K", ">50K."]},
         "feature": features,
         "optimizer": {"type": "ftrl", "alpha": 0.1, "l2": 1.0},
-        "train": {"passes": 2, "batch": 32},
+        "train": {"passes": 2, "batch_size": 32},
     }
     model = sanderling.train(config, runs_dir=tmp_path).load()
     got = model.evaluate(ADULT / "adult.test.gz")
@@ -239,7 +239,7 @@ def test_a_bad_configuration_names_the_entry(clicks: Path, tmp_path: Path) -> No
     rows: list[tuple[dict[str, Any], str]] = [
         ({"modle": {}}, "modle"),
         ({"train": {"batches": 1}}, "batches"),
-        ({"train": {"batch": 0}}, r"train\.batch"),
+        ({"train": {"batch_size": 0}}, r"train\.batch_size"),
         ({"data": {"trian": "x"}}, "trian"),
         ({"optimizer": {"type": "sgd", "lr": -1.0}}, "lr"),
         ({"feature": [{"name": "user", "typ": "multi"}]}, "typ"),

@@ -13,7 +13,7 @@ import sys
 import numpy as np
 import sanderling
 
-connection = sanderling.connect(sys.argv[1], timeout=86400.0)
+connection = sanderling.connect(sys.argv[1], timeout_s=86400.0)
 connection.drop("silent")
 table = connection.table("silent", 2)
 keys, grads = np.arange(4, dtype=np.uint64), np.ones((4, 2), np.float32)

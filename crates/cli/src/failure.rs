@@ -68,7 +68,7 @@ impl Failure {
         source.kind() == std::io::ErrorKind::BrokenPipe
     }
 
-    /// What failed, as a user of the command line can act on it: clients in programs open their tables again, a command is
+    /// Message for a user of the command line: clients in programs open their tables again, a command is
     /// started again.
     pub(crate) fn words(&self) -> String {
         const OF_PROGRAMS: &str = "; open the table again";
@@ -93,10 +93,10 @@ impl Failure {
                 Some("here, name its file with --token-file")
             }
             Failure::Control(ControlError::Unreachable { url, .. }) if url.starts_with("http://") => {
-                Some("one that talks TLS needs --tls-ca")
+                Some("one that talks TLS needs --ca-file")
             }
             Failure::Control(ControlError::Unreachable { .. }) => {
-                Some("one that talks no TLS wants no --tls-ca")
+                Some("one that talks no TLS wants no --ca-file")
             }
             _ => None,
         }
@@ -145,23 +145,23 @@ impl Failure {
     }
 }
 
-/// What a server or a hub may refuse to listen for, in its words, and the options of its command line.
+/// Reasons of a server or hub for not listening, and the options that mend them.
 const OF_LISTENING: [(&str, &str); 4] = [
-    ("not a loopback address", "here, --expose, with --tls-cert, --tls-key and --token-file"),
-    ("exposed without TLS and a token", "here, --tls-cert, --tls-key and --token-file, or --insecure"),
+    ("not a loopback address", "here, --expose, with --cert-file, --key-file and --token-file"),
+    ("exposed without TLS and a token", "here, --cert-file, --key-file and --token-file, or --insecure"),
     ("the token must have", "it is what stands in the file of --token-file"),
     ("need a folder for checkpoints", "name one with --data"),
 ];
 
-/// The same for what parameter servers refuse.
+/// Refusals of parameter servers, and the options that mend them.
 const OF_SERVERS: [(&str, &str); 4] = [
     ("the token is missing or wrong", "name its file with --ps-token-file"),
-    ("it talks TLS, and this connection does not", "name its certificate with --ps-ca"),
+    ("it talks TLS, and this connection does not", "pass its CA bundle with --ps-ca-file"),
     (
         "it does not talk TLS, and this connection does",
-        "leave out --ps-ca, or start the server with --tls-cert and --tls-key",
+        "leave out --ps-ca-file, or start the server with --cert-file and --key-file",
     ),
-    ("raise budget_bytes", "of a run it is model.table_budget_bytes, of a server --table-budget"),
+    ("raise budget_bytes", "of a run it is model.table_budget, of a server --table-budget"),
 ];
 
 fn find(known: &[(&str, &'static str)], text: &str) -> Option<&'static str> {

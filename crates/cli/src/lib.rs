@@ -14,9 +14,12 @@ mod command;
 mod failure;
 mod jobs;
 mod log;
+#[cfg(test)]
+mod names;
 mod profile;
 mod progress;
 mod reading;
+mod renamed;
 mod scores;
 mod servers;
 mod stop;
@@ -26,7 +29,7 @@ mod width;
 
 pub use command::train::DEEP_MODELS;
 
-/// Train, evaluate and look into CTR models whose embedding tables outgrow a laptop.
+/// Parameter server, feature hub and trainers for click models with large embedding tables.
 #[derive(Debug, Parser)]
 #[command(name = "sanderling", version, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
@@ -36,18 +39,18 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  # a first configuration from a file
+  # propose a configuration for a data file
   sanderling inspect clicks.csv --suggest > clicks.toml
-  # a model, its metrics and a report
+  # train a model; writes metrics and a report
   sanderling train clicks.toml
-  # AUC and logloss on other rows
+  # AUC and logloss on held-out rows
   sanderling eval runs/clicks/model held_out.csv
   sanderling predict runs/clicks/model new.csv -o scores.csv
 
-A file that is named as output has its name when it is whole; pipes and devices are written as they are.
+Output files are written under a temporary name and renamed when complete. Pipes and devices are written directly.
 
-Exit codes: 0 done; 1 failed; 2 wrong arguments or configuration; 3 bad data; 4 damaged or unfit model; \
-130 interrupted (what was trained is saved, go on with train --resume).";
+Exit codes: 0 success; 1 failure; 2 wrong arguments or configuration; 3 bad data; 4 damaged or unsuitable model; \
+130 interrupted (the run is saved; continue it with train --resume).";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -75,6 +78,10 @@ where
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
+            if let Some(words) = renamed::option(&error) {
+                note!("error: {words}");
+                return failure::USAGE;
+            }
             // `--help` and `--version` are no errors. Nothing is left to do if the terminal is gone.
             let _ = error.print();
             let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
@@ -98,7 +105,7 @@ where
     };
     let code = match result {
         Ok(code) => code,
-        // Whoever read our output has seen enough, as `head` does.
+        // The reader closed the pipe, as `head` does.
         Err(failure) if failure.is_broken_pipe() => 0,
         Err(failure) => {
             let advice = failure.advice().map_or(String::new(), |advice| format!("; {advice}"));

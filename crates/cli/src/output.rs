@@ -20,25 +20,25 @@ pub(crate) fn per_s(per_s: f64) -> String {
     count(per_s.round_ties_even() as u64)
 }
 
-/// Prints a line to standard error, as `eprintln!` does, which panics though where nobody reads it any more: a server must
+/// Prints a line to standard error without the panic of `eprintln!` on a closed pipe: a server must
 /// save and a run must end all the same.
 macro_rules! note {
     ($($argument:tt)*) => { $crate::output::note(format_args!($($argument)*)) };
 }
 
-/// The same for what another process has a part in, a name or a reason: that stays on its line, or it could say what this one
+/// Prints text that another process supplied, a name or a reason, on one line: otherwise it could imitate messages that this one
 /// has not said.
 macro_rules! note_line {
     ($($argument:tt)*) => { $crate::output::note_line(format_args!($($argument)*)) };
 }
 
-/// What `note!` does.
+/// Implementation of `note!`.
 pub(crate) fn note(line: std::fmt::Arguments<'_>) {
     let line = line.to_string();
     log::say(wrapped(&shown(&line), width::of_stderr()).into_owned());
 }
 
-/// What `note_line!` does.
+/// Implementation of `note_line!`.
 pub(crate) fn note_line(line: std::fmt::Arguments<'_>) {
     let line = line.to_string();
     log::say(wrapped(&on_a_line(&line), width::of_stderr()).into_owned());
@@ -50,7 +50,7 @@ fn shown(text: &str) -> Cow<'_, str> {
     escaped(text, |c| c.is_control() && c != '\n' && c != '\t')
 }
 
-/// The same for what is to stay on its line.
+/// Prints text that must stay on one line.
 pub(crate) fn on_a_line(text: &str) -> Cow<'_, str> {
     escaped(text, char::is_control)
 }
@@ -119,7 +119,7 @@ pub(crate) fn not_over<'a>(
     output: &Path,
     mut inputs: impl Iterator<Item = &'a Path>,
 ) -> Result<(), Failure> {
-    // What is not there yet is none of them.
+    // A missing file is not an input.
     let Ok(file) = canonicalize(output) else { return Ok(()) };
     if inputs.any(|input| canonicalize(input).is_ok_and(|input| input == file)) {
         let reason = "it is one of the input files, which would be lost; name another output";

@@ -28,7 +28,7 @@ struct Stack {
 /// A profile under way.
 pub(crate) struct Profile(sampler::Sampler);
 
-/// What was written.
+/// Written files.
 pub(crate) struct Written {
     /// The flame graph.
     pub(crate) svg: PathBuf,

@@ -1,4 +1,4 @@
-//! Options about how input files are read, shared by all commands that read some.
+//! Options for reading input files, shared by all commands that read any.
 
 use std::path::Path;
 
@@ -8,32 +8,32 @@ use sanderling_sample::{BadRowPolicy, BadRows, DataConfig, Format};
 use crate::failure::Failure;
 use crate::output;
 
-/// How to read the input; each option wins over the model's or the configuration's own setting.
+/// Input options; each overrides the setting of the model or the configuration.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Reading")]
 pub(crate) struct ReadArgs {
-    /// libsvm, libffm, csv, tsv, criteo, parquet, arrow, tfrecord, protobuf or batch [default: by the file's extension]
+    /// Input format: libsvm, libffm, csv, tsv, criteo, parquet, arrow, tfrecord, protobuf or batch [default: by file extension]
     #[arg(long)]
     pub(crate) format: Option<Format>,
-    /// Column separator of CSV and TSV, one or several characters, for example ::
+    /// Column separator of CSV and TSV: one or more ASCII characters, such as :: [default: comma, tab]
     #[arg(long, value_name = "TEXT")]
     pub(crate) separator: Option<String>,
-    /// Whether CSV and TSV files begin with a line of column names; true: use those, not the saved `columns`
+    /// Header line in CSV and TSV files; true overrides saved column names [default: true unless columns are named]
     #[arg(long, value_name = "true|false")]
     pub(crate) header: Option<bool>,
-    /// Column names, separated by commas, for files that do not name them
+    /// Column names in file order, separated by commas, for files without a header
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub(crate) columns: Option<Vec<String>>,
-    /// Lines of CSV and TSV files that start with this character are comments
+    /// First character of comment lines in CSV and TSV [default: none]
     #[arg(long, value_name = "CHAR")]
     pub(crate) comment: Option<char>,
-    /// What to do with rows that cannot be read: fail, skip or skip:MAX
+    /// Action on unreadable rows: fail, skip, or skip:N (fail after N rows) [default: fail]
     #[arg(long, value_name = "POLICY")]
     pub(crate) on_bad_row: Option<BadRowPolicy>,
 }
 
 impl ReadArgs {
-    /// Lays the options over the settings.
+    /// Overrides settings of `config` by the options.
     pub(crate) fn apply(&self, config: &mut DataConfig) {
         if self.format.is_some() {
             config.format = self.format;
@@ -58,8 +58,8 @@ impl ReadArgs {
         }
     }
 
-    /// Refuses options that none of the inputs has a use for, as far as the settings and the names of the inputs tell their
-    /// formats. Settings of a file are not refused: what was made of other files is read by the same ones.
+    /// Refuses options that no input uses, as far as formats are known. Settings in a configuration are not refused: they may
+    /// belong to other inputs.
     pub(crate) fn check_used<'a>(
         &self,
         config: &DataConfig,
@@ -75,7 +75,7 @@ impl ReadArgs {
         first.map_or(Ok(()), |(format, input)| self.check_used_by(format, input))
     }
 
-    /// The same for one input of a format.
+    /// Refuses options that one input of this format does not use.
     pub(crate) fn check_used_by(&self, format: Format, input: &str) -> Result<(), Failure> {
         let given: Vec<&str> = [
             ("--separator", self.separator.is_some()),
@@ -90,24 +90,24 @@ impl ReadArgs {
             return Ok(());
         }
         let given = given.join(", ");
-        Err(Failure::Usage(format!("{given}: only CSV and TSV have a use for it, and {input} is {format}")))
+        Err(Failure::Usage(format!("{given}: only for CSV and TSV, and {input} is {format}")))
     }
 }
 
-/// Says on standard error how many rows were left out and why the first of them were.
+/// Reports the number of bad rows, and the reasons of the first ones, on standard error.
 pub(crate) fn report_bad_rows(bad_rows: &BadRows) {
     let headers = bad_rows.headers();
     if headers > 0 {
-        note!("{} lines repeat the header and were passed over", output::count(headers));
+        note!("{} repeated header lines were skipped", output::count(headers));
     }
     let count = bad_rows.count();
     if count > 0 {
-        note!("{} bad rows were left out; the first of them:", output::count(count));
+        note!("{} bad rows were skipped; the first:", output::count(count));
         bad_rows.messages().iter().for_each(|message| note!("  {message}"));
     }
 }
 
-/// Refuses an output that would replace one of the input files; it was named by this option or argument.
+/// Refuses an output that would replace one of the input files; `option` names it in the error.
 pub(crate) fn not_an_input(option: &str, output: &Path, inputs: &[String]) -> Result<(), Failure> {
     let inputs = sanderling_sample::input::expand(inputs)?;
     output::not_over(option, output, inputs.iter().map(|input| input.path.as_path()))
@@ -127,21 +127,21 @@ mod tests {
             assert_eq!(found.err().as_deref(), expected, "{inputs:?}");
         };
         let columns = || ReadArgs { columns: Some(vec!["a".to_string()]), ..ReadArgs::default() };
-        let text = "--columns: only CSV and TSV have a use for it, and a.parquet is parquet";
+        let text = "--columns: only for CSV and TSV, and a.parquet is parquet";
         check(columns(), &["a.parquet", "b.arrow"], Some(text));
         check(ReadArgs::default(), &["a.parquet"], None);
         check(columns(), &["a.parquet", "b.csv.gz"], None);
-        // What they are is not known yet.
+        // The formats of the files are not known yet.
         check(columns(), &["a.parquet", "data/*"], None);
         check(columns(), &[], None);
         let two = ReadArgs { header: Some(true), comment: Some('#'), ..ReadArgs::default() };
-        let text = "--header, --comment: only CSV and TSV have a use for it, and data/*.svm is libsvm";
+        let text = "--header, --comment: only for CSV and TSV, and data/*.svm is libsvm";
         check(two, &["data/*.svm"], Some(text));
         let given = ReadArgs {
             format: Some(Format::TfRecord),
             separator: Some(";".to_string()),
             ..ReadArgs::default()
         };
-        check(given, &["-"], Some("--separator: only CSV and TSV have a use for it, and - is tfrecord"));
+        check(given, &["-"], Some("--separator: only for CSV and TSV, and - is tfrecord"));
     }
 }

@@ -1,4 +1,4 @@
-//! Options about parameter servers, shared by the commands that talk to some.
+//! Options of parameter servers, shared by the commands that connect to them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use sanderling_learner::Model;
 use crate::failure::Failure;
 use crate::token::read_token;
 
-/// Bounds of `--ps-timeout`: what is shorter a busy machine takes, and what is longer nobody waits for.
+/// Bounds of `--ps-timeout`: a busy machine needs a few milliseconds, and a day is longer than any repair.
 const TIMEOUT_MIN: Duration = Duration::from_millis(10);
 const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Where the parameter servers are, and how they are asked.
+/// Addresses of the parameter servers, and connection options.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Parameter servers")]
 pub(crate) struct ServerArgs {
@@ -28,46 +28,45 @@ pub(crate) struct ServerArgs {
     ask: AskArgs,
 }
 
-/// How parameter servers are asked, whichever they are.
+/// Connection options of parameter servers.
 #[derive(Debug, Default, PartialEq, Args)]
 #[command(next_help_heading = "Parameter servers")]
 pub(crate) struct AskArgs {
-    /// The servers' token is in this file
+    /// File with the auth token of the servers
     #[arg(long, value_name = "FILE")]
     ps_token_file: Option<PathBuf>,
-    /// Talk TLS, and trust servers whose certificate this one (PEM) has signed
+    /// CA bundle (PEM) to verify servers; enables TLS
     #[arg(long, value_name = "FILE")]
-    ps_ca: Option<PathBuf>,
-    /// Use the addresses as they are, even if a server of this host offers a faster way
+    ps_ca_file: Option<PathBuf>,
+    /// Use the given addresses as they are; no shared memory or unix socket to servers of this host
     #[arg(long)]
     ps_no_local: bool,
-    /// Have pulled rows travel in half precision: half the bytes, each value rounded to the nearest (relative error at
-    /// most 2^-11)
+    /// Send pulled rows in half precision: half the bytes, relative rounding error at most 2^-11
     #[arg(long)]
-    ps_f16: bool,
-    /// Compress what travels, for slow links: lz4 or zstd
-    #[arg(long, value_name = "HOW", value_parser = compression)]
-    ps_compress: Option<Compression>,
-    /// Ask once more, over a second connection, for a pull that takes longer than so many microseconds, or than 95 % of
-    /// those before it (p95); at most 5 % of the pulls
-    #[arg(long, value_name = "US|p95")]
+    ps_f16_rows: bool,
+    /// Compression of requests and answers, for slow links: lz4 or zstd [default: none]
+    #[arg(long, value_name = "CODEC", value_parser = compression)]
+    ps_compression: Option<Compression>,
+    /// Send a pull again over a second connection after this time, such as 500us, or after the 95th percentile of earlier pulls
+    /// (p95); at most 5 % of pulls [default: off]
+    #[arg(long, value_name = "TIME|p95")]
     ps_hedge: Option<Hedge>,
-    /// Time limit of a request, and of waiting for a server that is away, such as 20s or 5m [default: train.ps_timeout_s, 20s]
+    /// Request timeout, also while a server is unreachable, such as 20s or 5m [default: train.ps_timeout, or 20s]
     #[arg(long, value_name = "TIME", value_parser = timeout)]
     ps_timeout: Option<Duration>,
 }
 
-/// A time within the bounds.
+/// Parses a timeout and checks its bounds.
 fn timeout(text: &str) -> Result<Duration, String> {
     let time = crate::command::quantity::time(text)?;
     if !(TIMEOUT_MIN..=TIMEOUT_MAX).contains(&time) {
-        return Err("10ms to 24h are possible".to_owned());
+        return Err("must be 10ms to 24h".to_owned());
     }
     Ok(time)
 }
 
 impl ServerArgs {
-    /// A saved model, with its tables in this process, or as they are on the servers if any were named.
+    /// Opens a saved model, with its tables in this process, or on the servers of --ps.
     pub(crate) fn model(&self, path: &Path) -> Result<Model, Failure> {
         Ok(match self.connect()? {
             Some(cluster) => Model::open_on_servers(path, &cluster)?,
@@ -75,12 +74,12 @@ impl ServerArgs {
         })
     }
 
-    /// The servers, if any were named. Those that are silent are waited for no longer once the process is told to stop.
+    /// Connects to the servers of --ps. A signal ends the wait for servers that do not answer.
     pub(crate) fn connect(&self) -> Result<Option<Arc<Cluster>>, Failure> {
         self.connect_within(None)
     }
 
-    /// Connects as [`connect`](Self::connect) does; `timeout` is the configuration's, for a command line without `--ps-timeout`.
+    /// Connects with the configuration's `timeout` unless `--ps-timeout` is given; otherwise like [`connect`](Self::connect).
     pub(crate) fn connect_within(&self, timeout: Option<Duration>) -> Result<Option<Arc<Cluster>>, Failure> {
         let Some(text) = self.address()? else { return Ok(None) };
         let found = addresses(text).map_err(|error| Failure::Usage(format!("--ps: {error}")))?;
@@ -94,35 +93,35 @@ impl ServerArgs {
         Ok(Some(Cluster::connect(&found, options)?))
     }
 
-    /// Where they are, as it was given.
+    /// The addresses as given.
     pub(crate) fn address(&self) -> Result<Option<&str>, Failure> {
         if self.ps.is_none() && self.ask != AskArgs::default() {
             return Err(Failure::Usage(
-                "the options --ps-... say how servers are asked: name some with --ps".to_owned(),
+                "the --ps-... options need --ps ADDR,..., the addresses of the servers".to_owned(),
             ));
         }
         Ok(self.ps.as_deref())
     }
 
-    /// How they are asked.
+    /// Connection options.
     pub(crate) fn ask(&self) -> &AskArgs {
         &self.ask
     }
 }
 
 impl AskArgs {
-    /// The same for one who waits for silent servers no longer once the process is told to stop.
+    /// Client options that end waiting for servers when the process gets a signal.
     pub(crate) fn options_until_told(&self) -> Result<ConnectOptions, Failure> {
         let stop = Some(Stop::flag(&crate::stop::told()));
         Ok(ConnectOptions { stop, ..self.options()? })
     }
 
-    /// As the client takes them.
+    /// Client options.
     pub(crate) fn options(&self) -> Result<ConnectOptions, Failure> {
         let mut options = ConnectOptions {
             prefer_local: !self.ps_no_local,
-            f16_rows: self.ps_f16,
-            compression: self.ps_compress,
+            f16_rows: self.ps_f16_rows,
+            compression: self.ps_compression,
             hedge: self.ps_hedge,
             on_wait: Some(OnWait::new(|waiting| note_line!("{waiting}"))),
             ..ConnectOptions::default()
@@ -132,9 +131,9 @@ impl AskArgs {
             options.token =
                 read_token(path).map_err(|error| Failure::Usage(format!("--ps-token-file {error}")))?;
         }
-        if let Some(path) = &self.ps_ca {
+        if let Some(path) = &self.ps_ca_file {
             let tls = TlsClient::from_ca_file(path);
-            options.tls = Some(tls.map_err(|error| Failure::Usage(format!("--ps-ca: {error}")))?);
+            options.tls = Some(tls.map_err(|error| Failure::Usage(format!("--ps-ca-file: {error}")))?);
         }
         Ok(options)
     }

@@ -24,7 +24,7 @@ pub(crate) fn flag() -> Arc<AtomicBool> {
             }
             note!("\nstopping; once more to stop at once");
         });
-        // Inside another program, such as Python, somebody else may own the signals: then they end the process.
+        // Another program, such as Python, may own the signals: then they end the process.
         drop(installed);
     });
     told()

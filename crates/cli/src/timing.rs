@@ -1,4 +1,4 @@
-//! What a run's time went to, as the text that a training ends with: one table of stages and calls, one of passes. Measures
+//! Table of the time of a run, printed at the end of a training: one table of stages and calls, one of passes. Measures
 //! and decides nothing.
 
 use sanderling_learner::{MeasuredOn, Timing};
@@ -38,7 +38,7 @@ fn head(timing: &Timing) -> String {
         "{:.2} s in all: {algorithm}{} {workers}, batch {}, {tables}",
         timing.total_s,
         timing.workers,
-        output::count(timing.batch)
+        output::count(timing.batch_size)
     )
 }
 

@@ -1,5 +1,4 @@
-//! Secrets that are kept in files, so that they stand in no list of processes, and who else can read them. Knows not who asks
-//! for one.
+//! Auth tokens in files, which keeps them out of process lists, and checks of their permissions.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -14,7 +13,7 @@ const READABLE_BY_OTHERS: u32 = 0o044;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 const PASSABLE_BY_OTHERS: u32 = 0o011;
 
-/// What is in the file, without the spaces and line breaks around it; an error names the file. An empty token is none: it would
+/// Reads a token file without surrounding blanks; an error names the file. An empty token is refused: it would
 /// let in everybody. One that others can read is said, once, since this may not be the user who can change that.
 pub(crate) fn read_token(path: &Path) -> Result<String, String> {
     static SAID: Once = Once::new();
@@ -62,7 +61,7 @@ fn read(path: &Path) -> Result<String, String> {
     }
 }
 
-/// What other users can do to a file.
+/// Access of other users to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Exposure {
     Readable,
@@ -79,7 +78,7 @@ impl Exposure {
     }
 }
 
-/// Nothing, where a folder above it lets nobody else pass. What cannot be looked at is found out about when it is read.
+/// Access of other users; `None` if a parent directory keeps them out. Reading reports files that cannot be examined.
 fn exposure(path: &Path) -> Option<Exposure> {
     let path = std::fs::canonicalize(path).ok()?;
     let mode = std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file)?.mode();

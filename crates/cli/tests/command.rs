@@ -12,6 +12,8 @@ use serde_json::Value;
 mod after_training;
 #[path = "command/convert.rs"]
 mod convert;
+#[path = "command/old_names.rs"]
+mod old_names;
 #[path = "command/outputs.rs"]
 mod outputs;
 #[path = "command/records.rs"]
@@ -94,7 +96,7 @@ impl Place {
             let synth = place.run(&format!("{line} --json")).json();
             assert!(synth["best_auc"].as_f64().unwrap() > 0.7, "{synth}");
         }
-        place.write("c.toml", "data = { train = \"train.svm\" }\ntrain = { batch = 16 }\n");
+        place.write("c.toml", "data = { train = \"train.svm\" }\ntrain = { batch_size = 16 }\n");
         place
     }
 }
@@ -280,7 +282,7 @@ fn help_and_exit_codes() {
     place.write("bad.svm", "1 2:3\n1 x\n");
     place.write("empty.svm", "");
     place.write("taken", "");
-    let early = "train = { batch = 16, passes = 50, early_stop = 1 }\n";
+    let early = "train = { batch_size = 16, passes = 50, early_stop = 1 }\n";
     place.write("early.toml", &format!("data = {{ train = \"train.svm\", valid = \"valid.svm\" }}\n{early}"));
     let of_before = ["valid.svm", "runs/c/metrics.jsonl"].map(|name| (name, place.read(name)));
     for command in ["train", "eval", "predict", "inspect", "convert", "synth", "bench", "completions"] {
@@ -330,7 +332,7 @@ fn help_and_exit_codes() {
         ("--version", 0, ""),
         ("", 2, "Usage"),
         ("trian c.toml", 2, "trian"),
-        ("train c.toml --batch 0", 2, "train.batch"),
+        ("train c.toml --batch-size 0", 2, "train.batch_size"),
         ("train rate.toml", 2, "alpha"),
         ("train single.toml -q", 0, "every row is negative"),
         ("predict runs/c/model valid.svm -o scores.csv.gz", 2, "scores.csv.gz"),
@@ -347,22 +349,10 @@ fn help_and_exit_codes() {
         ("train c.toml --train empty.svm", 3, "no rows"),
         ("inspect empty.svm --suggest", 3, "empty.svm: no rows to work on"),
         ("inspect train.svm --suggest --json", 2, "cannot be used with"),
-        (
-            "inspect train.svm --columns a,b",
-            2,
-            "--columns: only CSV and TSV have a use for it, and train.svm is libsvm",
-        ),
+        ("inspect train.svm --columns a,b", 2, "--columns: only for CSV and TSV, and train.svm is libsvm"),
         // By its content.
-        (
-            "inspect unnamed --comment #",
-            2,
-            "--comment: only CSV and TSV have a use for it, and unnamed is libsvm",
-        ),
-        (
-            "train c.toml --header true",
-            2,
-            "--header: only CSV and TSV have a use for it, and train.svm is libsvm",
-        ),
+        ("inspect unnamed --comment #", 2, "--comment: only for CSV and TSV, and unnamed is libsvm"),
+        ("train c.toml --header true", 2, "--header: only for CSV and TSV, and train.svm is libsvm"),
         ("eval runs/c/model valid.svm --separator ;", 2, "--separator: only CSV and TSV"),
         ("predict runs/c/model valid.svm --columns a", 2, "--columns: only CSV and TSV"),
         ("inspect none-*.svm", 1, "none-*.svm: no file matches this pattern"),
@@ -396,7 +386,7 @@ fn help_and_exit_codes() {
         ("synth out.parquet.gz", 2, "compressed inside"),
         ("train c.toml --workers 2", 2, "--algorithm"),
         ("train c.toml --algorithm ftlr", 2, "ftrl-sync-no-shuffle"),
-        ("train c.toml --algorithm ftrl-sync --batch 65537", 2, "global batch"),
+        ("train c.toml --algorithm ftrl-sync --batch-size 65537", 2, "global batch"),
         ("train c.toml --algorithm ftrl-sync --workers 32", 2, "workers"),
         ("train c.toml --algorithm ftrl-sync --staleness 2", 2, "--staleness"),
     ] {
@@ -533,7 +523,7 @@ fn steps_of_few_units_are_whole_and_the_same_for_any_number_of_workers() {
     for workers in [1, 2, 4] {
         let name = format!("of_{workers}");
         let line = format!(
-            "train c.toml --train a.batch --algorithm ftrl-sync-no-shuffle --batch 128 --passes 2 --name {name}"
+            "train c.toml --train a.batch --algorithm ftrl-sync-no-shuffle --batch-size 128 --passes 2 --name {name}"
         );
         let json = place.run(&format!("{line} --workers {workers} --json")).json();
         assert_eq!((&json["examples"], &json["steps"]), (&6000.into(), &48.into()), "{workers}: {json}");
@@ -632,7 +622,7 @@ fn interrupted_and_killed() {
     place.write(
         "long.toml",
         "data = { train = \"train.svm\", valid = \"valid.svm\" }\n\
-         train = { batch = 1, passes = 100000, print_every = 500, save_every = 2000 }\n",
+         train = { batch_size = 1, passes = 100000, print_every_steps = 500, save_every_steps = 2000 }\n",
     );
     for valid in [true, false] {
         let name = if valid { "long" } else { "plain" };
@@ -672,7 +662,7 @@ fn interrupted_while_standard_input_is_silent() {
     for (name, threads, options) in [("stream", 1, ""), ("two", 2, ""), ("job", 1, "--algorithm ftrl")] {
         let config = format!(
             "data = {{ train = \"-\", format = \"libsvm\" }}\n\
-             train = {{ shuffle = 0, print_every = 1, threads = {threads} }}"
+             train = {{ shuffle_rows = 0, print_every_steps = 1, threads = {threads} }}"
         );
         place.write(&format!("{name}.toml"), &config);
         let mut child = place.spawn(&format!("train {name}.toml {options}"));

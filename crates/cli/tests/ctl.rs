@@ -101,7 +101,7 @@ fn an_operator_sees_how_servers_are() {
     for (words, expected) in [
         ("ctl --server h status", "no port"),
         ("ctl --token-file nowhere status", "--token-file nowhere"),
-        ("ctl status --watch 0", "seconds"),
+        ("ctl status --watch 0", "is not a time"),
         ("ctl", "Usage"),
     ] {
         Said::of(sanderling(folder.path(), words)).fails(2, expected);
@@ -225,7 +225,7 @@ fn all_tables_of_a_run_are_dropped_on_all_shards_or_on_none() {
 #[test]
 fn a_server_that_drains_says_so_until_its_end() {
     let folder = tempfile::tempdir().unwrap();
-    let server = Server::start(folder.path(), "--data data --drain-within 1h --write-timeout 1h");
+    let server = Server::start(folder.path(), "--data data --drain-timeout 1h --write-timeout 1h");
     let (mut peer, _) = fill(&server);
     let health = |server: &Server| check_health(&server.control, "sanderling.control.Control");
     assert_eq!((health(&server), server.get("/healthz", "").0), (ServingStatus::Serving, 200));
@@ -392,13 +392,13 @@ fn only_those_with_the_token_may_ask() {
     write("other.pem", &other.cert.pem());
     // Everything that an exposed server has, on the loopback.
     let options =
-        "--token-file token --tls-cert cert.pem --tls-key key.pem --expose --pin --control localhost:0";
+        "--token-file token --cert-file cert.pem --key-file key.pem --expose --pin --control localhost:0";
     let server = Server::start(folder.path(), options);
     assert!(server.control.starts_with("https://localhost:"), "{}", server.control);
-    assert_eq!(rows(&server.ctl(folder.path(), "--token-file token --tls-ca cert.pem --json status")), 0);
-    server.ctl(folder.path(), "--token-file token status").fails(2, "--tls-ca");
-    server.ctl(folder.path(), "--tls-ca cert.pem status").fails(1, "the token is missing or wrong");
-    server.ctl(folder.path(), "--token-file token --tls-ca other.pem status").fails(1, "not reached");
+    assert_eq!(rows(&server.ctl(folder.path(), "--token-file token --ca-file cert.pem --json status")), 0);
+    server.ctl(folder.path(), "--token-file token status").fails(2, "--ca-file");
+    server.ctl(folder.path(), "--ca-file cert.pem status").fails(1, "the token is missing or wrong");
+    server.ctl(folder.path(), "--token-file token --ca-file other.pem status").fails(1, "not reached");
     let (mut params, key) = (
         rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap(),
         rcgen::KeyPair::generate().unwrap(),
@@ -406,15 +406,15 @@ fn only_those_with_the_token_may_ask() {
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     write("ca.pem", &params.self_signed(&key).unwrap().pem());
     write("ca.key", &key.serialize_pem());
-    let options = "--tls-cert ca.pem --tls-key ca.key --control localhost:0";
+    let options = "--cert-file ca.pem --key-file ca.key --control localhost:0";
     let itself = Server::start(folder.path(), options);
     itself
-        .ctl(folder.path(), "--tls-ca ca.pem status")
+        .ctl(folder.path(), "--ca-file ca.pem status")
         .fails(1, "the server's certificate is itself a CA certificate");
     let plain = server.control.replace("https://localhost", "http://127.0.0.1");
     let said =
         Said::of(sanderling(folder.path(), &format!("ctl --token-file token --server {plain} status")));
-    said.fails(1, "one that talks TLS needs --tls-ca");
+    said.fails(1, "one that talks TLS needs --ca-file");
 }
 
 #[test]
@@ -423,7 +423,7 @@ fn where_the_control_plane_may_listen() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     for (options, code, expected) in [
-        ("--control 0.0.0.0:0", 2, "; here, --expose, with --tls-cert"),
+        ("--control 0.0.0.0:0", 2, "; here, --expose, with --cert-file"),
         ("--control 0.0.0.0:0 --expose", 2, "--token-file, or --insecure"),
         ("--control unix:c.sock", 2, "TCP only"),
         ("--control nonsense", 2, "--control: "),

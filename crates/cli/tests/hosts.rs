@@ -150,7 +150,7 @@ fn result(done: &Output) -> Value {
 /// Few large steps: each takes as long as the network does.
 fn train_line() -> String {
     let data = format!("--train {ADULT}/adult.data.gz --valid {ADULT}/adult.test.gz");
-    format!("train {CONFIG} {data} --name run --passes 1 --batch 512 --json --quiet")
+    format!("train {CONFIG} {data} --name run --passes 1 --batch-size 512 --json --quiet")
 }
 
 /// Trains from one host on the servers of two others. `Err`: there can be no such hosts here.
@@ -171,7 +171,7 @@ fn train(cut: Cut) -> Result<Run, String> {
     let mut addresses = Vec::new();
     for (shard, (host, name)) in hosts.iter().zip(&names).enumerate() {
         let line = format!(
-            "ps --listen {name}:0 --shard {shard}/2 --expose --tls-cert cert.pem --tls-key key.pem --token-file token \
+            "ps --listen {name}:0 --shard {shard}/2 --expose --cert-file cert.pem --key-file key.pem --token-file token \
              --no-local --workers 1"
         );
         let mut server = Process::new(host.sanderling(folder.path(), &line));
@@ -180,7 +180,7 @@ fn train(cut: Cut) -> Result<Run, String> {
         servers.push(server);
     }
     let servers_line =
-        format!("--ps {} --ps-ca cert.pem --ps-token-file token --ps-no-local", addresses.join(","));
+        format!("--ps {} --ps-ca-file cert.pem --ps-token-file token --ps-no-local", addresses.join(","));
     let child = trainer.sanderling(folder.path(), &format!("{} {servers_line}", train_line()));
     let done = child.wait_with_output().unwrap();
     let [(mut wire, _), _] = wires;

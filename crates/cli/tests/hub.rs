@@ -57,7 +57,7 @@ fn folder(files: u64) -> tempfile::TempDir {
 }
 
 fn hub(dir: &Path, options: &str) -> Process {
-    let command = format!("hub --listen 127.0.0.1:0 --spec spec.toml --batch 100 {options}");
+    let command = format!("hub --listen 127.0.0.1:0 --spec spec.toml --batch-size 100 {options}");
     Process::start_command(dir, "", &command, 1)
 }
 
@@ -157,7 +157,9 @@ fn each_row_is_used_once_though_a_trainer_is_killed() {
     for (files, timeout) in [(4, "60s"), (1, "0s")] {
         let dir = folder(files);
         let options = |share| {
-            format!("--share {share}/2 --passes 2 --shuffle 1000 --trainer-timeout {timeout} 'day_*.csv'")
+            format!(
+                "--share {share}/2 --passes 2 --shuffle-rows 1000 --trainer-timeout {timeout} 'day_*.csv'"
+            )
         };
         let hubs = [hub(dir.path(), &options(0)), hub(dir.path(), &options(1))];
         let at = addresses(&[&hubs[0], &hubs[1]]);
@@ -205,7 +207,7 @@ fn a_hub_that_is_stopped_goes_on_from_its_position() {
     }
     check_each_once(&notes, 2);
     // A position of something else is not gone on from.
-    let line = format!("hub --listen 127.0.0.1:0 --spec spec.toml --batch 50 {options}");
+    let line = format!("hub --listen 127.0.0.1:0 --spec spec.toml --batch-size 50 {options}");
     let (code, said) = run(dir.path(), &line);
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("position: it is a position with batch 100, and this is 50"), "{said}");
@@ -252,8 +254,8 @@ fn input_that_cannot_be_read_is_said_by_hub_and_trainer() {
         ("day_7.csv", 1, "day_7.csv"),
         ("--share 2/2 day_0.csv", 2, "share: 2/2"),
         ("--assign turns day_0.csv", 2, "--assign"),
-        ("--queue 0 day_0.csv", 2, "queue: 0"),
-        ("--queue-bytes 0 day_0.csv", 2, "queue_bytes: 0"),
+        ("--depth 0 day_0.csv", 2, "queue: 0"),
+        ("--depth-bytes 0 day_0.csv", 2, "queue_bytes: 0"),
         ("--position nowhere/position day_0.csv", 1, "nowhere/position"),
         ("--token-file empty day_0.csv", 2, "--token-file: empty is empty"),
         ("--trainer-timeout 100ms no_rows.csv", 3, "no_rows.csv: no rows to work on"),
@@ -314,7 +316,7 @@ fn metrics(line: &str) -> String {
 #[test]
 fn reading_waits_for_a_slow_trainer() {
     let dir = folder(2);
-    let options = "--queue 5 --window 3 --print-every 10ms --metrics 127.0.0.1:0 'day_*.csv'";
+    let options = "--depth 5 --window 3 --print-every 10ms --metrics 127.0.0.1:0 'day_*.csv'";
     let mut hub = hub(dir.path(), options);
     let page = hub.line();
     let mut subscription = open(&addresses(&[&hub]), "slow");
@@ -406,7 +408,7 @@ fn over_tls_only_those_with_the_token_are_served() {
     write("key.pem", &made.signing_key.serialize_pem());
     write("token", "secret\n");
     std::fs::set_permissions(dir.path().join("token"), std::fs::Permissions::from_mode(0o600)).unwrap();
-    let hub = hub(dir.path(), "--tls-cert cert.pem --tls-key key.pem --token-file token day_0.csv");
+    let hub = hub(dir.path(), "--cert-file cert.pem --key-file key.pem --token-file token day_0.csv");
     let at = hub_addresses(&addresses(&[&hub])).unwrap();
     let tls = TlsClient::from_ca_file(&dir.path().join("cert.pem")).unwrap();
     let good = SubscribeOptions { token: "secret".into(), tls: Some(tls), ..SubscribeOptions::default() };

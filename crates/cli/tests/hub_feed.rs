@@ -67,7 +67,7 @@ fn servers(dir: &Path, count: usize) -> (Vec<Process>, String) {
 
 fn hub(dir: &Path, options: &str) -> Process {
     let command =
-        format!("hub --spec spec.toml --batch {BATCH} --passes {PASSES} {options} day_0.csv day_1.csv");
+        format!("hub --spec spec.toml --batch-size {BATCH} --passes {PASSES} {options} day_0.csv day_1.csv");
     Process::start_command(dir, TO_FILE, &command, 1)
 }
 
@@ -205,7 +205,7 @@ fn check_same(count: usize, pooling: Pooling, optimizer: Optimizer, options: &st
     let (processes, ps) = servers(dir.path(), count);
     let init = Init::Uniform { bound: 1.0 };
     let made = ["fed", "keyed"].map(|run| tables(&ps, run, init, optimizer));
-    let listen = "--listen 127.0.0.1:0 --shuffle 700";
+    let listen = "--listen 127.0.0.1:0 --shuffle-rows 700";
     let hubs = [hub(dir.path(), &format!("{listen} --ps {ps} {options}")), hub(dir.path(), listen)];
     let embeddings = [embedding(&made[0], pooling), embedding(&made[1], pooling)];
     let (fed, fed_counters) = both_passes(&hubs[0], &embeddings[0]);
@@ -535,7 +535,7 @@ fn trainers_that_cannot_take_what_is_fed_are_told_what_to_do() {
         assert!(error.to_string().contains(expected) && error.to_string().contains("run/history"), "{error}");
     }
     // The table that is to be fed was never made. Who comes late is told it, too.
-    let hub = hub(dir.path(), &format!("{options} --feed-patience 300ms"));
+    let hub = hub(dir.path(), &format!("{options} --feed-timeout 300ms"));
     let takes_fed = SubscribeOptions { takes_fed: true, ..SubscribeOptions::default() };
     let at = hub_addresses(&url(&[&hub])).unwrap();
     let mut waits = Subscription::open(&at, "waits", &takes_fed).unwrap();

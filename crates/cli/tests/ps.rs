@@ -176,7 +176,7 @@ fn the_second_signal_ends_it_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let manager = UnixDatagram::bind(folder.path().join("notify")).unwrap();
     manager.set_read_timeout(Some(LONG)).unwrap();
-    let process = Process::start(folder.path(), "", "--drain-within 1h --write-timeout 1h");
+    let process = Process::start(folder.path(), "", "--drain-timeout 1h --write-timeout 1h");
     told(&manager, "READY=1");
     // Somebody never takes the answers, so that it is never quiet.
     let mut peer = greet(&process);
@@ -234,11 +234,11 @@ fn what_is_wrong_is_said_before_it_listens() {
         ("--listen nonsense", 2, "nonsense"),
         ("--listen 127.0.0.1:0 --shard 2/2", 2, "shard 2/2"),
         ("--listen 127.0.0.1:0 --shard 0/2 --peers 127.0.0.1:1,x", 2, "peer \"x\""),
-        ("--listen 0.0.0.0:0", 2, "; here, --expose, with --tls-cert, --tls-key and --token-file"),
-        ("--listen 0.0.0.0:0 --expose", 2, "; here, --tls-cert, --tls-key and --token-file, or --insecure"),
+        ("--listen 0.0.0.0:0", 2, "; here, --expose, with --cert-file, --key-file and --token-file"),
+        ("--listen 0.0.0.0:0 --expose", 2, "; here, --cert-file, --key-file and --token-file, or --insecure"),
         ("--listen 0.0.0.0:0 --insecure", 2, "; here, --expose"),
         (
-            "--listen 127.0.0.1:0 --tls-cert no.pem --tls-key no.pem",
+            "--listen 127.0.0.1:0 --cert-file no.pem --key-file no.pem",
             2,
             "no.pem: TLS: cannot read certificates",
         ),

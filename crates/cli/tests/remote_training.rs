@@ -19,11 +19,11 @@ const LONG: Duration = Duration::from_secs(120);
 
 const CONFIG: &str = r#"
 name = "run"
-model = { type = "fm", rank = 4, table_budget_bytes = 0 }
+model = { type = "fm", rank = 4, table_budget = "0" }
 optimizer = { type = "ftrl", alpha = 0.1, l1 = 0.001 }
 factor_optimizer = { type = "adagrad", lr = 0.05 }
 data = { train = "train.svm" }
-train = { batch = 32, threads = 1, shuffle = 500, passes = 60, save_every = 50 }
+train = { batch_size = 32, threads = 1, shuffle_rows = 500, passes = 60, save_every_steps = 50 }
 "#;
 
 fn server(place: &Place, shard: &str) -> Process {
@@ -232,7 +232,7 @@ name = "run"
 model = { rank = 4 }
 optimizer = { type = "ftrl", alpha = 0.1, l1 = 0.001 }
 data = { train = "train.svm" }
-train = { batch = 64, passes = 2 }
+train = { batch_size = 64, passes = 2 }
 "#;
 
 #[test]
@@ -258,7 +258,7 @@ fn workers_in_step_over_servers_give_the_bits_of_one_in_this_process() {
     // Each on its own way, and batches of one row are no exception.
     for batch in [16, 1] {
         let line = format!(
-            "train step.toml --algorithm ftrl --workers 2 --passes 1 --batch {batch} --quiet --json {ps}"
+            "train step.toml --algorithm ftrl --workers 2 --passes 1 --batch-size {batch} --quiet --json {ps}"
         );
         let alone = place.json(&line);
         assert_eq!(alone["examples"], 3000);

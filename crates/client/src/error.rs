@@ -31,7 +31,7 @@ pub enum ClientError {
     },
     /// Row by row, only tables in this process can be updated.
     #[error(
-        "the tables are on servers, whose rows can only be updated in minibatches: set train.batch to 2 or more"
+        "the tables are on servers, whose rows can only be updated in minibatches: set train.batch_size to 2 or more"
     )]
     NotHere,
     /// An address that is none.

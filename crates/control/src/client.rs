@@ -73,7 +73,7 @@ fn url_of(address: &str, tls: bool) -> Result<Uri, String> {
     let (scheme, rest) = address.split_once("://").unwrap_or((if tls { "https" } else { "http" }, address));
     match (scheme, tls) {
         ("http", false) | ("https", true) => {}
-        ("https", false) => return Err("TLS needs the certificates to trust (--tls-ca FILE)".to_owned()),
+        ("https", false) => return Err("TLS needs the certificates to trust (--ca-file FILE)".to_owned()),
         ("http", true) => {
             return Err("the address says http, but there are certificates to trust: write https".to_owned());
         }
@@ -313,7 +313,7 @@ mod tests {
             ("http://host:7100/", false, Ok("http://host:7100/")),
             ("host:7100", true, Ok("https://host:7100/")),
             ("https://[::1]:7100", true, Ok("https://[::1]:7100/")),
-            ("https://host:7100", false, Err("--tls-ca")),
+            ("https://host:7100", false, Err("--ca-file")),
             ("http://host:7100", true, Err("write https")),
             ("tcp://host:7000", false, Err("is not of the form")),
             ("unix:/run/x", false, Err("no port")),

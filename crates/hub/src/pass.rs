@@ -464,7 +464,7 @@ impl Feed<'_> {
         if self.pool.len() < rows && !self.end && self.pass.options.workers == 1 {
             let (rows, found) = (self.pool.len(), self.pass.options.shuffle);
             return Err(SampleError::Settings(format!(
-                "shuffle = {found}: {rows} rows have {} keys of one feature, which are as many as the shuffle buffer may hold; \
+                "shuffle_rows = {found}: {rows} rows have {} keys of one feature, which are as many as the shuffle buffer may hold; \
                  lower it below {rows}",
                 self.pool.max_keys()
             )));

@@ -7,6 +7,11 @@ pub use data::{Data, Inputs};
 mod model;
 pub use model::{Model, ModelKind, RANK_MAX};
 
+mod quantity;
+
+mod renamed;
+pub use renamed::RENAMED;
+
 mod train;
 pub use train::{Monitor, Reduction, Train};
 
@@ -126,6 +131,7 @@ impl Config {
         let wrong =
             |error: toml::de::Error| LearnError::Config { path: path.into(), reason: error.to_string() };
         let mut table: toml::Table = toml::from_str(&text).map_err(wrong)?;
+        renamed::refuse_in_text(&text).map_err(|reason| LearnError::Config { path: path.into(), reason })?;
         let model = table.get("model").and_then(|model| model.get("type")).and_then(toml::Value::as_str);
         if !model.is_some_and(|model| deep.contains(&model)) {
             return Self::from_toml(&text, path)?.adjusted(path, adjust);
@@ -135,8 +141,8 @@ impl Config {
         table.retain(|section, _| SECTIONS.contains(&section));
         let train = table.entry("train").or_insert_with(|| toml::Table::new().into());
         if let Some(train) = train.as_table_mut() {
-            train.retain(|entry, _| ["batch", "passes", "shuffle"].contains(&entry));
-            train.entry("batch").or_insert(DEEP_BATCH.into());
+            train.retain(|entry, _| ["batch_size", "passes", "shuffle_rows"].contains(&entry));
+            train.entry("batch_size").or_insert(DEEP_BATCH.into());
         }
         let config: Self = table.try_into().map_err(wrong)?;
         config.adjusted(path, adjust)
@@ -145,20 +151,28 @@ impl Config {
     /// Parses and checks the TOML text of a run that was begun, as a model has saved it; `path` is for messages, `name` for runs
     /// that do not name themselves.
     pub fn parse(text: &str, path: &Path, name: &str) -> Result<Self, LearnError> {
-        Self::from_toml(text, path)?.complete(path, name)
+        let wrong =
+            |error: toml::de::Error| LearnError::Config { path: path.into(), reason: error.to_string() };
+        let mut table: toml::Table = toml::from_str(text).map_err(wrong)?;
+        renamed::rename(&mut table);
+        let config: Self = table.try_into().map_err(wrong)?;
+        config.complete(path, name)
     }
 
     fn from_toml(text: &str, path: &Path) -> Result<Self, LearnError> {
-        toml::from_str(text)
-            .map_err(|error| LearnError::Config { path: path.into(), reason: error.to_string() })
+        let wrong = |reason| LearnError::Config { path: path.into(), reason };
+        renamed::refuse_in_text(text).map_err(wrong)?;
+        toml::from_str(text).map_err(|error| wrong(error.to_string()))
     }
 
     /// Parses a JSON value of the same structure, as other languages send it, lets `adjust` change what it says, and checks the
     /// result; named after its first training file if it does not name itself.
     pub fn from_json(text: &str, adjust: impl FnOnce(&mut Self)) -> Result<Self, LearnError> {
         let path = Path::new("config");
-        let mut config: Self =
-            from_json(text).map_err(|reason| LearnError::Config { path: path.into(), reason })?;
+        let wrong = |reason| LearnError::Config { path: path.into(), reason };
+        let value: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
+        renamed::refuse(|section, old| value[section].get(old).is_some()).map_err(wrong)?;
+        let mut config: Self = from_json(text).map_err(wrong)?;
         adjust(&mut config);
         let name = config.data.name();
         config.written(path, &name)
@@ -264,8 +278,8 @@ impl Config {
             let fits = (least..=most).contains(&value);
             if fits { Ok(()) } else { Err(format!("{name} = {value}: must be {least} to {most}")) }
         };
-        within("train.batch", self.train.batch, 1, BATCH_ROWS_MAX)?;
-        within("train.shuffle", self.train.shuffle, 0, SHUFFLE_ROWS_MAX)?;
+        within("train.batch_size", self.train.batch_size, 1, BATCH_ROWS_MAX)?;
+        within("train.shuffle_rows", self.train.shuffle_rows, 0, SHUFFLE_ROWS_MAX)?;
         within("train.threads", self.train.threads, 1, THREADS_MAX)?;
         if self.train.passes == 0 {
             return Err("train.passes must be at least 1".to_string());
@@ -320,9 +334,9 @@ impl Config {
         if validates.as_ref() == Some(&name) {
             return Err(format!("data.train and data.valid: {name} can be read only once"));
         }
-        if self.train.threads > 1 && self.train.save_every > 0 {
+        if self.train.threads > 1 && self.train.save_every_steps > 0 {
             return Err(format!(
-                "save_every with several threads reopens the input, so it needs files: {name} can be read only once"
+                "save_every_steps with several threads reopens the input, so it needs files: {name} can be read only once"
             ));
         }
         match self.spec().unfitted().next() {
@@ -358,10 +372,11 @@ mod tests {
             ("[data]\ntrian = \"a.csv\"".to_string(), Err("unknown field `trian`, expected one of `train`")),
             (String::new(), Err("data.train")),
             (
-                format!("[train]\nps_timeout_s = 0\n{head}"),
-                Err("train.ps_timeout_s = 0: 0.01 to 86400 seconds"),
+                format!("[train]\nps_timeout = \"5ms\"\n{head}"),
+                Err("train.ps_timeout = \"5ms\": must be 10ms to 24h"),
             ),
-            (format!("[train]\nps_timeout_s = 2.5\n{head}"), Ok(())),
+            (format!("[train]\nps_timeout = \"20\"\n{head}"), Err("is not a duration with a unit")),
+            (format!("[train]\nps_timeout = \"2.5s\"\n{head}"), Ok(())),
             ("[data]\ntrain = \"\"".to_string(), Err("data.train: an empty path")),
             (data("train = \"a.svm\"\nvalid = [\"a.svm\", \"\"]"), Err("data.valid: an empty path")),
             (data("format = \"x\""), Err("data.format: unknown variant `x`, expected one of `")),
@@ -379,10 +394,10 @@ mod tests {
             ),
             (format!("{head}[model]\ninit_std = 3e38"), Err("model.init_std = 3e38: must be at most 5e37")),
             (
-                format!("{head}[model]\ntable_budget_bytes = 1"),
-                Err("c.toml: model.table_budget_bytes = 1: a table without rows has "),
+                format!("{head}[model]\ntable_budget = 1"),
+                Err("c.toml: model.table_budget = 1: a table without rows has "),
             ),
-            (format!("{head}[model]\ntable_budget_bytes = 65536"), Ok(())),
+            (format!("{head}[model]\ntable_budget = \"64KiB\""), Ok(())),
             (format!("{head}[optimizer]\nalpha = 0.3"), Ok(())),
             (format!("{head}[optimizer]\nalpha = inf"), Err("optimizer.alpha = inf must be")),
             (format!("{head}[optimizer]\nlr = 0.3"), Err("unknown field `lr`, expected one of `alpha`")),
@@ -393,7 +408,7 @@ mod tests {
                     "expected a table, such as { type = \"exponential\", factor = 0.9 }; its types are constant",
                 ),
             ),
-            (format!("{head}[train]\nbatch = 0"), Err("train.batch")),
+            (format!("{head}[train]\nbatch_size = 0"), Err("train.batch_size")),
             (format!("{head}[train]\nbatches = 1"), Err("batches")),
             (format!("{head}[train]\nearly_stop = 1"), Err("data.valid")),
             (format!("{head}table = \"(bias)\""), Err("constant term")),
@@ -425,9 +440,9 @@ mod tests {
                 Err("/dev/null can be read only once"),
             ),
             (
-                "[data]\ntrain = \"/dev/null\"\nformat = \"libsvm\"\n[train]\nthreads = 2\nsave_every = 9"
+                "[data]\ntrain = \"/dev/null\"\nformat = \"libsvm\"\n[train]\nthreads = 2\nsave_every_steps = 9"
                     .to_string(),
-                Err("save_every with several threads"),
+                Err("save_every_steps with several threads"),
             ),
         ] {
             match (parse(&text), expected) {

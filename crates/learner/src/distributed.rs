@@ -84,7 +84,7 @@ impl JobOptions {
         }
         if self.algorithm.is_in_step() {
             // Else it is found out when an earlier run of this name cannot be resumed any more.
-            job::lanes_of(config.train.batch, self.job.workers)?;
+            job::lanes_of(config.train.batch_size, self.job.workers)?;
         }
         Ok(())
     }

@@ -61,7 +61,7 @@ pub struct RunOptions {
     pub keeps_earlier: bool,
     /// Parameter servers that hold the tables; `None`: this process does.
     pub servers: Option<Arc<Cluster>>,
-    /// The workers and the algorithm of a job; `None`: `train.threads` and `train.shuffle` of the configuration say how
+    /// The workers and the algorithm of a job; `None`: `train.threads` and `train.shuffle_rows` of the configuration say how
     /// one process trains.
     pub job: Option<JobOptions>,
 }
@@ -274,7 +274,7 @@ fn run_in(
     };
     let train = &model.config().train;
     let words = match &options.job {
-        Some(job) => format!("{} by {}", model.config().model.describe(), job.describe(train.batch)),
+        Some(job) => format!("{} by {}", model.config().model.describe(), job.describe(train.batch_size)),
         None => model.config().model.describe(),
     };
     let threads = options.job.as_ref().map_or(train.threads, JobOptions::threads);
@@ -331,7 +331,7 @@ fn run_in(
     let stages = stages.totals();
     let (servers, train) = (options.servers.as_deref(), &model.config().train);
     let workers = options.job.as_ref().map_or(train.threads as u32, |job| job.job.workers);
-    let mut timing = Timing::new(workers, train.batch as u64, servers);
+    let mut timing = Timing::new(workers, train.batch_size as u64, servers);
     timing.algorithm = options.job.as_ref().map(|job| job.algorithm.to_string());
     timing.staleness = job_end.as_ref().and_then(|end| end.staleness.clone());
     timing.stages.clone_from(&stages);
@@ -387,12 +387,12 @@ fn run_in(
 
 /// What tables on servers cannot do.
 fn check_servers(config: &Config, options: &RunOptions) -> Result<(), LearnError> {
-    if options.servers.is_none() || config.train.batch > 1 {
+    if options.servers.is_none() || config.train.batch_size > 1 {
         return Ok(());
     }
-    let reason = "online learning (batch = 1) updates row by row in the memory of one process; with parameter servers \
-                  set train.batch to 2 or more (256 is the default)";
-    Err(LearnError::Config { path: "train.batch".into(), reason: reason.to_string() })
+    let reason = "online learning (batch_size = 1) updates row by row in the memory of one process; with parameter servers \
+                  set train.batch_size to 2 or more (256 is the default)";
+    Err(LearnError::Config { path: "train.batch_size".into(), reason: reason.to_string() })
 }
 
 /// Finds out that a file is missing, or has no rows to validate on, before an earlier run of this name is touched, and

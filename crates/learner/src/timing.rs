@@ -19,7 +19,7 @@ pub struct Timing {
     /// Workers of the whole job: threads, or processes.
     pub workers: u32,
     /// Rows per step: of each worker where each goes its own way, of all together where they go in step.
-    pub batch: u64,
+    pub batch_size: u64,
     /// How the tables were really reached: `embedded`, or what [`Cluster::transport`] says.
     pub transport: String,
     /// From the start of the run to its end, validation and saving included.
@@ -55,11 +55,11 @@ pub struct PassTotal {
 impl Timing {
     /// That of a run that has not begun.
     #[must_use]
-    pub fn new(workers: u32, batch: u64, servers: Option<&Cluster>) -> Timing {
+    pub fn new(workers: u32, batch_size: u64, servers: Option<&Cluster>) -> Timing {
         Timing {
             algorithm: None,
             workers,
-            batch,
+            batch_size,
             transport: servers.map_or_else(|| EMBEDDED.to_owned(), Cluster::transport),
             total_s: 0.0,
             stages: Vec::new(),

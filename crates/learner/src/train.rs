@@ -229,7 +229,7 @@ impl<'a> Trainer<'a> {
         loop {
             let bad_rows = Arc::new(BadRows::new(config.data.reading.on_bad_row));
             let options = PassOptions {
-                shuffle: train.shuffle,
+                shuffle: train.shuffle_rows,
                 seed: config.seed,
                 number: self.state.pass,
                 workers: train.threads,
@@ -325,7 +325,7 @@ impl<'a> Trainer<'a> {
         let step = self.state.step;
         let to_multiple = |every: u64| if every == 0 { u64::MAX } else { every - step % every };
         let to_end = if train.max_steps == 0 { u64::MAX } else { train.max_steps.saturating_sub(step) };
-        to_multiple(train.save_every).min(to_end)
+        to_multiple(train.save_every_steps).min(to_end)
     }
 
     /// Lets the workers train for `quota` steps altogether; true if their feeds came to an end.
@@ -526,7 +526,7 @@ fn reads_ahead(train: &Train, pass: &Pass) -> bool {
 /// Online learning: rows that are looked up together are of one unit where they are in order, and the more they are, the fewer
 /// keys there are per row. Several workers take shorter ones, to see each other's updates sooner.
 fn unit_bytes(train: &Train) -> usize {
-    if train.batch == 1 && train.threads == 1 { 4 * BLOCK_BYTES } else { BLOCK_BYTES }
+    if train.batch_size == 1 && train.threads == 1 { 4 * BLOCK_BYTES } else { BLOCK_BYTES }
 }
 
 fn improves(monitor: Monitor, new: &Metrics, best: &Metrics) -> bool {

@@ -121,10 +121,10 @@ impl<'a> Worker<'a> {
         windows: &SyncSender<Window>,
     ) -> Result<bool, LearnError> {
         let workers = segment.train.threads as u64;
-        let window_rows = WINDOW_ROWS_MAX / segment.train.batch as u64;
+        let window_rows = WINDOW_ROWS_MAX / segment.train.batch_size as u64;
         let window_steps = (segment.train.print_steps() / workers).min(window_rows).max(1);
-        let room =
-            ((window_steps + self.run_rows) * segment.train.batch as u64).min(2 * WINDOW_ROWS_MAX) as usize;
+        let room = ((window_steps + self.run_rows) * segment.train.batch_size as u64).min(2 * WINDOW_ROWS_MAX)
+            as usize;
         let mut scores = Scores::with_room(room);
         let mut steps = 0;
         let mut sent = 0;
@@ -167,7 +167,7 @@ impl<'a> Worker<'a> {
     /// steps; 0 at the end of the pass.
     fn advance(&mut self, segment: &Segment<'_>, steps: u64, scores: &mut Scores) -> Result<u64, LearnError> {
         let step = segment.first_step + steps * segment.train.threads as u64;
-        if segment.train.batch > 1 {
+        if segment.train.batch_size > 1 {
             return self.minibatch(segment, step, scores);
         }
         // A used-up quota has stopped the feed; what is left in it is trained on.
@@ -190,7 +190,7 @@ impl<'a> Worker<'a> {
         scores: &mut Scores,
     ) -> Result<u64, LearnError> {
         let Worker { feed, lookup, next, is_next_ready, compute, magnitudes, has_looked, timer, .. } = self;
-        let Some((rows, following)) = feed.next_and(segment.train.batch, timer)? else { return Ok(0) };
+        let Some((rows, following)) = feed.next_and(segment.train.batch_size, timer)? else { return Ok(0) };
         *has_looked |= magnitudes.add(&rows);
         let (client, features) = (segment.model.client(), &segment.model.config().feature);
         timer.switch(PULL);

@@ -79,7 +79,7 @@ fn logistic_regression_follows_the_paper() {
         let settings = [alpha, beta, l1, l2];
         let what = format!("batch {batch}, {settings:?}");
         let summary = place.run(&format!(
-            "data = {{ train = {train} }}\ntrain = {{ batch = {batch}, shuffle = 0, passes = 2 }}\n\
+            "data = {{ train = {train} }}\ntrain = {{ batch_size = {batch}, shuffle_rows = 0, passes = 2 }}\n\
              optimizer = {{ type = \"ftrl\", alpha = {alpha}, beta = {beta}, l1 = {l1}, l2 = {l2} }}"
         ));
         let summary = summary.unwrap();
@@ -149,7 +149,7 @@ fn factorization_gradients_equal_finite_differences() {
         // One step of gradient descent at rate 1 moves every weight by its gradient.
         let toml = format!(
             "data = {{ train = {train} }}\nmodel = {{ type = \"fm\", rank = {rank}, init_std = 0.3 }}\n\
-             train = {{ batch = {batch}, shuffle = 0, max_steps = 1, reduction = \"sum\" }}\n\
+             train = {{ batch_size = {batch}, shuffle_rows = 0, max_steps = 1, reduction = \"sum\" }}\n\
              optimizer = {{ type = \"sgd\", lr = 1.0 }}"
         );
         let config = Config::parse(&toml, "fm.toml".as_ref(), "run").unwrap();
@@ -197,7 +197,7 @@ fn schedules_scale_the_step() {
         place
             .run(&format!(
                 "data = {{ train = {train} }}\noptimizer = {{ type = \"sgd\", lr = {rate} }}\n\
-                 train = {{ batch = {batch}, passes = {passes}, shuffle = 0, reduction = \"sum\"{comma} {settings} }}"
+                 train = {{ batch_size = {batch}, passes = {passes}, shuffle_rows = 0, reduction = \"sum\"{comma} {settings} }}"
             ))
             .unwrap();
         let mut weights = BTreeMap::<u64, f64>::new();
@@ -257,7 +257,7 @@ fn online_learning_equals_minibatches_of_one() {
             let summary = place.run(&format!(
                 "name = {name:?}\ndata = {{ train = {train} }}\nweight = {{ column = \"w\" }}\n\
                  model = {{ {model} }}\noptimizer = {{ {optimizer} }}\n\
-                 train = {{ batch = {batch}, shuffle = 0, passes = 2, reduction = \"sum\", class_weight = 1.5 }}\n\
+                 train = {{ batch_size = {batch}, shuffle_rows = 0, passes = 2, reduction = \"sum\", class_weight = 1.5 }}\n\
                  [[feature]]\nname = \"user\"\nkey = \"raw\"\n\
                  [[feature]]\nname = \"tags\"\ntype = \"multi\"\npooling = \"mean\""
             ));

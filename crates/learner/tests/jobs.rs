@@ -47,7 +47,7 @@ fn alone_with_minibatches_of_one_all_ways_are_the_same() {
         let toml = |name: &str| {
             format!(
                 "name = {name:?}\ndata = {{ train = {train} }}\n{rest}\n\
-                 train = {{ batch = 1, shuffle = 0, passes = 2, class_weight = 1.5 }}"
+                 train = {{ batch_size = 1, shuffle_rows = 0, passes = 2, class_weight = 1.5 }}"
             )
         };
         let expected = place.run(&toml("plain")).unwrap();
@@ -74,7 +74,7 @@ fn the_number_of_workers_cannot_be_seen_in_what_is_trained_in_step() {
         ("fm-sync", fm),
         ("fm-sync-no-shuffle", fm),
     ] {
-        let toml = format!("data = {{ train = {train} }}\n{rest}\ntrain = {{ batch = 96, passes = 2 }}");
+        let toml = format!("data = {{ train = {train} }}\n{rest}\ntrain = {{ batch_size = 96, passes = 2 }}");
         let mut first = None;
         for workers in [1, 2, 4] {
             let summary = run(&place, &toml, job(algorithm, workers));
@@ -168,7 +168,7 @@ fn coordinates_are_those_of_the_paper_and_a_step_squares_its_sum() {
     ] {
         let what = format!("{algorithm}, {workers} workers, batch {batch}");
         let toml = format!(
-            "data = {{ train = {train} }}\ntrain = {{ batch = {batch}, passes = 5 }}\n\
+            "data = {{ train = {train} }}\ntrain = {{ batch_size = {batch}, passes = 5 }}\n\
              optimizer = {{ type = \"ftrl\", alpha = {alpha}, beta = {beta}, l1 = {l1}, l2 = {l2} }}"
         );
         run(&place, &toml, job(algorithm, workers));
@@ -205,7 +205,7 @@ fn input_that_is_sorted_by_label_must_be_shuffled() {
     let train = place.file("sorted.svm", &(lines.join("\n") + "\n"));
     let toml = format!(
         "data = {{ train = {train}, valid = {valid} }}\noptimizer = {{ type = \"ftrl\", alpha = 0.2 }}\n\
-         train = {{ batch = 64 }}"
+         train = {{ batch_size = 64 }}"
     );
     let logloss = |algorithm| run(&place, &toml, job(algorithm, 2)).logloss.unwrap();
     let (shuffled, in_order) = (logloss("ftrl-sync"), logloss("ftrl-sync-no-shuffle"));
@@ -223,7 +223,7 @@ fn workers_that_go_their_own_ways_come_near_to_one() {
     ] {
         let toml = format!(
             "data = {{ train = {train}, valid = {valid} }}\n{rest}\n\
-             train = {{ batch = {batch}, passes = 3, monitor = \"logloss\" }}"
+             train = {{ batch_size = {batch}, passes = 3, monitor = \"logloss\" }}"
         );
         let mut alone = None;
         let mut occurrences = None;
@@ -269,7 +269,7 @@ fn workers_that_go_their_own_ways_come_near_to_one() {
 fn nobody_is_further_ahead_than_the_bound() {
     let place = Place::new();
     let train = place.synth("train.svm", 0, 4000);
-    let toml = format!("data = {{ train = {train} }}\ntrain = {{ batch = 8, passes = 2 }}");
+    let toml = format!("data = {{ train = {train} }}\ntrain = {{ batch_size = 8, passes = 2 }}");
     for (workers, bound) in [(1, 0), (3, 0), (4, 2)] {
         let summary = run(&place, &toml, JobOptions { staleness: Some(bound), ..job("ftrl", workers) });
         let staleness = summary.timing.staleness.unwrap();
@@ -287,7 +287,7 @@ fn zeros_are_counted_where_weights_come_from() {
     let train = place.synth("train.svm", 0, 3000);
     for (algorithm, l1) in [("ftrl", 0.0), ("ftrl", 3.0), ("ftrl-sync", 3.0)] {
         let toml = format!(
-            "data = {{ train = {train} }}\ntrain = {{ batch = 32 }}\noptimizer = {{ type = \"ftrl\", l1 = {l1} }}"
+            "data = {{ train = {train} }}\ntrain = {{ batch_size = 32 }}\noptimizer = {{ type = \"ftrl\", l1 = {l1} }}"
         );
         let summary = run(&place, &toml, job(algorithm, 2));
         let mut counts = [0; 3];
@@ -314,7 +314,7 @@ fn a_job_that_was_stopped_goes_on_from_the_last_pass_with_any_number_of_workers(
             let valid = valid.as_ref().map_or(String::new(), |valid| format!(", valid = {valid}"));
             format!(
                 "name = {name:?}\ndata = {{ train = {train}{valid} }}\n\
-                 train = {{ batch = 32, passes = 3, print_every = 1 }}"
+                 train = {{ batch_size = 32, passes = 3, print_every_steps = 1 }}"
             )
         };
         let cut_at = |at: usize| format!("cut-{at}-{}", valid.is_some());
@@ -360,12 +360,12 @@ fn jobs_that_cannot_be() {
     let place = Place::new();
     let (train, empty) = (place.synth("train.svm", 0, 100), place.file("empty.svm", ""));
     for (toml, job, part) in [
-        (format!("train = {{ batch = {} }}", GLOBAL_BATCH_MAX + 1), job("ftrl-sync", 1), "65536"),
-        ("train = { batch = 1 }".to_owned(), job("ftrl-sync", 2), "cannot be shared"),
-        ("train = { batch = 96 }".to_owned(), job("fm-sync", 64), "cannot be shared"),
+        (format!("train = {{ batch_size = {} }}", GLOBAL_BATCH_MAX + 1), job("ftrl-sync", 1), "65536"),
+        ("train = { batch_size = 1 }".to_owned(), job("ftrl-sync", 2), "cannot be shared"),
+        ("train = { batch_size = 96 }".to_owned(), job("fm-sync", 64), "cannot be shared"),
         ("optimizer = { type = \"sgd\" }".to_owned(), job("ftrl-sync", 1), "[optimizer]"),
         ("train = { threads = 3 }".to_owned(), job("ftrl", 2), "train.threads"),
-        ("train = { save_every = 3 }".to_owned(), job("ftrl", 2), "save_every"),
+        ("train = { save_every_steps = 3 }".to_owned(), job("ftrl", 2), "save_every_steps"),
         (String::new(), JobOptions { staleness: Some(1), ..job("fm-sync", 2) }, "--staleness"),
         ("name = \"run\"".to_owned(), job("ftrl", 0), "workers"),
     ] {

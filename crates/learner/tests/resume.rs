@@ -68,7 +68,7 @@ fn check(batch: usize, shuffle: usize, settings: &str, model: &str, cuts: &[u64]
     let toml = |name: &str, max_steps: u64| {
         format!(
             "name = {name:?}\ndata = {{ train = {train}{valid} }}\n{model}\n\
-             train = {{ {settings} save_every = {save_every}, batch = {batch}, shuffle = {shuffle}, passes = {PASSES}, max_steps = {max_steps} }}"
+             train = {{ {settings} save_every_steps = {save_every}, batch_size = {batch}, shuffle_rows = {shuffle}, passes = {PASSES}, max_steps = {max_steps} }}"
         )
     };
     let (whole, lines) = place.run_with(&toml("whole", 0), false, |_| false).unwrap();
@@ -147,7 +147,7 @@ fn asked_to_stop() {
         let toml = |name: &str| {
             format!(
                 "name = {name:?}\ndata = {{ train = {train}, valid = {valid} }}\n\
-                 train = {{ batch = 16, shuffle = 250, passes = 2, print_every = 5, threads = {threads} }}"
+                 train = {{ batch_size = 16, shuffle_rows = 250, passes = 2, print_every_steps = 5, threads = {threads} }}"
             )
         };
         let (whole, lines) = place.run_with(&toml("whole"), false, |_| false).unwrap();
@@ -182,7 +182,7 @@ fn what_may_not_change_between_sessions() {
     let place = Place::new();
     let (train, other) = (place.synth("train.svm", 0, 300), place.synth("other.svm", 300, 300));
     let toml = |train: &str, rest: &str| {
-        format!("data = {{ train = {train} }}\ntrain = {{ batch = 10, max_steps = 7, passes = 3 }}\n{rest}")
+        format!("data.train = {train}\ntrain = {{ batch_size = 10, max_steps = 7, passes = 3 }}\n{rest}")
     };
     place.run(&toml(&train, "")).unwrap();
     let changed = |old: &str, new: &str| toml(&train, "").replace(old, new);
@@ -193,16 +193,16 @@ fn what_may_not_change_between_sessions() {
         (toml(&train, "seed = 1"), "seed"),
         (toml(&train, "label = { threshold = 0.5 }"), "label"),
         (toml(&other, ""), "data.train"),
-        (changed("batch = 10", "batch = 11"), "train.batch"),
-        (changed("batch = 10", "batch = 10, shuffle = 7"), "train.shuffle"),
-        (changed("batch = 10", "batch = 10, threads = 2"), "train.threads"),
-        (changed("batch = 10", "batch = 10, class_weight = 2.0"), "class_weight"),
-        (changed("batch = 10", "batch = 10, reduction = \"mean\""), "reduction"),
+        (changed("batch_size = 10", "batch_size = 11"), "train.batch_size"),
+        (changed("batch_size = 10", "batch_size = 10, shuffle_rows = 7"), "train.shuffle_rows"),
+        (changed("batch_size = 10", "batch_size = 10, threads = 2"), "train.threads"),
+        (changed("batch_size = 10", "batch_size = 10, class_weight = 2.0"), "class_weight"),
+        (changed("batch_size = 10", "batch_size = 10, reduction = \"mean\""), "reduction"),
     ] {
         let error = place.resume(&toml).unwrap_err().to_string();
         assert!(error.contains("cannot resume") && error.contains(reason), "{toml}\n{error}");
     }
-    let more = changed("max_steps = 7, passes = 3", "passes = 4, print_every = 3");
+    let more = changed("max_steps = 7, passes = 3", "passes = 4, print_every_steps = 3");
     assert_eq!(place.resume(&more).unwrap().examples, 1200);
     // Validations are compared with the best one before.
     let valid = |valid: &str, max_steps: u64| {
@@ -213,7 +213,7 @@ fn what_may_not_change_between_sessions() {
     let error = place.resume(&valid(&train, 0)).unwrap_err().to_string();
     assert!(error.contains("cannot resume") && error.contains("data.valid"), "{error}");
     let error = place
-        .resume(&valid(&other, 0).replace("batch = 10", "batch = 10, monitor = \"logloss\""))
+        .resume(&valid(&other, 0).replace("batch_size = 10", "batch_size = 10, monitor = \"logloss\""))
         .unwrap_err();
     assert!(error.to_string().contains("train.monitor"), "{error}");
 }
@@ -226,7 +226,7 @@ fn a_new_run_forgets_the_one_before() {
     let toml = |valid: &str, seed: u64, max_steps: u64| {
         format!(
             "seed = {seed}\ndata = {{ train = {train}{valid} }}\n\
-             train = {{ batch = 10, passes = 3, max_steps = {max_steps} }}"
+             train = {{ batch_size = 10, passes = 3, max_steps = {max_steps} }}"
         )
     };
     let valid = format!(", valid = {valid}");
@@ -248,7 +248,7 @@ fn what_an_earlier_run_saved_is_not_resumed() {
     let place = Place::new();
     let (train, valid) = (place.synth("train.svm", 0, 300), place.synth("valid.svm", 300, 100));
     let toml = format!(
-        "data = {{ train = {train}, valid = {valid} }}\ntrain = {{ batch = 10, passes = 3, save_every = 7 }}"
+        "data = {{ train = {train}, valid = {valid} }}\ntrain = {{ batch_size = 10, passes = 3, save_every_steps = 7 }}"
     );
     let whole = place.run(&toml).unwrap();
     let dies = |at: &dyn Fn(&Event<'_>) -> bool| {
@@ -277,7 +277,7 @@ fn a_save_that_was_never_made_is_passed_over() {
     let place = Place::new();
     let (train, valid) = (place.synth("train.svm", 0, 300), place.synth("valid.svm", 300, 100));
     let toml = |passes: u64| {
-        format!("data = {{ train = {train}, valid = {valid} }}\ntrain = {{ batch = 10, passes = {passes} }}")
+        format!("data={{train={train}, valid={valid}}}\ntrain = {{ batch_size = 10, passes = {passes} }}")
     };
     let cut = |dir: &str| {
         std::fs::create_dir_all(place.run_dir("run").join(dir)).unwrap();
@@ -300,7 +300,7 @@ fn files_that_change_under_a_run_are_told_of() {
         let place = Place::new();
         let rows: String = (0..3000).map(|row| format!("{} {}:1\n", row % 2, 1 + row % 9)).collect();
         let train = place.file("train.svm", &rows);
-        let toml = format!("data = {{ train = {train} }}\ntrain = {{ batch = 10, passes = 4 }}");
+        let toml = format!("data = {{ train = {train} }}\ntrain = {{ batch_size = 10, passes = 4 }}");
         for change in [None, Some(rows.len() / 2), Some(rows.len() * 2)] {
             std::fs::write(place.path("train.svm"), &rows).unwrap();
             let job = algorithm.map(|name| {
@@ -344,7 +344,7 @@ fn a_pass_that_cannot_be_validated_is_kept() {
         };
         let toml = |name: &str| {
             format!(
-                "name = {name:?}\ndata = {{ train = {train}, valid = {valid} }}\ntrain = {{ batch = 10, passes = 3 }}"
+                "name = {name:?}\ndata = {{ train = {train}, valid = {valid} }}\ntrain = {{ batch_size = 10, passes = 3 }}"
             )
         };
         let cut = format!("cut-{}", algorithm.unwrap_or("plain"));
@@ -418,14 +418,14 @@ fn a_start_that_saves_nothing_takes_nothing() {
             ("stopped", place.options(), &train, "", at_start),
             ("several threads, stopped", place.options(), &train, "threads = 3", at_start),
             ("a job, stopped", sync(), &train, "", at_start),
-            ("a job, stopped in its first pass", sync(), &train, "print_every = 1", at_step),
-            ("a bad row", place.options(), &bad_last, "print_every = 1000", never),
-            ("a bad row for a job", sync(), &bad_last, "print_every = 1000", never),
+            ("a job, stopped in its first pass", sync(), &train, "print_every_steps = 1", at_step),
+            ("a bad row", place.options(), &bad_last, "print_every_steps = 1000", never),
+            ("a bad row for a job", sync(), &bad_last, "print_every_steps = 1000", never),
         ] {
             let toml = |train: &str, max_steps: u64, rest: &str| {
                 format!(
                     "data = {{ train = {train}{valid} }}\n\
-                     train = {{ batch = 10, passes = 3, max_steps = {max_steps}, {rest} }}"
+                     train = {{ batch_size = 10, passes = 3, max_steps = {max_steps}, {rest} }}"
                 )
             };
             let run = |toml: &str, options: &RunOptions, stop_at: At| {
@@ -453,7 +453,7 @@ fn every_report_has_its_plots() {
     for valid in [String::new(), format!(", valid = {valid}")] {
         let toml = |max_steps: u64| {
             format!(
-                "data = {{ train = {train}{valid} }}\ntrain = {{ batch = 10, passes = 2, max_steps = {max_steps} }}"
+                "data = {{ train = {train}{valid} }}\ntrain = {{ batch_size = 10, passes = 2, max_steps = {max_steps} }}"
             )
         };
         let check = |what: &str| {
@@ -492,7 +492,7 @@ fn a_missing_file_is_found_before_anything_is_touched() {
     let (train, valid) = (place.synth("train.svm", 0, 300), place.synth("valid.svm", 300, 100));
     let toml = |train: &str, valid: &str, max_steps: u64| {
         format!(
-            "data = {{ train = {train}, valid = {valid} }}\ntrain = {{ batch = 10, passes = 2, max_steps = {max_steps} }}"
+            "data = {{ train = {train}, valid = {valid} }}\ntrain = {{ batch_size = 10, passes = 2, max_steps = {max_steps} }}"
         )
     };
     place.run(&toml(&train, &valid, 35)).unwrap();

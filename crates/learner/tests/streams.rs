@@ -22,7 +22,7 @@ fn check(name: &str, text: Vec<u8>, stop_at: u32) -> Result<Summary, LearnError>
     let pipe = place.path(name);
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let toml = format!(
-        "data = {{ train = {pipe:?} }}\ntrain = {{ threads = 2, batch = 16, shuffle = 0 }}\n{}",
+        "data = {{ train = {pipe:?} }}\ntrain = {{ threads = 2, batch_size = 16, shuffle_rows = 0 }}\n{}",
         if name.ends_with(".svm") { "" } else { "[[feature]]\nname = \"x\"" }
     );
     let (open, closed) = channel::<()>();

@@ -38,7 +38,7 @@ fn later_passes_are_over_seen_rows() {
     let (train, valid) = (coins(&place, "train.csv", 1), coins(&place, "valid.csv", 2));
     let toml = |rest: &str, passes: u64| {
         format!(
-            "data = {{ train = {train}{rest} }}\ntrain = {{ batch = 16, passes = {passes}, print_every = 50 }}\n\
+            "data = {{ train = {train}{rest} }}\ntrain = {{ batch_size = 16, passes = {passes}, print_every_steps = 50 }}\n\
              [[feature]]\nname = \"user\""
         )
     };
@@ -81,7 +81,7 @@ fn later_passes_of_a_job_are_over_seen_rows() {
     let place = Place::new();
     let train = coins(&place, "train.csv", 1);
     let toml = format!(
-        "data = {{ train = {train} }}\ntrain = {{ batch = 16, passes = 5 }}\n[[feature]]\nname = \"user\""
+        "data = {{ train = {train} }}\ntrain = {{ batch_size = 16, passes = 5 }}\n[[feature]]\nname = \"user\""
     );
     let job = JobOptions {
         algorithm: "ftrl-sync".parse().unwrap(),
@@ -176,7 +176,7 @@ fn importance_is_the_mean_absolute_contribution_to_the_logit() {
         for (valid_too, file) in [(true, &valid), (false, &train)] {
             let inputs = if valid_too { format!(", valid = {valid}") } else { String::new() };
             let toml = format!(
-                "data = {{ train = {train}{inputs} }}\nmodel = {{ {model} }}\ntrain = {{ batch = 8, passes = 3 }}\n{features}"
+                "data = {{ train = {train}{inputs} }}\nmodel = {{ {model} }}\ntrain = {{ batch_size = 8, passes = 3 }}\n{features}"
             );
             let summary = place.run(&toml).unwrap();
             let what = format!("{model}, validates: {valid_too}");
@@ -194,7 +194,7 @@ fn contributions_add_up_to_the_logit() {
     let train = place.file("train.svm", "1 1:1 2:2\n1 1:1 2:2\n");
     let toml = format!(
         "data = {{ train = {train}, valid = {train} }}\nmodel = {{ type = \"fm\", rank = 2, init_std = 0.5 }}\n\
-         train = {{ batch = 2 }}"
+         train = {{ batch_size = 2 }}"
     );
     let summary = place.run(&toml).unwrap();
     let model = place.model("run");
@@ -227,11 +227,11 @@ fn features_whose_values_swamp_the_model_are_named() {
     };
     let jobs = [None, None, None, Some(job("ftrl")), Some(job("ftrl-sync"))];
     for (job, train_section) in jobs.into_iter().zip([
-        "batch = 16",
-        "batch = 1",
-        "batch = 16, threads = 2",
-        "batch = 16",
-        "batch = 16",
+        "batch_size = 16",
+        "batch_size = 1",
+        "batch_size = 16, threads = 2",
+        "batch_size = 16",
+        "batch_size = 16",
     ]) {
         for kind in ["numeric", "log"] {
             let toml = format!(
@@ -275,7 +275,7 @@ fn a_step_that_goes_wrong_names_the_feature_and_its_value() {
     {
         for batch in [1, 2] {
             let toml = format!(
-                "data = {{ train = {train} }}\ntrain = {{ batch = {batch}, passes = 9 }}\n\
+                "data = {{ train = {train} }}\ntrain = {{ batch_size = {batch}, passes = 9 }}\n\
                  model = {{ type = \"fm\", init_std = 1.0 }}\n{weight}\n[[feature]]\neach = [\"x\", \"y\"]\ntype = \"numeric\""
             );
             let error = match place.run(&toml) {
@@ -371,15 +371,17 @@ fn a_name_that_nobody_gave_keeps_the_earlier_run() {
     let first = runs::contents(&place.model("c"));
     // The same configuration is the same run, another one is not.
     assert_eq!(run("seed = 1", false, true).unwrap(), "c");
-    assert_eq!(run("train = { batch = 7 }", false, true).unwrap(), "c-2");
-    assert_eq!(run("train = { batch = 9 }", false, true).unwrap(), "c-3");
-    assert_eq!(run("train = { batch = 7 }", false, true).unwrap(), "c-2");
+    assert_eq!(run("train = { batch_size = 7 }", false, true).unwrap(), "c-2");
+    assert_eq!(run("train = { batch_size = 9 }", false, true).unwrap(), "c-3");
+    assert_eq!(run("train = { batch_size = 7 }", false, true).unwrap(), "c-2");
     assert_eq!(renamed.take(), 3);
     assert!(runs::contents(&place.model("c")) == first, "the first run is as it was");
     // What can be resumed is found under its number, and what cannot is refused under the name.
-    assert_eq!(run("train = { batch = 9, passes = 2 }", true, true).unwrap(), "c-3");
-    assert!(run("train = { batch = 11 }", true, true).unwrap_err().to_string().contains("cannot resume"));
+    assert_eq!(run("train = { batch_size = 9, passes = 2 }", true, true).unwrap(), "c-3");
+    assert!(
+        run("train = { batch_size = 11 }", true, true).unwrap_err().to_string().contains("cannot resume")
+    );
     // A name that was given on purpose is replaced.
-    assert_eq!(run("train = { batch = 7 }", false, false).unwrap(), "c");
+    assert_eq!(run("train = { batch_size = 7 }", false, false).unwrap(), "c");
     assert!(runs::contents(&place.model("c")) != first);
 }

@@ -32,7 +32,7 @@ fn early_stopping_keeps_the_best_pass() {
     for (monitor, patience) in [("auc", 2), ("logloss", 1)] {
         let toml = format!(
             "data = {{ train = {train}, valid = {valid} }}\noptimizer = {{ type = \"ftrl\", alpha = 0.5 }}\n\
-             train = {{ batch = 8, passes = 30, early_stop = {patience}, monitor = \"{monitor}\" }}"
+             train = {{ batch_size = 8, passes = 30, early_stop = {patience}, monitor = \"{monitor}\" }}"
         );
         let (summary, lines) = place.run_with(&toml, false, |_| false).unwrap();
         let rank = |m: &Metrics| if monitor == "auc" { -m.auc } else { m.logloss };
@@ -54,7 +54,7 @@ fn rates_are_of_training_alone() {
     let place = Place::new();
     let (train, valid) = (place.synth("train.svm", 0, 600), place.synth("valid.svm", 600, 600));
     let toml = format!(
-        "data = {{ train = {train}, valid = {valid} }}\ntrain = {{ batch = 8, passes = 2, print_every = 25, save_every = 30 }}"
+        "data = {{ train = {train}, valid = {valid} }}\ntrain = {{ batch_size = 8, passes = 2, print_every_steps = 25, save_every_steps = 30 }}"
     );
     let (paused_s, lines_s) = (Cell::new(0.0), Cell::new(0.0));
     // After the last line, as far as is known: no part of what counts if another line comes.
@@ -90,9 +90,9 @@ fn class_weight_shifts_and_down_sampling_does_not() {
         let metrics = measure(&place.model("run"), &valid, 2);
         (metrics.prob_mean / metrics.real_mean, summary.unwrap())
     };
-    let (plain, all) = ratio("train = { batch = 1 }");
-    let (weighted, _) = ratio("train = { batch = 1, class_weight = 4.0 }");
-    let (sampled, kept) = ratio("train = { batch = 1 }\nnegatives = { keep = 0.3 }");
+    let (plain, all) = ratio("train = { batch_size = 1 }");
+    let (weighted, _) = ratio("train = { batch_size = 1, class_weight = 4.0 }");
+    let (sampled, kept) = ratio("train = { batch_size = 1 }\nnegatives = { keep = 0.3 }");
     close(plain, 1.0, 0.05, "calibration of a plain run");
     close(sampled, 1.0, 0.05, "calibration with 0.3 of the negatives");
     assert!(weighted > 1.5, "positives of weight 4 give predictions of {weighted} times the truth");
@@ -119,7 +119,7 @@ fn a_weight_is_so_many_rows() {
             // One minibatch is the whole file: what counts is the sum.
             let summary = place.run(&format!(
                 "data = {{ train = {train} }}\nweight = {{ column = \"w\" }}\nmodel = {{ {model} }}\n\
-                 train = {{ batch = 1000, shuffle = 0, passes = 5 }}\n\
+                 train = {{ batch_size = 1000, shuffle_rows = 0, passes = 5 }}\n\
                  [[feature]]\nname = \"f\"\nkey = \"raw\"\n[[feature]]\nname = \"x\"\ntype = \"numeric\""
             ));
             (summary.unwrap(), place.model("run"))
@@ -164,7 +164,7 @@ fn quantiles_are_fitted_once_and_kept() {
         place.file("shifted.csv", &csv(1000, 300)),
     );
     let summary = place.run(&format!(
-        "data = {{ train = {train}, valid = {valid} }}\ntrain = {{ batch = 16, passes = 3 }}\n\
+        "data = {{ train = {train}, valid = {valid} }}\ntrain = {{ batch_size = 16, passes = 3 }}\n\
          [[feature]]\nname = \"x\"\ntype = \"quantile\"\nbuckets = 40"
     ));
     let auc = summary.unwrap().auc.unwrap();
@@ -185,7 +185,7 @@ fn threads_find_about_the_same_model() {
         let auc = |threads: usize| {
             let summary = place.run(&format!(
                 "data = {{ train = {train}, valid = {valid} }}\nmodel = {{ {model} }}\n\
-                 train = {{ batch = {batch}, threads = {threads}, shuffle = 5000 }}\n\
+                 train = {{ batch_size = {batch}, threads = {threads}, shuffle_rows = 5000 }}\n\
                  optimizer = {{ type = \"ftrl\", alpha = 0.05, l2 = 1.0 }}"
             ));
             let summary = summary.unwrap();
@@ -241,7 +241,7 @@ fn a_diverging_run_says_so() {
             {
                 let toml = format!(
                     "data = {{ train = {train} }}\nmodel = {{ {model} }}\noptimizer = {{ {optimizer} }}\n\
-                     train = {{ batch = {batch}, passes = 5 }}"
+                     train = {{ batch_size = {batch}, passes = 5 }}"
                 );
                 match place.run(&toml) {
                     Err(LearnError::Diverged { .. }) => diverged += 1,
@@ -274,7 +274,7 @@ fn a_diverging_run_says_so() {
             let error = failure(
                 &place,
                 &format!(
-                    "data = {{ train = {train} }}\nmodel = {{ {model} }}\ntrain = {{ batch = {batch}, shuffle = 0, class_weight = {class_weight} }}"
+                    "data = {{ train = {train} }}\nmodel = {{ {model} }}\ntrain = {{ batch_size = {batch}, shuffle_rows = 0, class_weight = {class_weight} }}"
                 ),
             );
             let text = error.to_string();
@@ -292,8 +292,8 @@ fn a_full_table_is_named() {
         let error = failure(
             &place,
             &format!(
-                "data = {{ train = {train} }}\nmodel = {{ table_budget_bytes = 40000 }}\n\
-                 train = {{ batch = {batch} }}\n[[feature]]\nname = \"ids\"\ncolumns = [\"C3\", \"C4\", \"C10\", \"C12\", \"C16\", \"C21\"]\ntable = \"ids\""
+                "data = {{ train = {train} }}\nmodel = {{ table_budget = 40000 }}\n\
+                 train = {{ batch_size = {batch} }}\n[[feature]]\nname = \"ids\"\ncolumns = [\"C3\", \"C4\", \"C10\", \"C12\", \"C16\", \"C21\"]\ntable = \"ids\""
             ),
         );
         let text = error.to_string();
@@ -321,8 +321,8 @@ fn runs_that_cannot_be() {
         (format!("data = {{ train = {good} }}\nepochs = 3"), "epochs"),
         (format!("data = {{ train = {good} }}\ntrain = {{ epochs = 3 }}"), "epochs"),
         (format!("data = {{ train = {good} }}\nmodel = {{ type = \"lr\", depth = 3 }}"), "depth"),
-        (format!("data = {{ train = {good}, shuffle = 3 }}"), "shuffle"),
-        (format!("data = {{ train = {good} }}\nmodel = {{ table_budget_bytes = 10 }}"), "budget_bytes"),
+        (format!("data = {{ train = {good}, shuffle_rows = 3 }}"), "shuffle"),
+        (format!("data = {{ train = {good} }}\nmodel = {{ table_budget = 10 }}"), "model.table_budget = 10"),
         (format!("data = {{ train = {good} }}\noptimizer = {{ type = \"sgd\", lr = -1.0 }}"), "lr"),
         ("data = { train = \"missing.svm\" }".to_string(), "missing.svm"),
         (
@@ -331,8 +331,9 @@ fn runs_that_cannot_be() {
             "quantile",
         ),
         (
-            "data = { train = \"-\", format = \"libsvm\" }\ntrain = { threads = 2, save_every = 9 }".into(),
-            "save_every",
+            "data = { train = \"-\", format = \"libsvm\" }\ntrain = { threads = 2, save_every_steps = 9 }"
+                .into(),
+            "save_every_steps",
         ),
         (
             format!(

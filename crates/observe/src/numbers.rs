@@ -50,6 +50,33 @@ pub fn time(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(number.parse::<f64>().ok()? * scale).ok()
 }
 
+const SIZE_UNITS: [(&str, u64); 6] =
+    [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1), ("", 1)];
+
+/// Parses a size with a unit, such as `4096`, `512MiB` or `4GiB`; without a unit, bytes.
+///
+/// # Errors
+/// The text is not a size, or too large.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let trimmed = text.trim();
+    let end = trimmed.find(|c: char| !c.is_ascii_digit()).unwrap_or(trimmed.len());
+    let (number, unit) = trimmed.split_at(end);
+    let scale = SIZE_UNITS.iter().find(|(name, _)| *name == unit.trim()).map(|(_, scale)| scale);
+    let (false, Some(scale)) = (number.is_empty(), scale) else {
+        return Err(format!("{text:?} is not a whole number with one of the units B, KiB, MiB, GiB, TiB"));
+    };
+    let value = number.parse::<u64>().ok().and_then(|number| number.checked_mul(*scale));
+    value.ok_or_else(|| format!("{text:?} is too much"))
+}
+
+/// Formats a size so that [`parse_bytes`] gives it back: `4GiB`, `40000B`.
+#[must_use]
+pub fn exact_bytes(bytes: u64) -> String {
+    let fits = |(_, scale): &&(&str, u64)| bytes >= *scale && bytes.is_multiple_of(*scale);
+    let (unit, scale) = SIZE_UNITS.iter().find(fits).unwrap_or(&("B", 1));
+    format!("{}{unit}", bytes / scale)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,6 +120,22 @@ mod tests {
         }
         for text in ["", "10", "-1s", "1.5.0h", "s", ".s", "10 parsecs", "9999999999999999999h"] {
             assert_eq!(time(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_of_people() {
+        for (text, expected) in
+            [("4096", Some(4096)), ("4GiB", Some(4 << 30)), ("1 KiB", Some(1024)), ("0", Some(0))]
+        {
+            assert_eq!(parse_bytes(text).ok(), expected, "{text}");
+        }
+        for text in ["1.5KiB", "-1", "KiB", "1KiBs"] {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
+        assert!(parse_bytes("99999999999999999999").unwrap_err().ends_with("is too much"));
+        for (bytes, text) in [(0, "0B"), (40_000, "40000B"), (1 << 20, "1MiB"), (3 << 31, "6GiB")] {
+            assert_eq!((exact_bytes(bytes).as_str(), parse_bytes(text)), (text, Ok(bytes)));
         }
     }
 }

@@ -159,7 +159,7 @@ impl PyBatch {
         of_batch(slf, |rows| rows.values(at).unwrap_or(&[])).map(Some)
     }
 
-    /// What was looked up for it, if a queue did that.
+    /// Rows of the batch, if a queue looked them up.
     #[getter]
     fn lookup(&self, py: Python<'_>) -> Option<Py<PyLookup>> {
         self.lookup.as_ref().map(|lookup| lookup.clone_ref(py))

@@ -12,7 +12,8 @@ use serde::Serialize;
 
 use crate::error::of_feed;
 use crate::interrupt;
-use crate::queue::{FeedSpec, HubWays, feed_spec, subscribe_options};
+use crate::queue::{FeedSpec, HUB_TIMEOUT, HubWays, feed_spec, subscribe_options};
+use crate::renamed;
 use crate::value::to_python;
 
 /// Hubs that were subscribed to, for one queue.
@@ -28,7 +29,9 @@ pub(crate) struct PyHubs {
 impl PyHubs {
     #[new]
     #[pyo3(signature = (address, *, spec = None, threads = 2, depth = 8, rank = 0, ranks = 1, name = "trainer",
-        hub_token = "", hub_patience_s = 60.0, hub_compression = None, hub_ca_file = None))]
+        hub_token = "", hub_timeout_s = 60.0, hub_compression = None, hub_ca_file = None, **unknown), text_signature = "(address, *, spec=None, \
+        threads=2, depth=8, rank=0, ranks=1, name='trainer', hub_token='', hub_timeout_s=60.0, hub_compression=None, \
+        hub_ca_file=None)")]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
         py: Python<'_>,
@@ -40,15 +43,17 @@ impl PyHubs {
         ranks: u64,
         name: &str,
         hub_token: &str,
-        hub_patience_s: f64,
+        hub_timeout_s: f64,
         hub_compression: Option<&str>,
         hub_ca_file: Option<PathBuf>,
+        unknown: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyHubs> {
+        renamed::refuse("Hubs", unknown, &[HUB_TIMEOUT])?;
         let FeedSpec { label, weight, negatives, feature, .. } = feed_spec(spec)?;
         let expected = Expected { label, weight, negatives, feature };
         let ways = HubWays {
             token: hub_token,
-            patience_s: hub_patience_s,
+            timeout_s: hub_timeout_s,
             compression: hub_compression,
             ca_file: hub_ca_file,
         };
@@ -68,7 +73,7 @@ impl PyHubs {
         self.spec.as_ref().map(|spec| spec.clone_ref(py))
     }
 
-    /// What each hub serves.
+    /// Properties of each hub.
     #[getter]
     fn served(&self, py: Python<'_>) -> Py<PyAny> {
         self.served.clone_ref(py)
@@ -83,7 +88,7 @@ impl PyHubs {
     }
 }
 
-/// What one hub serves.
+/// Properties of one hub.
 #[derive(Debug, Serialize)]
 struct HubFacts {
     address: String,
@@ -94,7 +99,7 @@ struct HubFacts {
     ranks: u32,
 }
 
-/// What hubs serve, as a list of dictionaries.
+/// Properties of hubs as a list of dictionaries.
 pub(crate) fn facts(py: Python<'_>, served: &[Served]) -> PyResult<Py<PyAny>> {
     let facts = |it: &Served| HubFacts {
         address: it.hub.clone(),

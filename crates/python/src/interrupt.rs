@@ -17,8 +17,8 @@ use crate::error::ServerError;
 /// how long those may be silent then.
 const AFTER: Duration = Duration::from_secs(5);
 const GRACE: Duration = Duration::from_secs(1);
-/// How long servers may be silent to those threads when the process is about to end. Nobody has waited for what is under way,
-/// and an exception that came between two calls of this module nobody here has seen.
+/// How long servers may be silent to those threads when the process is about to end. No call waits for pending pushes,
+/// and an exception between two calls of this module is not seen here.
 const LEAVING_GRACE: Duration = Duration::from_secs(5);
 
 /// How often the thread that hears signals looks whether there was one, while another one works.
@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// The thread that imported the module, the main one as a rule: only that one hears signals.
 static MAIN: OnceLock<ThreadId> = OnceLock::new();
 static RAISED: Mutex<(Option<PyErr>, Option<Instant>)> = Mutex::new((None, None));
-/// Somebody has heard a signal and goes on in order, for as long as servers answer.
+/// Set when a signal handler ends the run in order while servers answer.
 static IN_ORDER: AtomicBool = AtomicBool::new(false);
 /// The interpreter is about to end.
 static LEAVING: AtomicBool = AtomicBool::new(false);
@@ -60,7 +60,7 @@ pub(crate) fn while_looking<T: Send>(work: impl FnOnce() -> T + Send, mut look: 
     })
 }
 
-/// What waits of this module's calls look at.
+/// Stop flags of waiting calls.
 pub(crate) fn stop() -> Stop {
     Stop::new(told)
 }
@@ -87,7 +87,7 @@ fn told() -> Option<Duration> {
     kept.0.as_ref().map(|_| Duration::ZERO).or(in_order)
 }
 
-/// What ended a wait; the text is for who has not heard the signal himself.
+/// Reason that ended a wait, for callers without a signal of their own.
 pub(crate) fn raised(text: String) -> PyErr {
     let kept = is_main().then(|| RAISED.lock().unwrap_or_else(PoisonError::into_inner).0.take());
     kept.flatten().unwrap_or_else(|| ServerError::new_err(text))

@@ -31,13 +31,13 @@ use crate::rates::scale;
 use crate::remote::{PyConnection, seconds};
 use crate::step_push::{StepPush, StepTable};
 
-/// What workers go over, and how many they are.
+/// Input and number of the workers.
 #[pyclass(name = "Job", module = "sanderling", frozen)]
 pub(crate) struct PyJob {
     input: Arc<Input>,
     names: Arc<[String]>,
     options: Options,
-    /// What is pushed to in step, and with that where workers meet.
+    /// Tables of synchronous steps, which are also the meeting point of the workers.
     tables: Tables,
 }
 
@@ -79,7 +79,7 @@ impl fmt::Display for Ended {
     }
 }
 
-/// What the process ends with when somebody presses it once more, and its workers go on; as of a shell.
+/// Exit code after a second Ctrl-C, as of a shell.
 const INTERRUPTED: i32 = 130;
 
 impl From<JobError> for Ended {
@@ -91,7 +91,7 @@ impl From<JobError> for Ended {
 #[pymethods]
 impl PyJob {
     #[new]
-    #[pyo3(signature = (source, *, spec = None, workers = 1, seed = 0, timeout_s = 60.0, shuffle_bytes_max = 100_663_296,
+    #[pyo3(signature = (source, *, spec = None, workers = 1, seed = 42, timeout_s = 60.0, shuffle_bytes_max = 100_663_296,
         scratch_dir = None, train = true, hosts = None, rank = None, connection = None, attempt = 0,
         on_worker_loss = "stop", worker_timeout_s = 30.0, token = None, ca_file = None, cert_file = None, key_file = None,
         expose = false, insecure = false, tables = Vec::new()))]
@@ -236,14 +236,14 @@ impl PyWorker {
         let work = |worker: &mut Worker| {
             worker.check_halt()?;
             let result = work(worker);
-            // What Python does until the next call is no stage, and waits for nobody.
+            // Time in Python until the next call belongs to no stage.
             worker.timer().stop();
             result
         };
         py.detach(|| self.worker.with(work)).map_err(of_job)
     }
 
-    /// The same for what all do together. Where a step may be made again, nothing is agreed on in the middle of one: some of
+    /// Runs a collective call. Where a step may be made again, nothing is agreed on in the middle of one: some of
     /// the workers would be there, and others in the step as it is shared out anew.
     fn together<T: Send>(
         &self,

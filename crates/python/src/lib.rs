@@ -16,6 +16,7 @@ mod table_config;
 
 mod rates;
 mod remote;
+mod renamed;
 mod report;
 
 mod batch;

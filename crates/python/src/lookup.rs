@@ -98,7 +98,7 @@ impl PyEmbedding {
         py.detach(|| self.embedding.finish()).map_err(of_feed)
     }
 
-    /// Who pooled the rows of tables on servers so far.
+    /// Counts of rows pooled by trainer and servers.
     #[getter]
     fn pooled_at(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         to_python(py, &self.embedding.pooled_at())
@@ -242,7 +242,7 @@ impl PyLookup {
         arrays.collect()
     }
 
-    /// What was taken away has been applied.
+    /// Reports that the taken gradients were applied.
     fn note_applied(&self, py: Python<'_>) {
         self.lock_attached(py).note_applied();
     }

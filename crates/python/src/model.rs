@@ -89,7 +89,7 @@ impl PyModel {
 
 #[pymethods]
 impl PyModel {
-    /// What the model is, in words.
+    /// Description of the model.
     #[getter]
     fn description(&self) -> String {
         self.model.config().model.describe()
@@ -282,7 +282,7 @@ fn warn_unknown(py: Python<'_>, known: &[KnownKeys]) -> PyResult<()> {
     Ok(())
 }
 
-/// What is wrong with scored rows, in a few sentences; for runs that Python leads.
+/// Warnings about scored rows, for runs led by Python.
 #[pyfunction]
 pub(crate) fn remarks_of(
     py: Python<'_>,

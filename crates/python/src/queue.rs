@@ -24,8 +24,11 @@ use crate::interrupt;
 use crate::lookup::{PyEmbedding, PyLookup};
 use crate::rates::Rate;
 use crate::remote::seconds;
+use crate::renamed;
 use crate::value::{from_python, to_python};
 
+/// A keyword argument of hubs that has another name now.
+pub(crate) const HUB_TIMEOUT: (&str, &str) = ("hub_patience_s", "hub_timeout_s");
 /// Minibatches that a trainer may have in its hands and on their way to the tables, beyond those in the queue.
 const HELD: usize = 16;
 /// The most that a hub is asked to leave unacknowledged.
@@ -75,7 +78,7 @@ pub(crate) struct PyFeedQueue {
     page: std::sync::Mutex<Option<MetricsPage>>,
 }
 
-/// Who is told the statistics, and when next.
+/// Listener of statistics, and the time of its next call.
 struct Told {
     every: Duration,
     next: Instant,
@@ -86,9 +89,12 @@ struct Told {
 impl PyFeedQueue {
     #[new]
     #[pyo3(signature = (source, embedding = None, *, spec = None, batch_size = 1024, passes = 1, threads = 2, depth = 8,
-        depth_bytes = 1_073_741_824, ordered = true, shuffle = 0, seed = 0, rank = 0, ranks = 1, used_rows = 0, train = true,
-        statistics_every_s = 0.0, on_statistics = None, name = "trainer", hub_token = "", hub_patience_s = 60.0, hub_compression = None,
-        hub_ca_file = None))]
+        depth_bytes = 1_073_741_824, ordered = true, shuffle_rows = 0, seed = 42, rank = 0, ranks = 1, used_rows = 0, train = true,
+        statistics_every_s = 0.0, on_statistics = None, name = "trainer", hub_token = "", hub_timeout_s = 60.0, hub_compression = None,
+        hub_ca_file = None, **unknown), text_signature = "(source, embedding=None, *, spec=None, batch_size=1024, passes=1, \
+        threads=2, depth=8, depth_bytes=1073741824, ordered=True, shuffle_rows=0, seed=42, rank=0, ranks=1, used_rows=0, \
+        train=True, statistics_every_s=0.0, on_statistics=None, name='trainer', hub_token='', hub_timeout_s=60.0, \
+        hub_compression=None, hub_ca_file=None)")]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
         py: Python<'_>,
@@ -101,7 +107,7 @@ impl PyFeedQueue {
         depth: usize,
         depth_bytes: usize,
         ordered: bool,
-        shuffle: usize,
+        shuffle_rows: usize,
         seed: u64,
         rank: u64,
         ranks: u64,
@@ -111,13 +117,15 @@ impl PyFeedQueue {
         on_statistics: Option<Py<PyAny>>,
         name: &str,
         hub_token: &str,
-        hub_patience_s: f64,
+        hub_timeout_s: f64,
         hub_compression: Option<&str>,
         hub_ca_file: Option<PathBuf>,
+        unknown: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyFeedQueue> {
         let every = seconds("statistics_every_s", statistics_every_s)?;
-        if shuffle > SHUFFLE_ROWS_MAX {
-            let reason = format!("shuffle: {shuffle} rows; at most {SHUFFLE_ROWS_MAX}");
+        renamed::refuse("FeedQueue", unknown, &[("shuffle", "shuffle_rows"), HUB_TIMEOUT])?;
+        if shuffle_rows > SHUFFLE_ROWS_MAX {
+            let reason = format!("shuffle_rows: {shuffle_rows} rows; at most {SHUFFLE_ROWS_MAX}");
             return Err(ConfigError::new_err(reason));
         }
         let subscribed = source.cast::<PyHubs>().ok().map(|hubs| hubs.get().take()).transpose()?;
@@ -130,7 +138,7 @@ impl PyFeedQueue {
             depth,
             depth_bytes,
             ordered,
-            shuffle,
+            shuffle: shuffle_rows,
             seed,
             rank,
             ranks,
@@ -150,7 +158,7 @@ impl PyFeedQueue {
         };
         let ways = HubWays {
             token: hub_token,
-            patience_s: hub_patience_s,
+            timeout_s: hub_timeout_s,
             compression: hub_compression,
             ca_file: hub_ca_file,
         };
@@ -173,7 +181,7 @@ impl PyFeedQueue {
                     Source::files(inputs, data, &Spec { label, weight, negatives, feature }, train)?
                 }
             };
-            // Whose minibatch is whose, hubs decide.
+            // Hubs assign minibatches to ranks.
             let options = if from_hubs { QueueOptions { rank: 0, ranks: 1, ..options } } else { options };
             FeedQueue::open(source, embedding, options)
         });
@@ -222,23 +230,23 @@ impl PyFeedQueue {
         to_python(py, &FeedSpec::of(data, spec)).map(Some)
     }
 
-    /// What each hub serves; empty with files.
+    /// Properties of each hub; empty with files.
     #[getter]
     fn hubs(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         facts(py, self.queue.hubs())
     }
 
-    /// What it has done so far: per stage count, and percentiles in nanoseconds; who waits for whom.
+    /// Statistics: count and latency percentiles (nanoseconds) per stage, and waiting times.
     fn stats(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         to_python(py, &self.queue.statistics())
     }
 
-    /// The same as lines of text.
+    /// Statistics as lines of text.
     fn report(&self) -> String {
         self.queue.statistics().to_string()
     }
 
-    /// The same as Prometheus reads it, labelled with the queue's name.
+    /// Statistics in the text format of Prometheus, labelled with the name of the queue.
     fn metrics(&self) -> String {
         self.queue.statistics().exposition(&self.name)
     }
@@ -296,7 +304,7 @@ fn embedding_of(object: &Bound<'_, PyAny>) -> PyResult<(Arc<Embedding>, Arc<[Rat
 /// How hubs are reached, from arguments of those names after `hub_`.
 pub(crate) struct HubWays<'a> {
     pub(crate) token: &'a str,
-    pub(crate) patience_s: f64,
+    pub(crate) timeout_s: f64,
     pub(crate) compression: Option<&'a str>,
     /// The authorities to believe.
     pub(crate) ca_file: Option<PathBuf>,
@@ -319,7 +327,7 @@ pub(crate) fn subscribe_options(
         rank: (ranks > 1).then_some(rank as u32),
         token: ways.token.to_owned(),
         tls: tls.map_err(|error| FileError::new_err(error.to_string()))?,
-        patience: seconds("hub_patience_s", ways.patience_s)?,
+        patience: seconds("hub_timeout_s", ways.timeout_s)?,
         ..SubscribeOptions::default()
     })
 }

@@ -1,4 +1,4 @@
-//! What `lr` and `lr_scale` of a push come to: factors on the learning rates that the tables were made with. Knows no arrays and
+//! `lr` and `lr_scale` of a push as factors on the learning rates that the tables were made with. Knows no arrays and
 //! no request.
 
 use pyo3::prelude::*;
@@ -52,7 +52,7 @@ impl Rate {
         self.lr.iter().all(|lr| *lr == Some(first)).then_some(first)
     }
 
-    /// What a push is scaled by, so that the table learns at `lr` times `lr_scale`.
+    /// Factor of a push, so that the table learns at `lr` times `lr_scale`.
     fn scale(&self, lr: f64, lr_scale: f64) -> PyResult<PushScale> {
         let refused =
             |reason: &str| Err(ConfigError::new_err(format!("table {:?}: lr = {lr}: {reason}", self.table)));
@@ -70,7 +70,7 @@ impl Rate {
     }
 }
 
-/// What a push to a table is scaled by: it learns at `lr`, if given, else at its own rate, times `lr_scale`.
+/// Factor of a push to a table: it learns at `lr`, if given, else at its own rate, times `lr_scale`.
 pub(crate) fn scale(
     rate: impl FnOnce() -> PyResult<Rate>,
     lr: Option<f64>,
@@ -82,7 +82,7 @@ pub(crate) fn scale(
     }
 }
 
-/// What the pushes to several tables are scaled by.
+/// Factors of pushes to several tables.
 pub(crate) fn scales(
     rates: &[Rate],
     lr: Option<&OneOrEach>,

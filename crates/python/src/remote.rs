@@ -7,13 +7,14 @@ use std::time::Duration;
 use numpy::{PyArray1, PyArray2};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyInt, PyString};
+use pyo3::types::{PyDict, PyString};
 use sanderling_client::{Cluster, ConnectOptions, Hedge, RemoteTable, TlsClient, addresses, compression};
 
 use crate::arrays::{Grads, Key, Keys};
 use crate::error::{FileError, ServerError, of_client};
 use crate::interrupt;
 use crate::rates::{Rate, scale};
+use crate::renamed;
 use crate::requests::{self, PooledArguments};
 use crate::table::Words;
 use crate::table_config::MadeFrom;
@@ -45,21 +46,24 @@ impl PyRemoteTable {
 
 /// Reaches all servers of a cluster.
 #[pyfunction]
-#[pyo3(signature = (address, *, token = None, ca_file = None, timeout = 20.0, prefer_local = true, f16_rows = false,
-    compression = None, hedge = None))]
+#[pyo3(signature = (address, *, token = None, ca_file = None, timeout_s = 20.0, prefer_local = true, f16_rows = false,
+    compression = None, hedge = None, **unknown), text_signature = "(address, *, token=None, ca_file=None, timeout_s=20.0, \
+    prefer_local=True, f16_rows=False, compression=None, hedge=None)")]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
 pub(crate) fn connect(
     py: Python<'_>,
     address: &str,
     token: Option<String>,
     ca_file: Option<PathBuf>,
-    timeout: f64,
+    timeout_s: f64,
     prefer_local: bool,
     f16_rows: bool,
     compression: Option<&str>,
     hedge: Option<&Bound<'_, PyAny>>,
+    unknown: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<PyConnection> {
-    let timeout = seconds("timeout", timeout)?;
+    renamed::refuse("connect", unknown, &TIMEOUT)?;
+    let timeout = seconds("timeout_s", timeout_s)?;
     let tls = ca_file.map(|path| TlsClient::from_ca_file(&path)).transpose();
     let tls = tls.map_err(|error| FileError::new_err(error.to_string()))?;
     let compression = compression.map(self::compression).transpose().map_err(PyValueError::new_err)?;
@@ -82,13 +86,18 @@ pub(crate) fn connect(
     Ok(PyConnection { cluster })
 }
 
-/// "p95", or a number of microseconds.
+/// Keyword arguments that have another name now.
+const TIMEOUT: [(&str, &str); 1] = [("timeout", "timeout_s")];
+
+/// Parses `"p95"`, or a time with a unit.
 fn hedge_after(given: &Bound<'_, PyAny>) -> PyResult<Hedge> {
-    if !given.is_instance_of::<PyString>() && !given.is_exact_instance_of::<PyInt>() {
+    let Ok(text) = given.cast::<PyString>() else {
         let found = given.get_type().name()?;
-        return Err(PyTypeError::new_err(format!("hedge: \"p95\" or a number of microseconds, not {found}")));
-    }
-    given.str()?.to_str()?.parse().map_err(PyValueError::new_err)
+        return Err(PyTypeError::new_err(format!(
+            "hedge: must be \"p95\" or text such as \"500us\", not {found}"
+        )));
+    };
+    text.to_str()?.parse().map_err(|error| PyValueError::new_err(format!("hedge: {error}")))
 }
 
 pub(crate) fn seconds(what: &str, value: f64) -> PyResult<Duration> {
@@ -105,7 +114,7 @@ impl PyConnection {
     }
 
     /// Makes a table, or opens the one that is there with the same configuration.
-    #[pyo3(signature = (name, dim, *, optimizer = None, init = None, seed = 0, budget_bytes = None, dtype = None,
+    #[pyo3(signature = (name, dim, *, optimizer = None, init = None, seed = 42, budget_bytes = None, dtype = None,
         admission = None, eviction = None, writes = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn table(
@@ -140,16 +149,32 @@ impl PyConnection {
     }
 
     /// Has every server save all its tables under a name; returns how many rows there were.
-    #[pyo3(signature = (checkpoint, *, timeout = 600.0))]
-    fn save(&self, py: Python<'_>, checkpoint: &str, timeout: f64) -> PyResult<u64> {
-        let timeout = seconds("timeout", timeout)?;
+    #[pyo3(signature = (checkpoint, *, timeout_s = 600.0, **unknown),
+        text_signature = "($self, checkpoint, *, timeout_s=600.0)")]
+    fn save(
+        &self,
+        py: Python<'_>,
+        checkpoint: &str,
+        timeout_s: f64,
+        unknown: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<u64> {
+        renamed::refuse("save", unknown, &TIMEOUT)?;
+        let timeout = seconds("timeout_s", timeout_s)?;
         Ok(py.detach(|| self.cluster.save(checkpoint, timeout)).map_err(of_client)?.rows)
     }
 
     /// Has every server restore all its tables from what was saved under a name; returns how many rows there are.
-    #[pyo3(signature = (checkpoint, *, timeout = 600.0))]
-    fn restore(&self, py: Python<'_>, checkpoint: &str, timeout: f64) -> PyResult<u64> {
-        let timeout = seconds("timeout", timeout)?;
+    #[pyo3(signature = (checkpoint, *, timeout_s = 600.0, **unknown),
+        text_signature = "($self, checkpoint, *, timeout_s=600.0)")]
+    fn restore(
+        &self,
+        py: Python<'_>,
+        checkpoint: &str,
+        timeout_s: f64,
+        unknown: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<u64> {
+        renamed::refuse("restore", unknown, &TIMEOUT)?;
+        let timeout = seconds("timeout_s", timeout_s)?;
         Ok(py.detach(|| self.cluster.restore(checkpoint, timeout)).map_err(of_client)?.rows)
     }
 
@@ -184,7 +209,7 @@ impl PyRemoteTable {
         Ok(py.detach(|| self.table.size()).map_err(of_client)?.1)
     }
 
-    /// What a row consists of: per block its `dims`, `init` and `optimizer`.
+    /// Blocks of a row, each with `dims`, `init` and `optimizer`.
     #[getter]
     fn blocks(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let config: serde_json::Value = serde_json::from_str(self.table.config_json()).unwrap_or_default();

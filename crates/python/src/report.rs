@@ -11,7 +11,7 @@ use crate::model::scores_of;
 use crate::table::PyTable;
 use crate::value::from_python;
 
-/// What Python says of a run.
+/// Facts about a run, from Python.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Facts {

@@ -19,7 +19,7 @@ pub(crate) struct Bags<'a> {
     pooling: Pooling,
 }
 
-/// What a table is asked for, in this process or on servers. All of it may take its time.
+/// Requests to a table, in this process or on servers; each may block.
 pub(crate) trait Requests: Sync {
     fn name(&self) -> &str;
     fn dim(&self) -> usize;

@@ -1,4 +1,4 @@
-//! What a Python program hands in for a step, made ready: a table here or on servers, keys and gradients that fit each other.
+//! Gradients of a step from Python, checked: a table here or on servers, keys and gradients that fit each other.
 //! Conversion only; who adds up and applies is the group's business.
 
 use std::sync::Arc;

@@ -37,7 +37,7 @@ pub(crate) fn rate_of(table: &Table) -> Rate {
     Rate::of(table.name(), table.config().blocks.iter().map(|block| block.optimizer))
 }
 
-/// What a table of one block is made from, as Python says it.
+/// Arguments of a table of one block.
 pub(crate) struct Words<'py, 'a> {
     pub(crate) optimizer: Option<&'a Bound<'py, PyAny>>,
     pub(crate) init: Option<&'a Bound<'py, PyAny>>,
@@ -80,7 +80,7 @@ impl Words<'_, '_> {
 #[pymethods]
 impl PyTable {
     #[new]
-    #[pyo3(signature = (name, dim, *, optimizer = None, init = None, seed = 0, budget_bytes = None, dtype = None,
+    #[pyo3(signature = (name, dim, *, optimizer = None, init = None, seed = 42, budget_bytes = None, dtype = None,
         admission = None, eviction = None, writes = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
@@ -124,7 +124,7 @@ impl PyTable {
         self.table.bytes()
     }
 
-    /// What a row consists of: per block its `dims`, `init` and `optimizer`.
+    /// Blocks of a row, each with `dims`, `init` and `optimizer`.
     #[getter]
     fn blocks(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let blocks = self.table.config().blocks.iter();
@@ -151,10 +151,10 @@ impl PyTable {
         py.detach(|| self.table.reserve(rows))
     }
 
-    /// Moves up to `budget` hot keys home and lets up to as many rows go that are too old or too small.
-    #[pyo3(signature = (budget = 4096))]
-    fn maintain(&self, py: Python<'_>, budget: usize) -> PyResult<Py<PyAny>> {
-        to_python(py, &text(&py.detach(|| self.table.maintain(budget))))
+    /// Moves up to `rows` hot keys home and lets up to as many rows go that are too old or too small.
+    #[pyo3(signature = (rows = 4096))]
+    fn maintain(&self, py: Python<'_>, rows: usize) -> PyResult<Py<PyAny>> {
+        to_python(py, &text(&py.detach(|| self.table.maintain(rows))))
     }
 
     fn __len__(&self) -> usize {

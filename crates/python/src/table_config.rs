@@ -1,4 +1,4 @@
-//! What a table was made from, as Python sees it: the same for a table in this process and one on servers.
+//! Configuration of a table for Python, in one form for local tables and tables on servers.
 
 use sanderling_store::{Admission, Dtype, Eviction, Init, Optimizer, TableConfig, Writes};
 use serde::{Deserialize, Serialize};

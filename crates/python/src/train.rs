@@ -11,7 +11,7 @@ use crate::error::{ConfigError, of_learner};
 use crate::model::{Interrupt, PyModel, load};
 use crate::value::{to_python, to_text};
 
-/// What a run came to.
+/// Result of a run.
 #[pyclass(name = "TrainResult", module = "sanderling", frozen)]
 pub(crate) struct PyTrainResult {
     summary: Summary,

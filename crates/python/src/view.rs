@@ -22,7 +22,7 @@ pub(crate) fn of_batch<'py, T: Element>(
     Ok(array)
 }
 
-/// Labels or weights of a minibatch; Python may write them, since nobody in Rust reads them any more.
+/// Labels or weights of a minibatch; Python may write them, since Rust no longer reads them.
 pub(crate) fn of_rows<'py>(
     batch: &Bound<'py, PyBatch>,
     pick: impl for<'a> FnOnce(Rows<'a>) -> &'a [f32],
@@ -31,7 +31,7 @@ pub(crate) fn of_rows<'py>(
 }
 
 fn over<'py, T: Element>(batch: &Bound<'py, PyBatch>, values: &[T]) -> Bound<'py, PyArray1<T>> {
-    // SAFETY: the values are part of the minibatch that `batch` holds, which nobody changes while there is a Python object
+    // SAFETY: the values are part of the minibatch that `batch` holds, which Rust does not change while there is a Python object
     // of it, and which lives as long as that object; the array holds the object.
     unsafe {
         let values = ArrayView1::from_shape_ptr(values.len(), values.as_ptr());

@@ -7,7 +7,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use pyo3::prelude::*;
 use sanderling_client::OnWait;
 
-/// Warnings that nobody has logged yet; more are dropped.
+/// Maximum warnings that wait to be logged; more are dropped.
 const KEPT_MAX: usize = 64;
 
 /// Logs that a server is waited for.
@@ -24,7 +24,7 @@ fn later(text: String) {
         thread.spawn(move || texts.iter().for_each(|text| log(&text))).ok().map(|_| sender)
     });
     if let Some(sender) = sender {
-        // Where nobody logs, nobody is to wait.
+        // Without a logger, no thread waits.
         let _ = sender.try_send(text);
     }
 }
@@ -34,6 +34,6 @@ fn log(text: &str) {
         let logger = py.import("logging")?.call_method1("getLogger", ("sanderling",))?;
         logger.call_method1("warning", ("%s", text)).map(|_| ())
     });
-    // A handler that fails is no reason to stop, and there is nobody else to tell.
+    // A handler that fails is no reason to stop, and the error cannot be reported elsewhere.
     drop(logged);
 }

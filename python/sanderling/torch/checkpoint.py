@@ -211,7 +211,7 @@ def _read_dense(directory: Path, map_location: str | torch.device | None) -> tup
 
 
 def _servers_stem(directory: Path, before: Mapping[str, Any] | None) -> str:
-    """What the directory's two names on servers begin with: servers are shared, and other runs have a `last`, too."""
+    """Prefix of the two checkpoint names on servers, which other runs share."""
     # A copy of the directory saves under names of its own.
     if before is not None and before.get("directory") == str(directory) and "servers_stem" in before:
         return str(before["servers_stem"])

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import sanderling
 from sanderling import _native
 from sanderling.torch import checkpoint, models
-from sanderling.torch.deep_config import DeepConfig
+from sanderling.torch.deep_config import DeepConfig, with_new_names
 from sanderling.torch.embedding import EmbeddingCollection
 from sanderling.torch.inputs import for_scoring
 from sanderling.torch.spec import FeatureSpec, Spec, TableSpec
@@ -160,24 +160,24 @@ def open_model(directory: str | Path, *, device: str = "cpu") -> tuple[ClickMode
             f"{directory}: its `extra` lacks {', '.join(sorted(missing))}: a run of sanderling.torch.train saves these;"
             " a checkpoint of a loop of your own is for sanderling.torch.load"
         )
-    config = DeepConfig.of(extra["config"])
+    config = DeepConfig.of(with_new_names(extra["config"]))
     model = ClickModel(config, extra["spec"]["feature"]).to(device)
     checkpoint.load(directory, model, None, model.emb, map_location=device)
     return model.eval(), extra["spec"]
 
 
 def predict(
-    directory: str | Path, files: str | Path | list[str], *, batch: int = 4096, device: str = "cpu"
+    directory: str | Path, files: str | Path | list[str], *, batch_size: int = 4096, device: str = "cpu"
 ) -> npt.NDArray[np.float32]:
-    """A probability per row of the files, float32 [rows], in their order, by a saved model.
+    """Predict a probability per row of the files with a saved model, float32 [rows], in file order.
 
-    A bad row that `data.on_bad_row` of the run lets pass yields NaN.
+    A skipped bad row (`data.on_bad_row` of the run) gives NaN.
     """
     model, spec = open_model(directory, device=device)
     spec = for_scoring(spec)
     parts = [np.zeros(0, np.float32)]
     with torch.no_grad():
-        for rows in sanderling.FeedQueue(files, model.emb.native, spec=spec, batch_size=batch, train=False):
+        for rows in sanderling.FeedQueue(files, model.emb.native, spec=spec, batch_size=batch_size, train=False):
             scores = torch.sigmoid(model(rows)).cpu().numpy()
             # Only a row that could not be read has no weight that is a number.
             scores[np.isnan(rows.weights)] = np.nan

@@ -5,9 +5,7 @@ Knows no model and no training loop.
 
 import argparse
 import json
-import math
 import os
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ import torch.distributed
 import sanderling
 from sanderling._native import DEEP_MODELS
 from sanderling.torch.deep_config import PS_TIMEOUT_S, DeepConfig, read_toml
+from sanderling.torch.quantity import seconds
 from sanderling.torch.trainer import train
 
 # What a shell gives a program that Ctrl-C ended.
@@ -31,56 +30,73 @@ _EXIT_CODES: dict[int, tuple[type[sanderling.Error], ...]] = {
     3: (sanderling.BadFileError, sanderling.BadRowError, sanderling.NoRowsError, sanderling.TooManyBadRowsError),
     4: (sanderling.DamagedError, sanderling.ModelError, sanderling.NotFoundError, sanderling.VersionError),
 }
+_RENAMED = {
+    "--batch": "--batch-size",
+    "--ps-ca": "--ps-ca-file",
+    "--hub-ca": "--hub-ca-file",
+    "--hub-patience": "--hub-timeout",
+    "--hub-compress": "--hub-compression",
+}
 # Some thirty years; what is beyond a clock's reach cannot be waited for.
-_PATIENCE_MAX_S = 1e9
-_UNITS_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_HUB_TIMEOUT_MAX_S = 1e9
 
 
 def main(arguments: Sequence[str]) -> int:
     """Runs `train` with the arguments after that word; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="sanderling train",
-        description="Train a deep click model in PyTorch, its rows in Sanderling's tables.",
+        description="Train a deep click model in PyTorch with embeddings in Sanderling tables.",
+        allow_abbrev=False,
         epilog="Example: sanderling train --model deepfm examples/adult_deepfm.toml. See docs/torch.md.",
     )
     add = parser.add_argument
-    add("config", type=Path, help="configuration, TOML")
-    add("--model", choices=DEEP_MODELS, help="instead of model.type")
-    add("--resume", action="store_true", help="go on where the run was told to stop, or was saved last")
-    add("--runs-dir", default="runs", help="parent of the run's directory (runs)")
-    add("--json", action="store_true", help="print the result as one JSON object on the last line of standard output")
-    add("--quiet", "-q", action="store_true", help="no progress and no lines of metrics")
-    add("--tensorboard", action="store_true", help="event files for TensorBoard in runs/NAME/tensorboard")
-    add("--device", default="cpu", help="where the dense part is: cpu, cuda, cuda:1 (cpu)")
-    add("--torch-threads", type=int, metavar="N", help="threads of torch (the cores that train.threads leave, or 1)")
-    add("--ps", help="tables on parameter servers, at these addresses")
-    add("--mode", default="sync", help="of several trainers under torchrun: sync, async or bounded:STEPS (sync)")
-    add("--ps-token-file", type=Path, metavar="FILE", help="what parameter servers must be told is in this file")
+    add("config", type=Path, help="run configuration (TOML)")
+    add("--model", choices=DEEP_MODELS, help="model type (model.type)")
+    add("--resume", action="store_true", help="continue from the last checkpoint of the run")
+    add("--runs-dir", default="runs", help="parent directory of runs (runs)")
+    add("--json", action="store_true", help="print the result as a JSON object on the last line of standard output")
+    add("--quiet", "-q", action="store_true", help="suppress progress and metric lines")
+    add("--tensorboard", action="store_true", help="write TensorBoard event files to runs/NAME/tensorboard")
+    add("--device", default="cpu", help="device of the dense part: cpu, cuda, cuda:1 (cpu)")
+    add(
+        "--torch-threads",
+        type=int,
+        metavar="N",
+        help="number of torch threads (cores not used by train.threads, at least 1)",
+    )
+    add("--ps", help="addresses of parameter servers, separated by commas")
+    add(
+        "--mode", default="sync", help="synchronization of trainers under torchrun: sync, async or bounded:STEPS (sync)"
+    )
+    add("--ps-token-file", type=Path, metavar="FILE", help="file with the auth token of the servers")
     add(
         "--ps-timeout",
         metavar="TIME",
-        help="time limit of a request, and of waiting for a server, such as 20s or 5m (train.ps_timeout_s, 20s)",
+        help="request timeout, also while a server is unreachable, such as 20s or 5m (train.ps_timeout, 20s)",
     )
-    add("--ps-ca", type=Path, metavar="FILE", help="certificate authority of parameter servers that speak TLS, PEM")
-    add("--hub-ca", type=Path, metavar="FILE", help="certificate authority of hubs that speak TLS, PEM")
-    add("--hub-token-file", type=Path, metavar="FILE", help="what hubs must be told is in this file")
-    add("--hub-patience", type=float, default=60.0, metavar="SECONDS", help="how long to wait for a hub (60)")
-    add("--hub-compress", choices=("lz4", "zstd"), help="compress what hubs send, for slow links")
+    add("--ps-ca-file", type=Path, metavar="FILE", help="CA bundle (PEM) to verify servers; enables TLS")
+    add("--hub-ca-file", type=Path, metavar="FILE", help="CA bundle (PEM) to verify hubs; enables TLS")
+    add("--hub-token-file", type=Path, metavar="FILE", help="file with the auth token of the hubs")
+    add("--hub-timeout", default="60s", metavar="TIME", help="time limit for an unreachable hub, such as 60s (60s)")
+    add(
+        "--hub-compression", choices=("lz4", "zstd"), help="compression of minibatches from hubs, for slow links (none)"
+    )
     add(
         "--name",
-        help="name of the run, whose earlier run is replaced; without it, one of another configuration is kept",
+        help="run name; replaces an earlier run of this name",
     )
-    add("--train", nargs="+", metavar="FILE", help="training input: files, or hub://host:port,host:port")
-    add("--valid", nargs="+", metavar="FILE", help="validation input")
-    for name in ("threads", "passes", "batch", "max-steps"):
-        add(f"--{name}", type=int, help=f"instead of train.{name.replace('-', '_')}")
-    add("--seed", type=int, help="of first weights and shuffles")
+    add("--train", nargs="+", metavar="FILE", help="training files, or hub://host:port,host:port (data.train)")
+    add("--valid", nargs="+", metavar="FILE", help="validation files (data.valid)")
+    for name in ("threads", "passes", "batch-size", "max-steps"):
+        add(f"--{name}", type=int, help=f"overrides train.{name.replace('-', '_')}")
+    add("--seed", type=int, help="random seed of initial weights and shuffles (42)")
+    _refuse_old(parser, arguments)
     options = parser.parse_args(arguments)
     try:
         with _of_options():
-            _check_patience(options.hub_patience)
+            hub_timeout_s = seconds("--hub-timeout", options.hub_timeout, 0.0, _HUB_TIMEOUT_MAX_S)
             hub_token = _text("--hub-token-file", options.hub_token_file)
-            _check_readable("--hub-ca", options.hub_ca)
+            _check_readable("--hub-ca-file", options.hub_ca_file)
             config = _config(options)
             ps = _servers(options, config.train.ps_timeout_s)
         result = train(
@@ -94,9 +110,9 @@ def main(arguments: Sequence[str]) -> int:
             quiet=options.quiet,
             mode=options.mode,
             hub_token=hub_token,
-            hub_patience_s=options.hub_patience,
-            hub_compression=options.hub_compress,
-            hub_ca_file=options.hub_ca,
+            hub_timeout_s=hub_timeout_s,
+            hub_compression=options.hub_compression,
+            hub_ca_file=options.hub_ca_file,
             torch_threads=options.torch_threads,
         )
     except KeyboardInterrupt:
@@ -139,22 +155,24 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _refuse_old(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    """Ends the program at an option that has another name now."""
+    for argument in arguments:
+        if (old := argument.partition("=")[0]) in _RENAMED:
+            parser.error(f"`{old}` is now `{_RENAMED[old]}`")
+
+
 def _exit_code(error: sanderling.Error) -> int:
     return next((code for code, classes in _EXIT_CODES.items() if isinstance(error, classes)), _FAILED)
 
 
 @contextmanager
 def _of_options() -> Iterator[None]:
-    """What cannot be read of the files that options name is wrong with the options, other than with files of rows."""
+    """Turn an unreadable file of an option into a ConfigError."""
     try:
         yield
     except sanderling.FileError as error:
         raise sanderling.ConfigError(str(error)) from error
-
-
-def _check_patience(seconds: float) -> None:
-    if not 0.0 <= seconds <= _PATIENCE_MAX_S:
-        raise sanderling.ConfigError(f"--hub-patience: {seconds:g}: must be seconds from 0 to {_PATIENCE_MAX_S:g}")
 
 
 def _servers(options: argparse.Namespace, timeout_s: float) -> sanderling.Connection | None:
@@ -162,17 +180,8 @@ def _servers(options: argparse.Namespace, timeout_s: float) -> sanderling.Connec
         return None
     token = _text("--ps-token-file", options.ps_token_file)
     if options.ps_timeout is not None:
-        timeout_s = _seconds("--ps-timeout", options.ps_timeout)
-    return sanderling.connect(options.ps, token=token, ca_file=options.ps_ca, timeout=timeout_s)
-
-
-def _seconds(option: str, text: str) -> float:
-    """A time with its unit, as the other commands take it."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)", text)
-    seconds = float(found[1]) * _UNITS_S[found[2]] if found else math.nan
-    if not PS_TIMEOUT_S[0] <= seconds <= PS_TIMEOUT_S[1]:
-        raise sanderling.ConfigError(f"{option}: {text!r} is not a time from 10ms to 24h, such as 20s or 5m")
-    return seconds
+        timeout_s = seconds("--ps-timeout", options.ps_timeout, *PS_TIMEOUT_S)
+    return sanderling.connect(options.ps, token=token, ca_file=options.ps_ca_file, timeout_s=timeout_s)
 
 
 def _check_readable(option: str, path: Path | None) -> None:
@@ -182,7 +191,7 @@ def _check_readable(option: str, path: Path | None) -> None:
 
 
 def _text(option: str, path: Path | None) -> str:
-    """What is in the file, without the end of its line."""
+    """Content of a file without surrounding blanks."""
     try:
         return "" if path is None else path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -201,7 +210,7 @@ def _config(options: argparse.Namespace) -> DeepConfig:
     for name in ("train", "valid"):
         if getattr(options, name):
             text["data"] = {**text.get("data", {}), name: getattr(options, name)}
-    for name in ("threads", "passes", "batch", "max_steps"):
+    for name in ("threads", "passes", "batch_size", "max_steps"):
         if getattr(options, name) is not None:
             text["train"] = {**text.get("train", {}), name: getattr(options, name)}
     return DeepConfig.of(text)
@@ -219,9 +228,9 @@ def _without_learner(text: dict[str, Any], options: argparse.Namespace) -> dict[
     if "rank" in model:
         left_out.insert(0, "model.rank")
     train = text.get("train")
-    if isinstance(train, dict) and "batch" in train:
-        text["train"] = {name: value for name, value in train.items() if name != "batch"}
-        left_out.append("train.batch")
+    if isinstance(train, dict) and "batch_size" in train:
+        text["train"] = {name: value for name, value in train.items() if name != "batch_size"}
+        left_out.append("train.batch_size")
     if left_out and not options.quiet:
         what = f"{', '.join(left_out)} of a built-in learner are left out: --model {options.model} has its own"
         sys.stderr.write(f"{options.config}: {what}\n")

@@ -32,7 +32,7 @@ def choose(asked: int | None, feed_threads: int, cores: int | None = None) -> in
 
 
 def overcommitment(torch_threads: int, feed_threads: int, cores: int | None = None) -> str | None:
-    """What to say if there are more threads than cores; None otherwise."""
+    """Warning for more threads than cores, or None."""
     cores, trainers = cores_usable() if cores is None else cores, trainers_here()
     if (torch_threads + feed_threads) * trainers <= cores:
         return None

@@ -15,22 +15,36 @@ from typing import Any, Self, TypeVar
 
 import sanderling
 from sanderling._native import DEEP_MODELS
+from sanderling.torch.quantity import seconds, size_bytes
 
 HUBS = "hub://"
-"""What the address of hubs begins with."""
+"""Prefix of hub addresses."""
 
 PS_TIMEOUT_S = (0.01, 86_400.0)
-"""Bounds of `train.ps_timeout_s`."""
+"""Bounds of `train.ps_timeout` in seconds."""
 
 _Section = TypeVar("_Section")
 
+RENAMED = {
+    "train": {
+        "batch": "batch_size",
+        "shuffle": "shuffle_rows",
+        "save_every": "save_every_steps",
+        "print_every": "print_every_steps",
+        "ps_timeout_s": "ps_timeout",
+    },
+    "model": {"table_budget_bytes": "table_budget"},
+}
+"""By section, old names of entries and their new ones: errors in a configuration, read in a saved one."""
+
 _MAY_CHANGE = {
     "name",
-    *(f"train.{key}" for key in ("passes", "threads", "depth", "schedule", "early_stop", "print_every", "max_steps")),
-    "train.save_every",
-    "train.ps_timeout_s",
+    *(f"train.{key}" for key in ("passes", "threads", "depth", "schedule", "early_stop", "max_steps")),
+    "train.print_every_steps",
+    "train.save_every_steps",
+    "train.ps_timeout",
 }
-"""What a run may go on with otherwise than it began."""
+"""Entries that may change when a run is resumed."""
 
 
 @dataclass
@@ -41,8 +55,8 @@ class ModelConfig:
     dim: int = 16
     init_std: float = 0.01
     """Standard deviation of a row's first weights."""
-    table_budget_bytes: int = 0
-    """Most bytes of one table; 0: no limit. A saved table keeps the one that it was made with."""
+    table_budget: str | int = ""
+    """Memory limit per table, such as "4GiB"; empty: no limit. A saved table keeps the limit that it was made with."""
     hidden: list[int] | None = None
     dropout: float = 0.0
     batch_norm: bool = False
@@ -55,6 +69,11 @@ class ModelConfig:
     """DIN: the feature whose keys are the history, the most recent last."""
     history_length: int = 50
     """DIN: most steps of a history that are looked at, the last ones."""
+
+    @property
+    def table_budget_bytes(self) -> int:
+        """`table_budget` in bytes; 0: no limit."""
+        return size_bytes("model.table_budget", self.table_budget) if self.table_budget else 0
 
 
 @dataclass
@@ -70,27 +89,32 @@ class DenseOptimizerConfig:
 class TrainConfig:
     """`[train]`, with the meanings of docs/configuration.md where the names are the same."""
 
-    batch: int = 1024
+    batch_size: int = 1024
     passes: int = 1
     threads: int = 2
     """Threads of the feed queue."""
     depth: int = 4
     """Minibatches that are read and looked up ahead; so many steps old may their rows be."""
-    shuffle: int = 100_000
+    shuffle_rows: int = 100_000
     schedule: dict[str, Any] = field(default_factory=lambda: {"type": "constant"})
     early_stop: int = 0
     monitor: str = "auc"
-    print_every: int = 0
+    print_every_steps: int = 0
     max_steps: int = 0
     l2_idle: bool = False
     """Whether every step's `l2` acts on all rows, also those that it does not read: as with a dense gradient, at the
     cost of passing over whole tables, which must be in this process."""
     clip_norm: float = 0.0
     """Largest norm of a step's gradients, rows and dense part together; 0: any."""
-    save_every: int = 0
-    """Save the run every so many steps; 0: after passes, and when it is told to stop."""
-    ps_timeout_s: float = 20.0
-    """Within which parameter servers must answer, and be back when they are away."""
+    save_every_steps: int = 0
+    """Steps between two checkpoints within a pass; 0: after passes only, and when the run is stopped."""
+    ps_timeout: str = "20s"
+    """Request timeout of parameter servers, also while one of them is unreachable."""
+
+    @property
+    def ps_timeout_s(self) -> float:
+        """`ps_timeout` in seconds."""
+        return seconds("train.ps_timeout", self.ps_timeout, *PS_TIMEOUT_S)
 
 
 @dataclass
@@ -102,7 +126,7 @@ class DeepConfig:
     """Files, patterns, urls; or hubs, as one entry `hub://host:port,host:port`."""
     valid_inputs: list[str]
     spec: dict[str, Any]
-    """What `sanderling.FeedQueue` reads rows by: `data`, `label`, `weight`, `negatives`, `feature`."""
+    """The spec for `sanderling.FeedQueue`: `data`, `label`, `weight`, `negatives`, `feature`."""
     seed: int = 42
     model: ModelConfig = field(default_factory=ModelConfig)
     optimizer: dict[str, Any] = field(default_factory=lambda: {"type": "adam", "lr": 1e-3})
@@ -125,7 +149,7 @@ class DeepConfig:
         train_inputs, train = _hubs(train_inputs), config.pop("train", {})
         if train_inputs and train_inputs[0].startswith(HUBS):
             # What is not said, the hubs decide.
-            train = {"batch": 0, "passes": 0, **train}
+            train = {"batch_size": 0, "passes": 0, **train}
         spec: dict[str, Any] = {
             key: config.pop(key) for key in ("label", "weight", "negatives", "feature") if key in config
         }
@@ -161,13 +185,13 @@ class DeepConfig:
         least: dict[str, tuple[float, int]] = {
             "model.dim": (model.dim, 1),
             "model.history_length": (model.history_length, 1),
-            "model.table_budget_bytes": (model.table_budget_bytes, 0),
+            "model.table_budget": (model.table_budget_bytes, 0),
             **{f"train.{key}": (getattr(train, key), 1) for key in ("threads", "depth")},
-            **{f"train.{key}": (getattr(train, key), 0) for key in ("shuffle", "early_stop", "print_every")},
-            **{f"train.{key}": (getattr(train, key), 0) for key in ("max_steps", "save_every", "clip_norm")},
+            **{f"train.{key}": (getattr(train, key), 0) for key in ("shuffle_rows", "early_stop", "print_every_steps")},
+            **{f"train.{key}": (getattr(train, key), 0) for key in ("max_steps", "save_every_steps", "clip_norm")},
         }
-        if not (self.from_hubs and train.batch == 0):
-            least["train.batch"] = (train.batch, 2)
+        if not (self.from_hubs and train.batch_size == 0):
+            least["train.batch_size"] = (train.batch_size, 2)
         if not (self.from_hubs and train.passes == 0):
             least["train.passes"] = (train.passes, 1)
         for name, (value, minimum) in least.items():
@@ -184,11 +208,7 @@ class DeepConfig:
         for name, rate in (("lr", self.dense_optimizer.lr), ("weight_decay", self.dense_optimizer.weight_decay)):
             if not 0.0 <= rate < math.inf:
                 raise sanderling.ConfigError(f"dense_optimizer.{name} = {rate}: must be finite and not negative")
-        if not PS_TIMEOUT_S[0] <= train.ps_timeout_s <= PS_TIMEOUT_S[1]:
-            least_s, most_s = PS_TIMEOUT_S
-            raise sanderling.ConfigError(
-                f"train.ps_timeout_s = {train.ps_timeout_s}: must be seconds from {least_s:g} to {most_s:g}"
-            )
+        seconds("train.ps_timeout", train.ps_timeout, *PS_TIMEOUT_S)
         if not 0.0 <= model.dropout < 1.0:
             raise sanderling.ConfigError(f"model.dropout = {model.dropout}: must be at least 0 and below 1")
         if train.monitor not in ("auc", "logloss"):
@@ -235,7 +255,7 @@ class DeepConfig:
         if self.from_hubs:
             # Hubs may have moved; which of them have the rows, they say themselves.
             may_change = may_change | {"data.train"}
-        before: dict[str, Any] = json.loads(json.dumps(saved))
+        before: dict[str, Any] = with_new_names(json.loads(json.dumps(saved)))
         for section in {**before, **now}:
             entries, here = before.get(section), now.get(section)
             pairs = [(section, entries, here)]
@@ -260,6 +280,20 @@ class DeepConfig:
             "dense_optimizer": asdict(self.dense_optimizer),
             "train": asdict(self.train),
         }
+
+
+def with_new_names(saved: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of a saved run with the names and units of today."""
+    for section, names in RENAMED.items():
+        entries = saved.get(section, {})
+        for old, new in names.items():
+            if old in entries:
+                value = entries.pop(old)
+                entries[new] = f"{value:f}s" if new == "ps_timeout" else value
+    model = saved.get("model", {})
+    if model.get("table_budget") == 0:
+        model["table_budget"] = ""
+    return saved
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -319,10 +353,17 @@ def _section(kind: type[_Section], name: str, entries: Mapping[str, Any]) -> _Se
         raise sanderling.ConfigError(f"{name} = {entries!r}: must be a section, [{name}]")
     defaults = {entry.name: getattr(kind(), entry.name) for entry in fields(kind)}  # type: ignore[arg-type]
     for key, value in entries.items():
+        if key in RENAMED.get(name, {}):
+            raise sanderling.ConfigError(f"[{name}] `{key}` is now `{RENAMED[name][key]}`")
         if key not in defaults:
             raise sanderling.ConfigError(f"{name}.{key} is unknown; there are {', '.join(defaults)}")
         default = defaults[key]
-        fits = default is None or isinstance(value, type(default)) or (type(default), type(value)) == (float, int)
+        fits = (
+            default is None
+            or key == "table_budget"
+            or isinstance(value, type(default))
+            or (type(default), type(value)) == (float, int)
+        )
         if not fits or (isinstance(value, bool) and not isinstance(default, bool)):
             raise sanderling.ConfigError(f"{name}.{key} = {value!r}: must be of type {type(default).__name__}")
     return kind(**entries)

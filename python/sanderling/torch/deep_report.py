@@ -1,4 +1,4 @@
-"""What a deep run came to: its summary, and the page that shows it. Changes nothing of the run."""
+"""Summary and HTML report of a deep run."""
 
 import json
 from typing import Any
@@ -41,7 +41,7 @@ def _plain(metrics: Line) -> Line:
 
 
 def summary_of(run: DeepRun) -> dict[str, Any]:
-    """What the run came to."""
+    """The summary of the run."""
     progress = run.progress
     metrics, measured_on = measured(run)
     seen = seen_of(run)

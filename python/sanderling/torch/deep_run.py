@@ -49,7 +49,7 @@ class Progress:
     step: int = 0
     examples: int = 0
     passes: int = 0
-    """Whole ones."""
+    """Completed passes."""
     unjudged: bool = False
     """Whether the last of them could not be validated yet."""
     used_rows: int = 0
@@ -85,7 +85,7 @@ class Progress:
 def _say_bad_rows(log: RunLog, stats: Mapping[str, Any]) -> int:
     """How many rows a queue has left out, by its statistics; says so."""
     if stats["bad_rows"]:
-        log.say(f"{stats['bad_rows']:,} bad rows were left out; the first: {stats['bad_row_messages'][0]}")
+        log.say(f"{stats['bad_rows']:,} bad rows were skipped; the first: {stats['bad_row_messages'][0]}")
     return int(stats["bad_rows"])
 
 
@@ -275,8 +275,8 @@ class DeepRun:
     def one_pass(self, log: RunLog) -> int:
         """A pass over the training data; how many steps it took, which over hubs may be none."""
         config, progress, workers = self.config, self.progress, self.workers
-        batch_size = config.train.batch or int(self.inputs.hubs[0]["batch_size"])
-        print_steps = config.train.print_every or max(_PRINT_ROWS // batch_size, 1)
+        batch_size = config.train.batch_size or int(self.inputs.hubs[0]["batch_size"])
+        print_steps = config.train.print_every_steps or max(_PRINT_ROWS // batch_size, 1)
         whole, recent = Scores(), Scores()
         began = line_began = time.perf_counter()
         line_step, line_examples, steps = progress.step, progress.examples, 0
@@ -332,7 +332,7 @@ class DeepRun:
             told = self.is_told()
             if told:
                 progress.measure(metrics_of(whole.take()))
-            if told or (config.train.save_every and progress.step % config.train.save_every == 0):
+            if told or (config.train.save_every_steps and progress.step % config.train.save_every_steps == 0):
                 progress.train_s, began = progress.train_s + time.perf_counter() - began, time.perf_counter()
                 self.save_stopped() if told else self.save("last")
                 # Rates are of training alone.
@@ -484,7 +484,7 @@ class DeepRun:
             self.config.valid_inputs,
             self.model.emb.native,
             spec=spec,
-            batch_size=train.batch or int(self.inputs.hubs[0]["batch_size"]),
+            batch_size=train.batch_size or int(self.inputs.hubs[0]["batch_size"]),
             threads=train.threads,
             depth=train.depth,
             rank=0 if workers is None else workers.rank,
@@ -531,7 +531,7 @@ class DeepRun:
         self.meet()
 
     def shown(self) -> dict[str, Any]:
-        """What the report shows of passes that are over, should none that follows replace it."""
+        """Content of the report for completed passes, unless a later pass replaces it."""
         # Evenly, since rows that are near each other in the input may be alike.
         stride = len(self.plotted[0]) // _PLOTTED_MAX + 1
         return {

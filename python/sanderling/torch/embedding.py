@@ -98,7 +98,7 @@ class EmbeddingCollection(nn.Module):
         self._read(tables)
 
     def use_loaded(self, tables: Mapping[str, AnyTable]) -> None:
-        """The same with tables that a checkpoint has brought, of which only the width is looked at."""
+        """Read from tables loaded from a checkpoint; checks only their widths."""
         for name, table in self.spec.tables.items():
             self._check_width(name, tables[name].dim, table.dim)
         self._read(tables)
@@ -256,7 +256,7 @@ class EmbeddingCollection(nn.Module):
         self._factor[0].grad = None
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As any module: forgets gradients, here those that were not pushed."""
+        """Discard gradients that were not pushed."""
         super().zero_grad(set_to_none)
         self.discard()
 

@@ -67,7 +67,7 @@ def _first_rows(names: list[str], spec: dict[str, Any]) -> dict[str, Any] | None
 
 
 def no_rows(names: list[str], queue: sanderling.FeedQueue | None) -> sanderling.NoRowsError:
-    """What is said of an input of which nothing is left, as the built-in learners say it."""
+    """The error for an input without usable rows."""
     stats: dict[str, Any] = {"bad_rows": 0} if queue is None else queue.stats()
     bad = f": all {stats['bad_rows']} were bad, the first: {stats['bad_row_messages'][0]}" if stats["bad_rows"] else ""
     return sanderling.NoRowsError(f"{', '.join(names)}: no rows to work on{bad}")
@@ -112,10 +112,10 @@ class FileInputs:
             self.config.train_inputs,
             embedding,
             spec=self.spec,
-            batch_size=train.batch,
+            batch_size=train.batch_size,
             threads=train.threads,
             depth=train.depth,
-            shuffle=train.shuffle,
+            shuffle_rows=train.shuffle_rows,
             seed=(self.config.seed + number) % (1 << 64),
             rank=0 if workers is None else workers.rank,
             ranks=1 if workers is None else workers.size,
@@ -139,14 +139,14 @@ class HubInputs:
 
     spec: dict[str, Any]
     hubs: list[dict[str, Any]]
-    """What each hub serves, as `sanderling.Hubs.served`."""
+    """Properties of each hub, as in `sanderling.Hubs.served`."""
 
     def __init__(
         self,
         config: DeepConfig,
         workers: Workers | None,
         token: str = "",
-        patience_s: float = 60.0,
+        timeout_s: float = 60.0,
         saved: dict[str, Any] | None = None,
         compression: Literal["lz4", "zstd"] | None = None,
         ca_file: Path | None = None,
@@ -155,7 +155,7 @@ class HubInputs:
         self.config, self.workers, self.saved = config, workers, saved
         self.options: dict[str, Any] = {
             "hub_token": token,
-            "hub_patience_s": patience_s,
+            "hub_timeout_s": timeout_s,
             "hub_compression": compression,
             "hub_ca_file": ca_file,
         }
@@ -244,7 +244,7 @@ class HubInputs:
         return hubs
 
     def _expected(self) -> dict[str, Any]:
-        """What the configuration says of the rows."""
+        """The spec of the rows in the configuration."""
         return {name: section for name, section in self.config.spec.items() if name != "data"}
 
     def _check(self, hubs: list[dict[str, Any]]) -> None:
@@ -253,10 +253,10 @@ class HubInputs:
         ranks = 0 if workers is None else workers.size
         for hub in hubs:
             at = f"hub {hub['address']}"
-            if train.batch and train.batch != hub["batch_size"]:
+            if train.batch_size and train.batch_size != hub["batch_size"]:
                 raise sanderling.ConfigError(
-                    f"train.batch = {train.batch}, but {at} makes minibatches of {hub['batch_size']} rows: start it"
-                    f" with --batch {train.batch}, or leave train.batch out"
+                    f"train.batch_size = {train.batch_size}, but {at} makes minibatches of {hub['batch_size']} rows:"
+                    f" start it with --batch-size {train.batch_size}, or leave train.batch_size out"
                 )
             passes = train.passes or hubs[0]["passes"]
             if passes != hub["passes"]:

@@ -19,7 +19,7 @@ import sanderling
 
 
 class KeyedJaggedLike(Protocol):
-    """What is asked of a ragged batch: `KeyedJagged`, or TorchRec's KeyedJaggedTensor."""
+    """Interface of a ragged batch: `KeyedJagged`, or KeyedJaggedTensor of TorchRec."""
 
     def keys(self) -> Sequence[str]:
         """Names of the features, F of them."""

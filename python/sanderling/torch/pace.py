@@ -17,7 +17,7 @@ class Pace:
     total: Callable[[], int | None]
     """Rows in all, as far as is known."""
     detail: Callable[[], str] = lambda: ""
-    """What else to say, or nothing."""
+    """Additional text, or an empty string."""
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What a deep run tells: lines for people, `metrics.jsonl` as of the built-in learners, event files of TensorBoard.
+"""Output of a deep run: text lines, `metrics.jsonl` as of the built-in learners, event files of TensorBoard.
 
 Knows neither model nor data.
 """
@@ -183,7 +183,7 @@ class RunLog:
 
 
 def _scalars(group: str, values: Mapping[str, Any]) -> dict[str, float]:
-    """What TensorBoard shows of a line."""
+    """Scalars of a line for TensorBoard."""
     names = ("auc", "logloss", "prob_mean", "real_mean", "steps_per_s", "examples_per_s")
     return {f"{group}/{name}": float(values[name]) for name in names if name in values}
 

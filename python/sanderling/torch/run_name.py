@@ -1,4 +1,4 @@
-"""The name of a run that nobody gave on purpose: an earlier run of another configuration keeps its folder.
+"""Default run names: an earlier run with another configuration keeps its directory.
 
 Knows no training; the built-in learners name theirs alike.
 """

@@ -1,4 +1,4 @@
-"""What an embedding collection is made of: tables, and which feature reads which of them.
+"""Spec of an embedding collection: tables, and the features that read them.
 
 Plain data that a person writes and a TOML file can say; knows neither torch nor how rows are kept.
 """
@@ -23,7 +23,7 @@ class TableSpec:
     dim: int
     optimizer: dict[str, Any] | str | None = None
     init: dict[str, Any] | str | None = None
-    seed: int = 0
+    seed: int = 42
     budget_bytes: int | None = None
     dtype: Literal["f32", "f16", "bf16"] | None = None
     admission: dict[str, Any] | str | None = None

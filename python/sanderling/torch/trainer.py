@@ -37,7 +37,7 @@ from sanderling.torch.run_log import Line, RunLog
 from sanderling.torch.run_name import named, replaces
 from sanderling.torch.workers import Workers, bound_of, join
 
-# How long nobody wonders what is waited for.
+# Seconds of waiting without a notice.
 _NOTICE_S = 2.0
 # How long trainers that torchrun started wait for each other, saving included.
 _STEP_TIMEOUT_S = 300.0
@@ -45,7 +45,7 @@ _STEP_TIMEOUT_S = 300.0
 
 @dataclass
 class DeepResult:
-    """What a run came to."""
+    """Result of a run."""
 
     summary: dict[str, Any]
     """Also in `summary.json`."""
@@ -67,7 +67,7 @@ def train(
     on_line: Callable[[Line], object] | None = None,
     mode: str = "sync",
     hub_token: str = "",
-    hub_patience_s: float = 60.0,
+    hub_timeout_s: float = 60.0,
     hub_compression: Literal["lz4", "zstd"] | None = None,
     hub_ca_file: Path | None = None,
     torch_threads: int | None = None,
@@ -84,11 +84,11 @@ def train(
     all after the same step, which is saved; then KeyboardInterrupt is raised, and the process ignores both signals,
     since torchrun sends them to all that are left when the first one has ended.
 
-    A server of `ps` that is away for longer than `train.ps_timeout_s` ends the run with a `ServerError`. The logger
+    A server of `ps` that is away for longer than `train.ps_timeout` ends the run with a `ServerError`. The logger
     `sanderling` warns after one second, and then more and more rarely. A `Connection` keeps the `timeout` that it was
     made with.
 
-    Hubs that ask for one get `hub_token`; one that is away for longer than `hub_patience_s` is a `HubError`.
+    Hubs that ask for one get `hub_token`; one that is away for longer than `hub_timeout_s` is a `HubError`.
     torch computes with `torch_threads` threads meanwhile: unless given, with what OMP_NUM_THREADS says, or with a
     thread for each physical core that the feed queue's `train.threads` leave, at least 1.
 
@@ -98,7 +98,7 @@ def train(
     if not isinstance(config, DeepConfig):
         config = DeepConfig.of(config) if isinstance(config, Mapping) else DeepConfig.read(Path(config))
     check_device(device)
-    # Where one trainer runs alone, nobody else looks at it.
+    # A single trainer shares it with no other.
     bound_of(mode)
     threads = compute_threads.choose(torch_threads, config.train.threads)
     check_files(config)
@@ -130,7 +130,7 @@ def train(
         run_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise sanderling.FileError(f"{run_dir}: cannot be the run's folder: {error.strerror or error}") from error
-    ps = sanderling.connect(ps, timeout=config.train.ps_timeout_s) if isinstance(ps, str) else ps
+    ps = sanderling.connect(ps, timeout_s=config.train.ps_timeout_s) if isinstance(ps, str) else ps
     workers = _workers(config, ps, mode)
     first = workers is None or workers.rank == 0
     with _claimed(run_dir if first else None), compute_threads.torch_threads(threads):
@@ -143,12 +143,10 @@ def train(
         inputs: FileInputs | HubInputs
         if config.from_hubs:
             hubs = ", ".join(config.train_inputs)
-            waiting = (
-                f"waiting for {hubs} to answer, for up to {hub_patience_s:g} s (--hub-patience); are they running?"
-            )
+            waiting = f"waiting for {hubs} to answer, for up to {hub_timeout_s:g} s (--hub-timeout); are they running?"
             with _notice(None if quiet or not first else waiting):
                 saved = _of_hubs(run_dir, extra)
-                inputs = HubInputs(config, workers, hub_token, hub_patience_s, saved, hub_compression, hub_ca_file)
+                inputs = HubInputs(config, workers, hub_token, hub_timeout_s, saved, hub_compression, hub_ca_file)
         else:
             waiting = f"reading {', '.join(config.train_inputs)} once, to fit the features to it"
             with _notice(None if quiet or not first else waiting):
@@ -205,7 +203,7 @@ def _claimed(run_dir: Path | None) -> Iterator[None]:
             f"{run_dir}: another process trains a run of this name here; wait for it, or give this one another name"
         ) from error
     except OSError:
-        pass  # a file system without locks: whoever uses one looks after this
+        pass  # a file system without locks: the user must avoid two runs of one name
     try:
         yield
     finally:
@@ -250,7 +248,7 @@ def _check_unchanged(config: DeepConfig, last: Path, extra: Mapping[str, Any]) -
 
 
 def _of_hubs(run_dir: Path, extra: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """What a run that goes on knows of its hubs."""
+    """Saved properties of the hubs of a resumed run."""
     if extra is None:
         return None
     if not extra.get("hubs"):

@@ -35,13 +35,13 @@ class Workers:
 
     `mode` says when gradients are applied. All trainers must give the same.
 
-    - "async": each trainer's as they come, nobody waits.
+    - "async": each trainer pushes on its own, without waiting.
     - "bounded:4": as they come, and who is more than 4 steps ahead of the slowest waits.
     - "sync": those of all trainers in one update per step. Losses are means over each trainer's batch, and the update
       is that of the mean over trainers, as in DistributedDataParallel: n trainers are one with n times the batch.
 
     In "sync", and with DistributedDataParallel in any mode, all must take the same number of steps: see `batches`. A
-    collection's push is a step. Whoever waits longer than the group's `step_timeout_s` gets a GroupError that names
+    collection's push is a step. A wait of more than `step_timeout_s` raises a GroupError that names
     who did not come. In "sync" that ends it: what was handed in stays at the servers. Begin with another group from
     the last checkpoint, or go on after `step` with new Workers over a SyncGroup with a higher `attempt`.
     """
@@ -58,7 +58,7 @@ class Workers:
         # Of the last batches of `batches`: the pass, over trainers the latest; samples, those of all and the fewest.
         self.pass_number, self.samples, self.samples_min = 0, 0, 0
         self.share = 1.0
-        """What to multiply the loss of the last batch of `batches` by: 1, unless others have more or fewer samples."""
+        """Loss factor of the last batch of `batches`: 1 unless trainers have different numbers of samples."""
         self.stopping = False
         """Whether any trainer has called `stop`. It becomes true for all at the same batch of `batches`."""
         self._stops = False
@@ -132,7 +132,7 @@ class Workers:
             grad.copy_(part.view_as(grad))
 
     def leave(self) -> None:
-        """Makes no further steps; with "bounded:STEPS" nobody waits for this trainer any more."""
+        """Makes no further steps; with "bounded:STEPS" the others no longer wait for this trainer."""
         if self.bound is not None:
             self.group.progress(_NEVER, _NEVER)
 

@@ -13,7 +13,7 @@ TINY = [
     "3",
     "--dim",
     "4",
-    "--batch",
+    "--batch-size",
     "32",
     "--hidden",
     "8",
@@ -35,7 +35,7 @@ def test_it_runs(optimizer: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_passes_over_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = "".join(f"{row % 3 == 0:d},{row % 7},{7 + row % 5}\n" for row in range(100))
     (tmp_path / "rows.csv").write_text("label,a,b\n" + rows)
-    csv = ["--csv", str(tmp_path / "rows.csv"), "--batch", "16", "--hidden", "8", "--dim", "4", "--rounds", "2"]
+    csv = ["--csv", str(tmp_path / "rows.csv"), "--batch-size", "16", "--hidden", "8", "--dim", "4", "--rounds", "2"]
     result = runpy.run_path(str(BENCH))["main"](csv)
     assert [len(result[name]) for name in ("sanderling", "torch")] == [2, 2]
     assert "100 rows, 12 keys" in capsys.readouterr().out

@@ -233,7 +233,7 @@ def test_tables_are_loaded_as_the_spec_says_or_not_at_all(
         ({"optimizer": "sgd"}, "made with optimizer = .*'adam'.*the spec says .*'sgd'"),
         ({"optimizer": {"type": "adam", "lr": 0.02}}, "the spec says .*0.02"),
         ({"init": "zero"}, "made with init = "),
-        ({"seed": 7}, "made with seed = 0, and the spec says 7"),
+        ({"seed": 7}, "made with seed = 42, and the spec says 7"),
         ({"dtype": "bf16"}, "made with dtype = f32, and the spec says bf16"),
         ({"admission": {"type": "sightings", "sightings": 2}}, "made with admission = "),
         ({"eviction": "clock", "budget_bytes": 1 << 24}, "made with eviction = "),

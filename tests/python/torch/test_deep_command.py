@@ -17,7 +17,7 @@ type = "dnn"
 dim = 2
 hidden = [4]
 [train]
-batch = 8
+batch_size = 8
 passes = 1
 max_steps = 2
 [[feature]]
@@ -68,33 +68,33 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         check(2, "broken.toml: ", "broken.toml"),
         check(2, "train.btch is unknown", "unknown.toml"),
         check(2, "model.history", "din.toml"),
-        check(2, "train.batch = 0", "clicks.toml", "--batch", "0"),
+        check(2, "train.batch_size = 0", "clicks.toml", "--batch-size", "0"),
         check(2, "train.passes = -1", "clicks.toml", "--passes", "-1"),
         check(2, "device = 'tpu'", "clicks.toml", "--device", "tpu"),
         check(2, "data.valid: a hub", "clicks.toml", "--valid", GONE),
         check(2, "only input is read by url", "clicks.toml", "--runs-dir", "s3://runs"),
         check(2, "mode 'garbage' is none of", "clicks.toml", "--mode", "garbage"),
         check(2, "mode 'bounded:x' is none of", "clicks.toml", "--mode", "bounded:x"),
-        check(2, "--hub-patience: -1: ", "clicks.toml", "--hub-patience", "-1"),
-        check(2, "--hub-patience: nan: ", "clicks.toml", "--hub-patience", "nan", "--train", GONE),
-        check(2, "--hub-patience: inf: ", "clicks.toml", "--hub-patience", "inf", "--train", GONE),
+        check(2, "--hub-timeout = '1': ", "clicks.toml", "--hub-timeout", "1"),
+        check(2, "--hub-timeout = 'nan': ", "clicks.toml", "--hub-timeout", "nan", "--train", GONE),
+        check(2, "--hub-timeout = 'inf': ", "clicks.toml", "--hub-timeout", "inf", "--train", GONE),
         check(2, "--hub-token-file nowhere: ", "clicks.toml", "--hub-token-file", "nowhere"),
-        check(2, "--hub-ca nowhere: ", "clicks.toml", "--hub-ca", "nowhere"),
+        check(2, "--hub-ca-file nowhere: ", "clicks.toml", "--hub-ca-file", "nowhere"),
         check(2, "--ps-token-file nowhere: ", "clicks.toml", "--ps", "unix:ps", "--ps-token-file", "nowhere"),
-        check(2, "ca.pem: TLS", "clicks.toml", "--ps", "tcp://127.0.0.1:1", "--ps-ca", "ca.pem"),
+        check(2, "ca.pem: TLS", "clicks.toml", "--ps", "tcp://127.0.0.1:1", "--ps-ca-file", "ca.pem"),
         check(2, "no valid port", "clicks.toml", "--ps", "garbage"),
         check(3, "bad.csv:2", "clicks.toml", "--train", "bad.csv"),
         check(3, "none.csv: no rows", "clicks.toml", "--train", "none.csv"),
         check(3, 'no column "a"', "clicks.toml", "--valid", "narrow.csv"),
-        check(4, "cannot resume: train.batch changed", "clicks.toml", "--resume", "--batch", "4"),
-        check(4, "that run read files", "clicks.toml", "--resume", "--train", GONE, "--batch", "8"),
+        check(4, "cannot resume: train.batch_size changed", "clicks.toml", "--resume", "--batch-size", "4"),
+        check(4, "that run read files", "clicks.toml", "--resume", "--train", GONE, "--batch-size", "8"),
         check(4, "no checkpoint", "clicks.toml", "--resume", "--name", "never"),
         check(4, "not as it was written", "clicks.toml", "--resume", "--name", "damaged"),
         check(4, "this version reads 1", "clicks.toml", "--resume", "--name", "newer"),
         check(4, "manifest.json is of a built-in learner", "clicks.toml", "--name", "learner"),
         check(1, "nowhere.csv", "clicks.toml", "--train", "nowhere.csv"),
         check(1, "rows.csv/clicks: cannot be", "clicks.toml", "--runs-dir", "rows.csv"),
-        check(1, "nobody is gone", "clicks.toml", "--train", GONE, "--hub-patience", "0.1"),
+        check(1, "nobody is gone", "clicks.toml", "--train", GONE, "--hub-timeout", "100ms"),
     ],
 )
 def test_what_is_wrong_has_its_exit_code(

@@ -55,7 +55,7 @@ def config(data: Path, model: str, **train: Any) -> dict[str, Any]:
         "optimizer": {"type": "adam", "lr": 0.02},
         "dense_optimizer": {"lr": 0.02},
         # One minibatch ahead: how old rows are is not a matter of time then.
-        "train": {"batch": 64, "passes": 6, "print_every": 8, "depth": 1, **train},
+        "train": {"batch_size": 64, "passes": 6, "print_every_steps": 8, "depth": 1, **train},
         "feature": [
             {"name": "a", "table": "item"},
             {"name": "b"},
@@ -99,11 +99,11 @@ def test_a_missing_number_is_zero(number: str, data: Path, tmp_path: Path) -> No
 
 def test_its_lines_are_those_of_the_built_in_learners(data: Path, tmp_path: Path) -> None:
     # A pass is 24 steps, so that its last line is of three.
-    deep = config(data, "deepfm", passes=2, print_every=7)
+    deep = config(data, "deepfm", passes=2, print_every_steps=7)
     seen: list[dict[str, Any]] = []
     result = sanderling.torch.train(deep, runs_dir=tmp_path / "deep", on_line=seen.append)
     built_in = {key: deep[key] for key in ("name", "data", "feature")}
-    built_in["train"] = {"batch": 64, "passes": 2, "print_every": 7}
+    built_in["train"] = {"batch_size": 64, "passes": 2, "print_every_steps": 7}
     native = sanderling.train(built_in, runs_dir=tmp_path / "native")
     ours, theirs = lines(result.run_dir), lines(tmp_path / "native" / "run")
     with pytest.raises(sanderling.ModelError, match=r"model: holds no deep model, but .* built-in learner"):
@@ -191,7 +191,7 @@ def test_a_device_that_is_not_there_is_refused(data: Path, tmp_path: Path) -> No
 
 def test_servers_that_cannot_save_are_found_out_before_a_pass(data: Path, tmp_path: Path) -> None:
     place = f"unix:{tmp_path}/ps"
-    start = [sys.executable, "-m", "sanderling", "ps", "--workers", "1", "--listen", place]
+    start = [sys.executable, "-m", "sanderling", "ps", "--threads", "1", "--listen", place]
     lines_seen: list[dict[str, Any]] = []
     with subprocess.Popen(start, stdout=subprocess.PIPE, text=True) as server:
         try:
@@ -310,12 +310,12 @@ def test_a_run_goes_on_only_as_it_began(data: Path, tmp_path: Path) -> None:
     sanderling.torch.train(config(data, "dnn", max_steps=5), runs_dir=tmp_path)
     changes: dict[str, dict[str, Any]] = {
         "seed": {"seed": 2},
-        "train.batch": {"train": {"batch": 32}},
-        "train.shuffle": {"train": {"shuffle": 10}},
+        "train.batch_size": {"train": {"batch_size": 32}},
+        "train.shuffle_rows": {"train": {"shuffle_rows": 10}},
         "optimizer.lr": {"optimizer": {"lr": 0.5}},
         "dense_optimizer.lr": {"dense_optimizer": {"lr": 0.5}},
         "model.hidden": {"model": {"hidden": [8]}},
-        "model.table_budget_bytes": {"model": {"table_budget_bytes": 1 << 20}},
+        "model.table_budget": {"model": {"table_budget": 1 << 20}},
         "negatives.keep": {"negatives": {"keep": 0.5}},
         "weight.column": {"weight": {"column": "x"}},
         "label.threshold": {"label": {"threshold": 0.5}},
@@ -334,7 +334,7 @@ def test_a_run_goes_on_only_as_it_began(data: Path, tmp_path: Path) -> None:
     with pytest.raises(sanderling.ModelError, match=r"last: cannot resume: feature changed"):
         sanderling.torch.train(settings, runs_dir=tmp_path, resume=True)
     # What does not matter to what was learned may change, and until a pass is judged, how that is done.
-    more = {"max_steps": 30, "threads": 1, "print_every": 4, "monitor": "logloss"}
+    more = {"max_steps": 30, "threads": 1, "print_every_steps": 4, "monitor": "logloss"}
     assert go_on(train=more)["steps"] == 30
     with pytest.raises(sanderling.ModelError, match=r"cannot resume: train\.monitor changed"):
         go_on(train={"max_steps": 40})
@@ -379,7 +379,7 @@ def test_rows_on_servers(data: Path, tmp_path: Path, two_servers: str) -> None:
         {"optimizer": {"type": "lion"}},
         {"optimizer": {"type": "adam", "lr": -1.0}},
         {"dense_optimizer": {"type": "lion"}},
-        {"train": {"batch": 64, "l2_idle": True}},
+        {"train": {"batch_size": 64, "l2_idle": True}},
     ):
         with pytest.raises(sanderling.ConfigError):
             sanderling.torch.train({**config(data, "deepfm"), **change}, runs_dir=tmp_path, ps=two_servers)
@@ -445,13 +445,13 @@ def test_scores_are_bounded() -> None:
         ({"model": {"type": "din", "history": "a", "candidate": "a"}}, "are both 'a'"),
         ({"train": {"threads": -1}}, "train.threads = -1: must be at least 1"),
         ({"train": {"depth": -1}}, "train.depth = -1: must be at least 1"),
-        ({"train": {"shuffle": -1}}, "train.shuffle = -1: must be at least 0"),
-        ({"train": {"shuffle": 1 << 64}}, "and below 2"),
+        ({"train": {"shuffle_rows": -1}}, "train.shuffle_rows = -1: must be at least 0"),
+        ({"train": {"shuffle_rows": 1 << 64}}, "and below 2"),
         ({"train": {"clip_norm": float("nan")}}, "train.clip_norm = nan"),
         ({"train": {"schedule": {"type": "exponential", "factor": "x"}}}, "train.schedule.factor = 'x'"),
         ({"train": {"schedule": {"type": "exponential", "factor": -0.5}}}, "train.schedule.factor = -0.5"),
         ({"train": {"schedule": {"type": "plateau", "min": 2}}}, "train.schedule.min = 2"),
-        ({"model": {"table_budget_bytes": -1}}, "model.table_budget_bytes = -1"),
+        ({"model": {"table_budget": -1}}, "model.table_budget = -1"),
         ({"model": {"hidden": [-1]}}, r"model.hidden = \[-1\]: must be a list of whole numbers"),
         ({"model": {"type": "dcn", "cross_layers": 0}}, "model.cross_layers = 0"),
         ({"model": {"type": "dnn", "cross_layers": 2}}, "model.cross_layers: model.type = 'dnn' has none"),
@@ -481,7 +481,7 @@ def adult(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_command(adult: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # As the example says, but for its model and its steps; two passes are enough to see that it learns.
     example = str(ROOT / "examples/adult_deepfm.toml")
-    of_run = ["--model", "dcnv2", "--passes", "2", "--batch", "32", "--json", "--tensorboard", "--name", "census"]
+    of_run = ["--model", "dcnv2", "--passes", "2", "--batch-size", "32", "--json", "--tensorboard", "--name", "census"]
     assert command.main([example, *of_run]) == 0
     said = capsys.readouterr()
     assert json.loads(said.out.splitlines()[-1])["auc"] > 0.85
@@ -500,7 +500,7 @@ def test_the_command_as_a_process(adult: Path) -> None:
     learner = run(str(ROOT / "examples/adult_fm.toml"), "--model", "dnn", "--passes", "1", "--max-steps", "3", "--json")
     assert learner.returncode == 0, learner.stderr
     assert json.loads(learner.stdout.splitlines()[-1])["steps"] == 3
-    assert "model.rank, [optimizer], train.batch of a built-in learner are left out" in learner.stderr
+    assert "model.rank, [optimizer], train.batch_size of a built-in learner are left out" in learner.stderr
     # Other models are still the native command's.
     native = run(str(ROOT / "examples/adult_lr.toml"), "--passes", "1", "--quiet")
     assert native.returncode == 0, native.stderr

@@ -29,7 +29,7 @@ def config(path: Path, model: str, *features: dict[str, Any]) -> dict[str, Any]:
         "model": {"type": model, "dim": 4, "init_std": 0.1, **hidden},
         "optimizer": {"type": "adam", "lr": 0.02},
         "dense_optimizer": {"lr": 0.02},
-        "train": {"batch": 64, "passes": 6, "depth": 1},
+        "train": {"batch_size": 64, "passes": 6, "depth": 1},
         "feature": list(features),
     }
 

@@ -33,12 +33,12 @@ type = "deepfm"
 dim = 4
 hidden = [8]
 [train]
-batch = {BATCH}
+batch_size = {BATCH}
 passes = {PASSES}
-shuffle = 0
+shuffle_rows = 0
 threads = 1
 depth = 1
-print_every = 4
+print_every_steps = 4
 [[feature]]
 each = ["a", "b"]
 [[feature]]
@@ -128,7 +128,7 @@ def test_a_run_that_is_told_to_stop_goes_on_with_the_rest(folder: Path) -> None:
         if line["step"] == 11:
             signal.raise_signal(signal.SIGTERM)
 
-    with hub(folder, "--shuffle", "200") as address:
+    with hub(folder, "--shuffle-rows", "200") as address:
         stopped = train(folder, address, max_steps=7)
         assert (stopped["steps"], stopped["stopped"], stopped["passes"]) == (7, True, 0)
         # Told by a signal, in the middle of things.
@@ -145,7 +145,7 @@ def test_a_run_that_is_told_to_stop_goes_on_with_the_rest(folder: Path) -> None:
 def test_a_run_that_was_killed_goes_on_from_its_last_save_with_what_was_not_acknowledged(
     folder: Path, forks: Forks
 ) -> None:
-    config = CONFIG.replace("print_every = 4", "print_every = 1\nsave_every = 5")
+    config = CONFIG.replace("print_every_steps = 4", "print_every_steps = 1\nsave_every_steps = 5")
     (folder / "clicks.toml").write_text(config)
     with hub(folder) as address:
         assert Trainers(forks, folder, 1, "--train", address).end(killed_at=8)[0] == -signal.SIGKILL
@@ -168,16 +168,16 @@ def test_a_hub_that_is_not_there_is_named(
 ) -> None:
     gone = f"hub://unix:{folder}/nobody"
     monkeypatch.chdir(folder)
-    arguments = ["clicks.toml", "--train", gone, "--hub-patience"]
+    arguments = ["clicks.toml", "--train", gone, "--hub-timeout"]
     expected = rf"error: hub unix:{re.escape(str(folder))}/nobody is gone for more than \d+ s: "
     monkeypatch.setattr(trainer, "_NOTICE_S", 60.0)
-    assert command.main([*arguments, "0.1"]) == 1
+    assert command.main([*arguments, "100ms"]) == 1
     assert re.match(expected, capsys.readouterr().err)
     # Who waits for longer is told what for.
     monkeypatch.setattr(trainer, "_NOTICE_S", 0.0)
-    assert command.main([*arguments, "2"]) == 1
+    assert command.main([*arguments, "2s"]) == 1
     notice, error = capsys.readouterr().err.splitlines()
-    assert notice == f"waiting for {gone} to answer, for up to 2 s (--hub-patience); are they running?"
+    assert notice == f"waiting for {gone} to answer, for up to 2 s (--hub-timeout); are they running?"
     assert re.match(expected, error)
     with pytest.raises(sanderling.ConfigError, match="files or hubs, not both"):
         train(folder, gone, "train.csv")
@@ -192,7 +192,7 @@ def test_what_hub_and_configuration_disagree_on_is_named(folder: Path) -> None:
             (CONFIG.replace('"a", "b"', '"b", "a"'), "the names of features is b, a, x here and a, b, x there"),
             (CONFIG.replace("buckets = 6", "buckets = 7"), 'buckets of feature "x" is 7 here and 6 there'),
             (CONFIG + '[label]\ncolumn = "click"\n', "label is"),
-            (CONFIG.replace(f"batch = {BATCH}", "batch = 7"), "train.batch = 7, but hub"),
+            (CONFIG.replace(f"batch_size = {BATCH}", "batch_size = 7"), "train.batch_size = 7, but hub"),
             (CONFIG.replace(f"passes = {PASSES}", "passes = 9"), "start it with --passes 9"),
         ):
             (folder / "clicks.toml").write_text(changed)
@@ -224,7 +224,7 @@ def test_over_tls_with_a_token(
     made = ["openssl", "req", "-x509", *key, "-out", "cert.pem", "-days", "2", *names]
     subprocess.run(made, cwd=folder, check=True, capture_output=True)
     (folder / "token").write_text("secret\n")
-    options = ["--tls-cert", "cert.pem", "--tls-key", "key.pem", "--token-file", "token"]
+    options = ["--cert-file", "cert.pem", "--key-file", "key.pem", "--token-file", "token"]
     with hub(folder, *options, listen="127.0.0.1:0") as address:
         for ways, text in [
             ({"hub_token": "secret"}, "talks TLS"),
@@ -234,15 +234,15 @@ def test_over_tls_with_a_token(
             with pytest.raises(sanderling.Error, match=text):
                 sanderling.FeedQueue(address, **ways)  # type: ignore[arg-type]
         monkeypatch.chdir(folder)
-        of_hub = ["--train", address, "-q", "--json", "--hub-ca", "cert.pem", "--hub-token-file", "token"]
+        of_hub = ["--train", address, "-q", "--json", "--hub-ca-file", "cert.pem", "--hub-token-file", "token"]
         assert command.main(["clicks.toml", *of_hub]) == 0
     assert json.loads(capsys.readouterr().out)["examples"] == PASSES * ROWS
 
 
 def test_torchrun_trains_from_a_hub_in_step(folder: Path, forks: Forks, one_server: str) -> None:
     trainers = Trainers(forks, folder, 2, "--json", "--ps", one_server)
-    with hub(folder, "--batch", "25", "--assign", "strided:2") as address:
-        text = CONFIG.replace(f"batch = {BATCH}", "batch = 25")
+    with hub(folder, "--batch-size", "25", "--assign", "strided:2") as address:
+        text = CONFIG.replace(f"batch_size = {BATCH}", "batch = 25")
         (folder / "clicks.toml").write_text(text)
         summary = json.loads(trainers.run("--train", address, "--name", "step").splitlines()[-1])
         # The hub's passes are of one stream of minibatches, so that none is left over between them.

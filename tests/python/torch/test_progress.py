@@ -24,7 +24,7 @@ train = "rows.csv"
 type = "{model}"
 hidden = [4]
 [train]
-batch = 16
+batch_size = 16
 passes = 2
 [[feature]]
 name = "a"
@@ -111,7 +111,7 @@ def test_a_run_knows_how_far_its_pass_is(
     rows_of(tmp_path, 8_000)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sanderling.torch.trainer.RunLog", partial(RunLog, line_every_s=0.02))
-    (tmp_path / "clicks.toml").write_text(CONFIG.format(model="dnn").replace("batch = 16", "batch = 8"))
+    (tmp_path / "clicks.toml").write_text(CONFIG.format(model="dnn").replace("batch_size = 16", "batch_size = 8"))
     assert command.main(["clicks.toml", "--max-steps", "1600"]) == 0
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("pass ") and " %, step " in line]
     shares: dict[str, list[int]] = {"1/2:": [], "2/2:": []}
@@ -181,7 +181,7 @@ def test_a_run_computes_with_its_threads_and_leaves_others_theirs(
     config = {
         "data": {"train": "rows.csv"},
         "model": {"type": "dnn", "dim": 2, "hidden": [4]},
-        "train": {"batch": 50, "print_every": 1},
+        "train": {"batch_size": 50, "print_every_steps": 1},
         "feature": [{"name": "a"}],
     }
     sanderling.torch.train(config, torch_threads=3, on_line=lambda _: counts.append(torch.get_num_threads()))
@@ -213,13 +213,13 @@ def test_the_minibatch_of_a_built_in_learner_is_not_a_deep_model_s(
     for run, steps in (
         (model_of("fm", "--model", "dnn"), 4),
         (model_of("dnn"), 256),
-        (model_of("fm", "--model", "dnn", "--batch", "512"), 8),
+        (model_of("fm", "--model", "dnn", "--batch-size", "512"), 8),
     ):
         code, arguments = run(tmp_path)
         out, err = capsys.readouterr()
         assert code == 0
         assert f'"steps": {steps},' in out, arguments
-        assert ("train.batch of a built-in learner" in err) == ("--model" in arguments)
+        assert ("train.batch_size of a built-in learner" in err) == ("--model" in arguments)
 
 
 def test_the_directory_of_a_run_is_not_its_model(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_the_directory_of_a_run_is_not_its_model(tmp_path: Path) -> None:
     config = {
         "data": {"train": str(tmp_path / "rows.csv")},
         "model": {"type": "dnn", "dim": 2, "hidden": [4]},
-        "train": {"batch": 50},
+        "train": {"batch_size": 50},
         "feature": [{"name": "a"}],
     }
     result = sanderling.torch.train(config, runs_dir=tmp_path / "runs")

@@ -23,10 +23,10 @@ type = "dnn"
 dim = 4
 hidden = [8]
 [train]
-batch = 20
+batch_size = 20
 passes = 100000
-shuffle = 0
-print_every = 20
+shuffle_rows = 0
+print_every_steps = 20
 [[feature]]
 name = "a"
 """
@@ -67,7 +67,7 @@ def test_a_server_that_is_away_ends_the_run_within_one_time_limit(
 
 def test_the_time_limit_is_checked() -> None:
     config = {"data": {"train": "a.csv"}, "feature": [{"name": "a"}]}
-    assert DeepConfig.of({**config, "train": {"ps_timeout_s": 2.5}}).train.ps_timeout_s == 2.5
-    for limit in (0, 1e9):
-        with pytest.raises(sanderling.ConfigError, match=r"train\.ps_timeout_s"):
-            DeepConfig.of({**config, "train": {"ps_timeout_s": limit}})
+    assert DeepConfig.of({**config, "train": {"ps_timeout": "2.5s"}}).train.ps_timeout_s == 2.5
+    for limit in ("20", "1ms", "25h", 20.0):
+        with pytest.raises(sanderling.ConfigError, match=r"train\.ps_timeout"):
+            DeepConfig.of({**config, "train": {"ps_timeout": limit}})

@@ -35,10 +35,10 @@ hidden = [8]
 type = "sgd"
 lr = 0.05
 [train]
-batch = {BATCH}
+batch_size = {BATCH}
 passes = {PASSES}
-shuffle = 300
-print_every = 1
+shuffle_rows = 300
+print_every_steps = 1
 depth = 1
 [[feature]]
 name = "row"
@@ -201,7 +201,9 @@ def test_one_trainer_whose_server_does_not_answer_ends_in_the_step(
     folder: Path, forks: Forks, own_server: "OwnServer"
 ) -> None:
     address = own_server.address
-    (folder / "clicks.toml").write_text(CONFIG.replace("print_every = 1", "print_every = 1\nsave_every = 10"))
+    (folder / "clicks.toml").write_text(
+        CONFIG.replace("print_every_steps = 1", "print_every_steps = 1\nsave_every_steps = 10")
+    )
     trainer = Trainers(forks, folder, 1, "--name", "silent", "--ps", address)
 
     def pause_and_tell(process: Running) -> None:
@@ -236,7 +238,11 @@ def test_a_run_that_max_steps_or_a_kill_ended_goes_on_where_it_was_saved(
         assert int(learned(connection, "most")[0].sum()) == expected * BATCH
     assert learned(connection, "most")[0].tolist() == [PASSES] * ROWS
 
-    text = (folder / "clicks.toml").read_text().replace("print_every = 1", "print_every = 1\nsave_every = 10")
+    text = (
+        (folder / "clicks.toml")
+        .read_text()
+        .replace("print_every_steps = 1", "print_every_steps = 1\nsave_every_steps = 10")
+    )
     (folder / "clicks.toml").write_text(text)
     killed = Trainers(forks, folder, 1, "--name", "killed", "--ps", one_server)
     assert killed.end(killed_at=25)[0] == -signal.SIGKILL
@@ -248,7 +254,9 @@ def test_a_queue_goes_on_after_rows_that_were_used(folder: Path) -> None:
     spec = {"feature": [{"name": "row"}], "label": {"column": "label"}}
 
     def keys(**options: Any) -> list[list[int]]:
-        queue = sanderling.FeedQueue(folder / "train.csv", spec=spec, batch_size=64, shuffle=300, seed=4, **options)
+        queue = sanderling.FeedQueue(
+            folder / "train.csv", spec=spec, batch_size=64, shuffle_rows=300, seed=4, **options
+        )
         return [batch.keys("row").tolist() for batch in queue]
 
     for passes in (1, 2):

@@ -1,4 +1,4 @@
-//! `sanderling compare`: two training runs side by side. Reads what the runs left behind, and neither model nor data.
+//! `sanderling compare`: two training runs side by side, from their `summary.json`.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::output;
 mod rows;
 use rows::Row;
 
-/// Put two training runs side by side: time, stages, calls of servers, quality
+/// Compare two training runs: time, stages, server requests, quality
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -20,44 +20,42 @@ Example:
   sanderling train clicks.toml --name shm --ps shm:port-7000
   sanderling compare runs/tcp runs/shm
 
-Improvement is that of B over A: by how many percent of A's it takes less time or has a smaller loss, or by how many percent \
-it does more per second or has a larger AUC. Below zero, B is worse. Two single runs do not say how much runs differ by \
-themselves: repeat them before believing little.
+Improvement is B relative to A, in percent of A: less time, smaller loss, higher rate or larger AUC. A negative value means \
+that B is worse. Run times vary: repeat both runs before you trust a small difference.
 
-This compares training runs by the summary.json in their directories. What `sanderling load` measures is another thing: \
-`sanderling load show A B` puts its results side by side, and `sanderling load ab` says how sure a difference is.")]
+This command reads summary.json of training runs. To compare load tests, use sanderling load show A B or sanderling load ab.")]
 pub(crate) struct Args {
-    /// Directory of a run, or its summary.json
+    /// Run directory, or its summary.json
     #[arg(value_name = "RUN_A")]
     a: PathBuf,
-    /// Directory of another one
+    /// Run directory to compare with, or its summary.json
     #[arg(value_name = "RUN_B")]
     b: PathBuf,
-    /// Print one JSON object on one line
+    /// Print the result as a JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// Larger than any summary.
+/// Largest accepted summary.
 const SUMMARY_BYTES_MAX: u64 = 64 << 20;
 
-/// What a summary says, as far as it is compared.
+/// The compared part of a summary.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 struct Summary {
     name: String,
     auc: Option<f64>,
     logloss: Option<f64>,
     measured_on: String,
-    /// Older versions did not write it.
+    /// Absent in summaries of older versions.
     measured_examples: Option<u64>,
-    /// Share of positives among them.
+    /// Share of positives in the measured rows.
     real_mean: Option<f64>,
     examples: u64,
     examples_per_s: f64,
     train_s: f64,
     passes: u64,
     stopped: bool,
-    /// Older versions did not write it.
+    /// Absent in summaries of older versions.
     timing: Option<Timing>,
 }
 
@@ -65,10 +63,12 @@ struct Summary {
 struct Timing {
     algorithm: Option<String>,
     workers: u32,
-    batch: u64,
+    /// Earlier versions called it `batch`.
+    #[serde(alias = "batch")]
+    batch_size: u64,
     transport: String,
     total_s: f64,
-    /// Those of the session that wrote it.
+    /// Passes of the session that wrote the summary.
     passes: Option<Vec<IgnoredAny>>,
     stages: Vec<Stage>,
     calls: Vec<Call>,
@@ -95,21 +95,21 @@ struct Call {
     p999_ns: u64,
 }
 
-/// A run that has been read.
+/// A run and its timing.
 #[derive(Debug, Clone, PartialEq)]
 struct Run {
     summary: Summary,
     timing: Timing,
 }
 
-/// What stands over the numbers.
+/// Header of a comparison.
 #[derive(Debug, Serialize)]
 struct Head<'a> {
     run: String,
     name: &'a str,
     algorithm: Option<&'a str>,
     workers: u32,
-    batch: u64,
+    batch_size: u64,
     transport: &'a str,
     examples: u64,
     passes: u64,
@@ -184,14 +184,14 @@ fn head<'a>(run: &'a Run, path: &Path) -> Head<'a> {
         name: &summary.name,
         algorithm: timing.algorithm.as_deref(),
         workers: timing.workers,
-        batch: timing.batch,
+        batch_size: timing.batch_size,
         transport: &timing.transport,
         examples: summary.examples,
         passes: summary.passes,
     }
 }
 
-/// Where the two did not do the same work, so that a difference in time need not say who is faster.
+/// Differences in work that make the times incomparable.
 fn warnings(a: &Run, b: &Run) -> Vec<String> {
     let algorithm = |run: &Run| run.timing.algorithm.clone().unwrap_or_else(|| "none".to_owned());
     let number = |of: fn(&Run) -> u64| [output::count(of(a)), output::count(of(b))];
@@ -200,7 +200,7 @@ fn warnings(a: &Run, b: &Run) -> Vec<String> {
         ("passes", number(|run| run.summary.passes)),
         ("algorithm", [algorithm(a), algorithm(b)]),
         ("workers", number(|run| u64::from(run.timing.workers))),
-        ("batch", number(|run| run.timing.batch)),
+        ("batch size", number(|run| run.timing.batch_size)),
     ];
     let differing: Vec<String> = same_work
         .iter()
@@ -231,15 +231,14 @@ fn warnings(a: &Run, b: &Run) -> Vec<String> {
     warnings
 }
 
-/// Whether the run did more, or trained for longer, than its timing tells of.
+/// Whether the run is longer than the session that its timing covers.
 fn was_resumed(run: &Run) -> bool {
     let Run { summary, timing } = run;
     let timed = timing.passes.as_ref().map(|passes| passes.len() as u64);
     timed.is_some_and(|timed| timed < summary.passes) || summary.train_s > timing.total_s
 }
 
-/// How the rows that the quality is of differ, as far as their number and labels tell. Rows that the passes of training
-/// differ in are told of as work.
+/// Difference between the measured rows of two runs, by their number and share of positives.
 fn measured_rows_differ(a: &Summary, b: &Summary) -> Option<String> {
     if let (Some(a), Some(b)) = (a.measured_examples, b.measured_examples)
         && a != b
@@ -260,7 +259,7 @@ fn for_people(comparison: &Comparison<'_>) -> String {
         of("run", &|head| head.run.clone()),
         of("algorithm", &|head| head.algorithm.unwrap_or("none").to_owned()),
         of("workers", &|head| head.workers.to_string()),
-        of("batch", &|head| output::count(head.batch)),
+        of("batch size", &|head| output::count(head.batch_size)),
         of("transport", &|head| head.transport.to_owned()),
         of("examples", &|head| output::count(head.examples)),
         of("passes", &|head| output::count(head.passes)),

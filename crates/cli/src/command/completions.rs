@@ -1,17 +1,17 @@
-//! `sanderling completions`: a shell's completion script on standard output.
+//! `sanderling completions`: print a shell completion script.
 
 use clap::CommandFactory;
 use clap_complete::Shell;
 
 use crate::failure::Failure;
 
-/// Print a completion script for a shell
+/// Print a shell completion script
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  sanderling completions bash > ~/.local/share/bash-completion/completions/sanderling"
 )]
 pub(crate) struct Args {
-    /// The shell
+    /// Shell
     shell: Shell,
 }
 

@@ -1,4 +1,4 @@
-//! `sanderling convert`: the input of a configuration, encoded once, as a batch file.
+//! `sanderling convert`: encode the input of a configuration once into a batch file.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,49 +19,49 @@ use crate::output;
 use crate::progress::Bar;
 use crate::reading::{ReadArgs, not_an_input, report_bad_rows};
 
-/// How often the progress bar moves.
+/// Time between updates of the progress bar.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Encode an input once and write it as a batch file, which is read many times faster
+/// Encode input files once into a batch file, which is read many times faster
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  # what data.train names
+  # the input of data.train
   sanderling convert clicks.toml clicks.batch
-  # what data.valid names
+  # the input of data.valid
   sanderling convert clicks.toml held_out.batch --valid
   sanderling convert clicks.toml day2.batch --input day2.csv.gz \\
       --compression zstd
   sanderling train clicks.toml --train clicks.batch --valid held_out.batch
 
-The file holds keys and values, no texts: label, weights and features are those of the configuration, and a run with other \
-ones refuses the file. Blocks that are not compressed are mapped and used where they lie. All rows are written; \
-negatives.keep acts when the file is read. The file has its name when it is whole.")]
+A batch file holds labels, weights, keys and values, but no text. A run whose label, weight or features differ from the \
+configuration here refuses the file. Uncompressed blocks are memory-mapped. All rows are written; negatives.keep applies \
+when the file is read. The file is renamed into place when it is complete.")]
 pub(crate) struct Args {
-    /// Configuration, TOML
+    /// Run configuration (TOML)
     config: PathBuf,
-    /// The file to write
+    /// Batch file to write
     #[arg(value_name = "OUT.batch")]
     output: PathBuf,
-    /// Input in place of data.train: files, patterns, - for standard input
+    /// Input files or patterns instead of data.train; - for standard input
     #[arg(long, num_args = 1.., value_name = "FILE", conflicts_with = "valid")]
     input: Vec<String>,
-    /// The input that data.valid names
+    /// Read the input of data.valid instead of data.train
     #[arg(long)]
     valid: bool,
-    /// Compression of the blocks: none, lz4 or zstd
+    /// Block compression: none, lz4 or zstd
     #[arg(long, default_value_t)]
     compression: BlockCompression,
-    /// Rows of a block: minibatches that divide it are used without a copy
+    /// Rows per block; batch sizes that divide it avoid a copy
     #[arg(long, default_value_t = BLOCK_ROWS as u32, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     block_rows: u32,
-    /// Replace a file of that name
+    /// Replace an existing file
     #[arg(long)]
     force: bool,
-    /// Print the result as one JSON object on the last line of standard output
+    /// Print the result as a JSON object on the last line of standard output
     #[arg(long)]
     json: bool,
-    /// No progress
+    /// Suppress progress output
     #[arg(long, short)]
     quiet: bool,
     #[command(flatten)]

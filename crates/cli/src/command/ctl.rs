@@ -1,5 +1,4 @@
-//! `sanderling ctl`: one question or order to running parameter servers, and their answers as tables or JSON. Knows their
-//! control plane only as a client of it.
+//! `sanderling ctl`: query and control running parameter servers through their control plane.
 
 mod drop;
 mod show;
@@ -20,100 +19,100 @@ use show::Answers;
 
 /// The control plane of a server with default options.
 const SERVER_DEFAULT: &str = "127.0.0.1:7100";
-/// How often `--watch` asks.
-const WATCH_DEFAULT_S: &str = "2";
+/// Default interval of `--watch`.
+const WATCH_DEFAULT: &str = "2s";
 
-/// Ask running parameter servers how they are, and tell them to save, restore, drop or end
+/// Query and control running parameter servers
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  # the server of this machine, 127.0.0.1:7100
+  # server of this machine, 127.0.0.1:7100
   sanderling ctl status
-  # two shards, a line each
+  # two shards
   sanderling ctl --server 10.0.0.5:7100,10.0.0.6:7100 status
-  # latencies by command, again every 2 s
+  # latencies by command, every 2 s
   sanderling ctl stats --watch
   # by peer and command
   sanderling ctl stats --peers
-  # all tables of all servers named, at once
+  # save all tables of all named servers
   sanderling ctl save before-upgrade
   sanderling ctl --json tables | jq .tables[].rows
-  sanderling ctl --server db1:7100 --token-file token --tls-ca ca.pem drain
+  sanderling ctl --server db1:7100 --token-file token --ca-file ca.pem drain
 
-The address is that of the control plane, which sanderling ps prints: by default port 7100 for a server at 7000.
+--server takes control addresses, which sanderling ps prints: by default port 7100 for a server on port 7000.
 
---json prints one object per server and line, with the server's address and what the service of the same name answers \
-(docs/operations.md). A server that fails is reported on standard error, and the others are answered for nevertheless; but \
-none restores a checkpoint that one of them has not, or of which they have different saves.
+--json prints an object per server and line: the address and the reply of the control service (docs/operations.md). An \
+unreachable server is reported on standard error; the others are still shown. restore needs the checkpoint of one save on all \
+servers, or it changes none.
 
-Exit codes: 0 all servers did it; 1 one was not reached or refused, or they have different saves; 2 wrong arguments; 4 no \
-such table or checkpoint, or a damaged one.")]
+Exit codes: 0 success on all servers; 1 a server was unreachable or refused, or checkpoints differ; 2 wrong arguments; 4 \
+unknown or damaged table or checkpoint.")]
 pub(crate) struct Args {
-    /// Control addresses of the servers: host:port, http://host:port or https://host:port
+    /// Control addresses of the servers: host:port, http://host:port or https://host:port, separated by commas
     #[arg(long, value_name = "ADDR,...", value_delimiter = ',', default_value = SERVER_DEFAULT, global = true)]
     server: Vec<String>,
-    /// The servers' token is in this file
+    /// File with the auth token of the servers [default: the generated token of this user]
     #[arg(long, value_name = "FILE", global = true)]
     token_file: Option<PathBuf>,
-    /// Talk TLS, and trust servers whose certificate this one (PEM) has signed
+    /// CA bundle (PEM) to verify servers; enables TLS
     #[arg(long, value_name = "FILE", global = true)]
-    tls_ca: Option<PathBuf>,
-    /// One JSON object per server and line
+    ca_file: Option<PathBuf>,
+    /// Print a JSON object per server and line
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
     order: Order,
 }
 
-/// Ask again and again.
+/// Repetition of a query.
 #[derive(Debug, Clone, Copy, clap::Args)]
 struct Watch {
-    /// Again every so many seconds, until Ctrl-C
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = WATCH_DEFAULT_S)]
-    #[arg(value_parser = seconds)]
+    /// Repeat at this interval until Ctrl-C [default: 2s]
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = WATCH_DEFAULT)]
+    #[arg(value_parser = interval)]
     watch: Option<Duration>,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum Order {
-    /// How the servers are: shard, uptime, connections, tables, memory, last save
+    /// Show shard, uptime, connections, tables, memory and last save
     #[command(
-        after_help = "Examples:\n  sanderling ctl status\n  sanderling ctl --server 10.0.0.5:7100,10.0.0.6:7100 status --watch 5"
+        after_help = "Examples:\n  sanderling ctl status\n  sanderling ctl --server 10.0.0.5:7100,10.0.0.6:7100 status --watch 5s"
     )]
     Status(Watch),
-    /// Tables with rows, memory, and what has happened to them
+    /// List tables with rows, memory and counters
     #[command(
         after_help = "Examples:\n  sanderling ctl tables\n  sanderling ctl --json tables | jq .tables[].rows"
     )]
     Tables(Watch),
-    /// Who is connected
+    /// List client connections
     #[command(after_help = "Example:\n  sanderling ctl connections")]
     Connections(Watch),
-    /// How long requests took at the server since its start
+    /// Show request latencies since the start of the server
     #[command(after_help = "Examples:\n  sanderling ctl stats --watch\n  sanderling ctl stats --peers")]
     Stats {
-        /// By peer and command instead of by command
+        /// Group by peer and command instead of by command
         #[arg(long)]
         peers: bool,
         #[command(flatten)]
         watch: Watch,
     },
-    /// Save all tables under a name, while requests go on
+    /// Save all tables as a named checkpoint, while requests continue
     #[command(after_help = "Example:\n  sanderling ctl save before-upgrade")]
     Save {
-        /// Letters, digits, '.', '_', '-', and '/' between folders; "latest" is what a server starts from
+        /// Checkpoint name: letters, digits, '.', '_', '-', '/'; a server starts from "latest"
         name: String,
     },
-    /// Put the tables of a checkpoint in the place of all
+    /// Replace all tables by those of a checkpoint
     #[command(after_help = "Example:\n  sanderling ctl restore before-upgrade")]
     Restore {
-        /// As it was saved
+        /// Checkpoint name
         name: String,
     },
-    /// Checkpoints with their bytes
+    /// List checkpoints with their size in bytes
     #[command(after_help = "Example:\n  sanderling ctl checkpoints")]
     Checkpoints,
-    /// Drop tables and their rows, on all shards
+    /// Drop tables and their rows on all shards
     #[command(after_help = "\
 Examples:
   sanderling ctl drop clicks/site
@@ -121,18 +120,17 @@ Examples:
   sanderling ctl drop 'clicks/*'
   sanderling ctl --server 10.0.0.5:7100,10.0.0.6:7100 drop --yes 'clicks/*' old")]
     Drop(Drop),
-    /// Answer what is under way, save, and end
+    /// Finish pending requests, save all tables, and exit
     #[command(
-        after_help = "Example:\n  sanderling ctl --server db1:7100 --token-file token --tls-ca ca.pem drain"
+        after_help = "Example:\n  sanderling ctl --server db1:7100 --token-file token --ca-file ca.pem drain"
     )]
     Drain,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=86_400.0).contains(seconds));
-    seconds
-        .map(Duration::from_secs_f64)
-        .ok_or_else(|| "is not a number of seconds from 0.1 to 86400".to_owned())
+fn interval(text: &str) -> Result<Duration, String> {
+    let time = crate::command::quantity::time(text)?;
+    let (least, most) = (Duration::from_millis(100), Duration::from_secs(86_400));
+    if (least..=most).contains(&time) { Ok(time) } else { Err("must be 100ms to 24h".to_owned()) }
 }
 
 impl Order {
@@ -146,7 +144,7 @@ impl Order {
         }
     }
 
-    /// What one server answers; by the number saves of one name are told from each other.
+    /// Sends the order to one server; `number` identifies a save.
     fn ask(&self, client: &mut Client, number: u64) -> Result<Answers, ControlError> {
         let url = client.url().to_owned();
         Ok(match self {
@@ -168,7 +166,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         .token_file
         .as_ref()
         .map(|path| read_token(path).map_err(|error| Failure::Usage(format!("--token-file {error}"))));
-    let options = ClientOptions { token: token.transpose()?, ca: args.tls_ca.clone() };
+    let options = ClientOptions { token: token.transpose()?, ca: args.ca_file.clone() };
     let mut clients: Vec<Option<Client>> = args.server.iter().map(|_| None).collect();
     let clears = !args.json && std::io::stdout().is_terminal();
     let mut is_first = true;
@@ -178,7 +176,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     if let Order::Restore { name } = &args.order {
         check_saves(name, &args.server, &options, &mut clients)?;
     }
-    // One that a single server makes is nobody else's.
+    // A save of a single server needs no number.
     let number = if args.server.len() > 1 { unique().max(1) } else { 0 };
     loop {
         let order = |client: &mut Client| args.order.ask(client, number);
@@ -200,7 +198,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     }
 }
 
-/// Asks all servers which save of this name they have, before any restores it.
+/// Checks that all servers have one save of this name, before any restores it.
 fn check_saves(
     name: &str,
     servers: &[String],
@@ -218,7 +216,7 @@ fn check_saves(
                 urls.push(url);
                 numbers.push(number);
             }
-            // Of a time before saves had numbers.
+            // An older checkpoint, without a number.
             Ok((_, None)) => {}
             Err(error) => errors.push(error),
         }
@@ -231,7 +229,7 @@ fn check_saves(
     Ok(check_same_save(name, &numbers, &urls)?)
 }
 
-/// Asks all servers at once, since a save of one may take as long as that of all.
+/// Sends requests to all servers in parallel.
 fn ask_all<T: Send>(
     servers: &[String],
     options: &ClientOptions,
@@ -250,7 +248,7 @@ fn ask_all<T: Send>(
                         None => Client::connect(server, options)?,
                     };
                     let answer = ask(&mut client)?;
-                    // One that failed is connected anew the next time.
+                    // A failed client is not kept: the next request reconnects.
                     *slot = Some(client);
                     Ok(answer)
                 })
@@ -284,12 +282,12 @@ fn show(answers: Option<Answers>, json: bool) -> Result<(), Failure> {
     }
 }
 
-/// The last failure is the command's; the others are said before it.
+/// Returns the last error and prints the others.
 fn fail(mut errors: Vec<ControlError>, servers: usize) -> Result<u8, Failure> {
     let Some(last) = errors.pop() else { return Ok(0) };
     errors.iter().for_each(|error| note_line!("error: {error}"));
     if servers > errors.len() + 1 {
-        note!("the other servers have answered");
+        note!("the other servers answered");
     }
     Err(Failure::Control(last))
 }

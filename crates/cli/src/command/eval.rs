@@ -1,4 +1,4 @@
-//! `sanderling eval`: a model against labelled files.
+//! `sanderling eval`: metrics of a model on labelled files.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::progress::Bar;
 use crate::reading::{ReadArgs, report_bad_rows};
 use crate::servers::ServerArgs;
 
-/// Measure a model on labelled files
+/// Compute the metrics of a model on labelled files
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -23,21 +23,20 @@ Examples:
   sanderling eval runs/clicks/model held_out.csv \\
       --ps 127.0.0.1:7000,127.0.0.1:7001
 
-With --ps the rows are those that the servers have at present, in the tables that train --ps made; of MODEL only the \
-configuration is used.")]
+With --ps, rows are read from the tables that train --ps made on the servers; MODEL supplies only the configuration.")]
 pub(crate) struct Args {
-    /// Directory of the model
+    /// Model directory
     model: PathBuf,
-    /// Files, patterns, urls (s3://, gs://, az://, http://, https://), or - for standard input
+    /// Input files, patterns or URLs (s3://, gs://, az://, https://); - for standard input
     #[arg(required = true)]
     files: Vec<String>,
-    /// Print the result as one JSON object on the last line of standard output
+    /// Print the result as a JSON object on the last line of standard output
     #[arg(long)]
     json: bool,
-    /// No progress
+    /// Suppress progress output
     #[arg(long, short)]
     quiet: bool,
-    /// Threads
+    /// Number of threads
     #[arg(long, default_value_t = default_threads(), value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: u16,
     #[command(flatten)]

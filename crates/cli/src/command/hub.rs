@@ -1,4 +1,4 @@
-//! `sanderling hub`: minibatches for trainers, from the command line to the end of the input or a signal.
+//! `sanderling hub`: serve minibatches until the input or a signal ends it.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -20,86 +20,86 @@ use crate::output;
 use crate::reading::ReadArgs;
 use crate::token::read_server_token;
 
-/// Where a hub listens unless told otherwise.
+/// Default address.
 const LISTEN_DEFAULT: &str = "127.0.0.1:7200";
-/// Rows of a minibatch unless something says otherwise.
+/// Default rows per minibatch.
 const BATCH_DEFAULT: usize = 1024;
 
-/// Serve minibatches: read, decode, shuffle and batch once, for any number of trainers
+/// Serve minibatches to any number of trainers: read, decode, shuffle and batch once
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  # the data, features and batch size of a training configuration
+  # data, features and batch size from a run configuration
   sanderling hub --config clicks.toml
-  sanderling hub --spec features.toml --batch 512 --passes 3 \\
-      --shuffle 100000 'day_*.csv'
+  sanderling hub --spec features.toml --batch-size 512 --passes 3 \\
+      --shuffle-rows 100000 'day_*.csv'
   # the second of two hubs
   sanderling hub --listen 127.0.0.1:7201 --share 1/2 --config clicks.toml
-  # goes on where it stopped
+  # continue at the saved position
   sanderling hub --position hub.position --config clicks.toml
   # feeds keys to the servers
   sanderling hub --config clicks.toml --ps 127.0.0.1:7000 \\
       --feed history=run/history:mean
 
-Each minibatch goes to one trainer, and is done once that trainer acknowledges it. What a trainer that is started anew had \
-not acknowledged is handed to it again; what one that stays away had, to the others.
+Each minibatch goes to one trainer, which acknowledges it. Unacknowledged minibatches go to the same trainer again when it \
+restarts, or to other trainers after --trainer-timeout.
 
-Addresses: host:port, tcp://host:port, unix:PATH, shm:NAME. Prints one line per address when ready. Ends when all passes have \
-ended and all trainers know, with exit code 0; by SIGTERM or Ctrl-C, saving its position, with exit code 0; and when the input \
-cannot be read, which trainers are told too, with the exit code of that.")]
+Addresses: host:port, tcp://host:port, unix:PATH, shm:NAME. Prints a line per address when ready. Exit code 0 when all passes \
+are acknowledged, or after SIGTERM or Ctrl-C with the position saved. An input error ends the hub with the exit code of that \
+error; trainers get it, too.")]
 pub(crate) struct Args {
-    /// Input: files, patterns, - for standard input [default: data.train of --config]
+    /// Input files or patterns; - for standard input [default: data.train of --config]
     #[arg(value_name = "DATA")]
     data: Vec<String>,
-    /// Take data, features, batch, passes, shuffle and seed from a training configuration, TOML
+    /// Run configuration (TOML) with data, features, batch size, passes, shuffle buffer and seed
     #[arg(long, value_name = "FILE", conflicts_with = "spec")]
     config: Option<PathBuf>,
-    /// Take the label and the features from this file, TOML; libsvm, criteo and batch files need none
+    /// Label and features (TOML); not needed for libsvm, criteo and batch files
     #[arg(long, value_name = "FILE")]
     spec: Option<PathBuf>,
-    /// Addresses to listen at [default: 127.0.0.1:7200]
+    /// Addresses to listen on, separated by commas [default: 127.0.0.1:7200]
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     listen: Vec<String>,
-    /// Name in lists and logs [default: the first address]
+    /// Hub name in lists and logs [default: the first address]
     #[arg(long)]
     name: Option<String>,
-    /// Rows per minibatch [default: train.batch of --config, or 1024]
-    #[arg(long)]
-    batch: Option<usize>,
-    /// Passes over the input [default: train.passes of --config, or 1]
+    /// Rows per minibatch [default: train.batch_size of --config, or 1024]
+    #[arg(long, value_name = "ROWS")]
+    batch_size: Option<usize>,
+    /// Number of passes over the input [default: train.passes of --config, or 1]
     #[arg(long)]
     passes: Option<u64>,
-    /// Rows that are shuffled at a time, 0 for none [default: train.shuffle of --config, or 0]
+    /// Rows in the shuffle buffer; 0: input order [default: train.shuffle_rows of --config, or 0]
     #[arg(long, value_name = "ROWS")]
-    shuffle: Option<usize>,
-    /// Seed of the shuffle [default: seed of --config, or 42]
+    shuffle_rows: Option<usize>,
+    /// Random seed of the shuffle [default: seed of --config, or 42]
     #[arg(long)]
     seed: Option<u64>,
-    /// Threads that decode; the order of rows does not depend on it
+    /// Number of decoding threads; does not affect the order of rows
     #[arg(long, default_value_t = 2)]
     threads: usize,
-    /// Which hub this is, and of how many that share the input: files, or blocks of files if there are fewer files
+    /// Index of this hub and number of hubs that share the input, by files, or by blocks if there are fewer files
     #[arg(long, value_name = "I/N", default_value = "0/1")]
     share: String,
-    /// Which trainer gets a minibatch: any, or strided:N, by which number s is for the trainer of rank s modulo N
-    #[arg(long, value_name = "HOW", default_value = "any")]
+    /// Assignment of minibatches: any trainer, or strided:N (minibatch s to rank s modulo N)
+    #[arg(long, value_name = "POLICY", default_value = "any")]
     assign: String,
-    /// Save there what was acknowledged, and go on from it
+    /// File for the acknowledged position; a restarted hub continues from it
     #[arg(long, value_name = "FILE")]
     position: Option<PathBuf>,
-    /// Save it so often
+    /// Interval between saves of the position
     #[arg(long, value_name = "TIME", default_value = "10s")]
     save_every: String,
-    /// Say so often what was done, on standard error, such as 10s
+    /// Interval between status lines on standard error, such as 10s [default: none]
     #[arg(long, value_name = "TIME")]
     print_every: Option<String>,
-    /// Answer GET /metrics (Prometheus) and /healthz at this address of this machine, such as 127.0.0.1:9100; port 0 for any
+    /// Local address for GET /metrics (Prometheus) and /healthz, such as 127.0.0.1:9100; port 0: any [default: none]
     #[arg(long, value_name = "HOST:PORT")]
     metrics: Option<String>,
-    /// A trainer that is gone for longer loses what it has to the others
+    /// Time after which minibatches of a disconnected trainer go to other trainers
     #[arg(long, value_name = "TIME", default_value = "60s")]
     trainer_timeout: String,
-    /// How long to wait for trainers that know that it is over to close their connections
+    /// Time to wait at the end for trainers to close their connections
     #[arg(long, value_name = "TIME", default_value = "10s")]
     linger: String,
     #[command(flatten)]
@@ -112,34 +112,34 @@ pub(crate) struct Args {
     reading: ReadArgs,
 }
 
-/// How much the hub holds.
+/// Memory and thread limits.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Resources")]
 struct Resources {
-    /// Most minibatches that are ready; then reading waits
+    /// Maximum minibatches that are ready ahead
     #[arg(long, value_name = "N", default_value_t = limit::QUEUE_BATCHES_DEFAULT)]
-    queue: usize,
-    /// Most bytes of them
+    depth: usize,
+    /// Maximum bytes of minibatches that are ready ahead
     #[arg(long, value_name = "BYTES", default_value = "256MiB")]
-    queue_bytes: String,
-    /// Most minibatches that one trainer has and has not acknowledged
+    depth_bytes: String,
+    /// Maximum unacknowledged minibatches per trainer
     #[arg(long, value_name = "N", default_value_t = limit::WINDOW_DEFAULT)]
     window: u32,
-    /// Most bytes that all trainers have and have not acknowledged; then each gets one minibatch at a time
+    /// Maximum unacknowledged bytes of all trainers; beyond it each trainer gets one minibatch at a time
     #[arg(long, value_name = "BYTES", default_value = "1GiB")]
     unacknowledged_bytes: String,
-    /// Longest frame; a minibatch must fit into one
+    /// Maximum frame size; a minibatch must fit into a frame
     #[arg(long, value_name = "BYTES", default_value = "16MiB")]
     frame_max: String,
-    /// A trainer that takes nothing for so long, though answers wait for it, is closed
+    /// Time after which a trainer whose send buffer stays full is closed
     #[arg(long, value_name = "TIME", default_value = "5m")]
     write_timeout: String,
-    /// How long waits stay awake before they sleep, in microseconds
-    #[arg(long, value_name = "N")]
-    spin_us: Option<u32>,
+    /// Busy-poll time before a thread blocks, such as 50us [default: by the number of processors]
+    #[arg(long, value_name = "TIME")]
+    spin: Option<String>,
 }
 
-/// Who may connect.
+/// Access to the hub.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Security")]
 struct Security {
@@ -149,16 +149,16 @@ struct Security {
     /// Accept a token file that other users can read, such as a mounted secret
     #[arg(long)]
     open_token_file: bool,
-    /// Certificate chain, PEM; TCP is then TLS
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
-    tls_cert: Option<PathBuf>,
-    /// Its private key, PEM
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    tls_key: Option<PathBuf>,
-    /// Let other machines connect; needs TLS and a token
+    /// Certificate chain (PEM); enables TLS on TCP
+    #[arg(long, value_name = "FILE", requires = "key_file")]
+    cert_file: Option<PathBuf>,
+    /// Private key of the certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "cert_file")]
+    key_file: Option<PathBuf>,
+    /// Accept connections from other machines; needs TLS and a token
     #[arg(long)]
     expose: bool,
-    /// Let them connect without TLS and token: whoever reaches the port can take minibatches
+    /// Allow --expose without TLS and token: every machine that reaches the port can take minibatches
     #[arg(long)]
     insecure: bool,
 }
@@ -168,7 +168,7 @@ fn usage(what: &str, error: impl std::fmt::Display) -> Failure {
 }
 
 impl Args {
-    /// What is read, and how.
+    /// Configuration of the input.
     fn run_config(&self) -> Result<Config, Failure> {
         if let Some(path) = &self.config {
             // Of the configuration of a deep model a hub takes what it needs.
@@ -207,9 +207,9 @@ impl Args {
         };
         config["data"] = serde_json::to_value(&reading).map_err(json)?;
         config["data"]["train"] = self.data.clone().into();
-        config["train"]["batch"] = BATCH_DEFAULT.into();
+        config["train"]["batch_size"] = BATCH_DEFAULT.into();
         config["train"]["passes"] = 1.into();
-        config["train"]["shuffle"] = 0.into();
+        config["train"]["shuffle_rows"] = 0.into();
         Ok(Config::from_json(&config.to_string(), |config| config.name = "hub".to_owned())?)
     }
 
@@ -245,27 +245,30 @@ impl Args {
             listen: listen.collect::<Result<_, _>>()?,
             name: self.name.clone().unwrap_or_default(),
             token: token.transpose()?,
-            tls: security.tls_cert.clone().zip(security.tls_key.clone()),
+            tls: security.cert_file.clone().zip(security.key_file.clone()),
             expose: security.expose,
             insecure: security.insecure,
             write_timeout: time("write-timeout", &resources.write_timeout)?,
-            spin_us: resources.spin_us.unwrap_or(defaults.spin_us),
+            spin_us: match &resources.spin {
+                Some(text) => quantity::spin_us(time("spin", text)?),
+                None => defaults.spin_us,
+            },
             frame_bytes_max: u32::try_from(frame_max).unwrap_or(u32::MAX),
             // Over the whole input, so that all hubs come to the same.
             spec: fit(&run.spec(), &run.data.train.0, &run.data.reading)?,
             inputs: run.data.train.0,
             reading: run.data.reading,
-            batch: self.batch.unwrap_or(run.train.batch),
+            batch: self.batch_size.unwrap_or(run.train.batch_size),
             passes: self.passes.unwrap_or(run.train.passes),
-            shuffle: self.shuffle.unwrap_or(run.train.shuffle),
+            shuffle: self.shuffle_rows.unwrap_or(run.train.shuffle_rows),
             seed: self.seed.unwrap_or(run.seed),
             threads: self.threads,
             share: share.ok_or_else(|| usage("share", format!("{:?} is not of the form 0/2", self.share)))?,
             position: self.position.clone(),
             save_every: time("save-every", &self.save_every)?,
             stride,
-            queue_batches: resources.queue,
-            queue_bytes: bytes("queue-bytes", &resources.queue_bytes)?,
+            queue_batches: resources.depth,
+            queue_bytes: bytes("depth-bytes", &resources.depth_bytes)?,
             unacknowledged_bytes: bytes("unacknowledged-bytes", &resources.unacknowledged_bytes)?,
             window: resources.window,
             trainer_timeout: time("trainer-timeout", &self.trainer_timeout)?,

@@ -16,18 +16,18 @@ pub(crate) struct FeedArgs {
     /// trainers get minibatches without them and ask the servers by the batch's number. No other feature may read the table
     #[arg(long, value_name = "FEATURE=TABLE[:POOLING]", value_delimiter = ',')]
     feed: Vec<String>,
-    /// The same by minibatch, only where it saves bytes on the way to the trainer
+    /// Feed keys like --feed, but only for minibatches where this saves bytes to the trainer
     #[arg(long, value_name = "FEATURE=TABLE[:POOLING]", value_delimiter = ',')]
     feed_auto: Vec<String>,
     /// How long servers and tables may be away, before the hub and its trainers fail
     #[arg(long, value_name = "TIME", default_value = "60s")]
-    feed_patience: String,
+    feed_timeout: String,
     #[command(flatten)]
     servers: ServerArgs,
 }
 
 impl FeedArgs {
-    /// What feeds, if something is to be fed, which the configuration then names.
+    /// The feeder of keys, if any; adds its features to the configuration.
     pub(crate) fn feeder(&self, config: &mut ServiceConfig) -> Result<Option<Box<dyn KeyFeeder>>, Failure> {
         let mut features = Vec::new();
         for (option, texts, where_it_saves) in
@@ -53,8 +53,8 @@ impl FeedArgs {
             };
         };
         let addresses = addresses(address).map_err(|error| Failure::Usage(format!("--ps: {error}")))?;
-        let patience = quantity::time(&self.feed_patience)
-            .map_err(|error| Failure::Usage(format!("--feed-patience: {error}")))?;
+        let patience = quantity::time(&self.feed_timeout)
+            .map_err(|error| Failure::Usage(format!("--feed-timeout: {error}")))?;
         let spec = config.spec.expand()?;
         let columns: Vec<String> = spec.feature.into_iter().map(|feature| feature.name).collect();
         config.feeds = features.iter().map(FeedTo::told).collect();

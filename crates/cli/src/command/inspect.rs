@@ -1,4 +1,4 @@
-//! `sanderling inspect`: what is in a model's directory, or in a data file.
+//! `sanderling inspect`: describe a model directory or a data file.
 
 use std::path::PathBuf;
 
@@ -8,31 +8,31 @@ use crate::reading::ReadArgs;
 mod data;
 mod model;
 
-/// Look into a model or a data file
+/// Describe a model or a data file, and suggest a configuration
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Example:
+Examples:
   # columns, values, positives
   sanderling inspect clicks.csv
-  # the first file of many
+  # first file of a pattern
   sanderling inspect 'clicks-*.csv'
-  # a first configuration
+  # propose a configuration
   sanderling inspect clicks.csv --suggest > clicks.toml
   # tables, rows, norms, frequent keys
   sanderling inspect runs/clicks/model")]
 pub(crate) struct Args {
-    /// Directory of a model, or a data file or its url, or - for standard input; of a folder or pattern, the first file
+    /// Model directory, data file or URL, - for standard input; of a folder or pattern, the first file
     path: PathBuf,
-    /// Print a configuration for `sanderling train` that fits the file
+    /// Print a configuration for sanderling train
     #[arg(long)]
     suggest: bool,
-    /// Look at the first rows of a data file only
+    /// Number of rows to read from the start of a data file [default: all]
     #[arg(long, value_name = "N")]
     rows: Option<u64>,
-    /// Frequent values or keys to show
+    /// Number of frequent values or keys to show
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     top: u64,
-    /// Print the result as one JSON object on the last line of standard output
+    /// Print the result as a JSON object on the last line of standard output
     #[arg(long, conflicts_with = "suggest")]
     json: bool,
     #[command(flatten)]

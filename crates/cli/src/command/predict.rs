@@ -1,4 +1,4 @@
-//! `sanderling predict`: a score per line of input.
+//! `sanderling predict`: a probability per row of input.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -14,35 +14,34 @@ use crate::reading::{ReadArgs, not_an_input, report_bad_rows};
 use crate::scores::ScoreWriter;
 use crate::servers::ServerArgs;
 
-/// Write a model's prediction for every row of the input
+/// Write a predicted probability for every input row
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Example:
+Examples:
   sanderling predict runs/adult_fm/model new.csv -o scores.csv
   zcat clicks.tsv.gz | sanderling predict runs/clicks/model - --format tsv \\
       > scores.csv
 
-One score (probability) per row of input, in its order; labels may be missing. A row that --on-bad-row skips gets an \
-empty score, so that lines still match.
+Writes one probability per input row, in input order; labels may be missing. A skipped row (--on-bad-row) gives an empty \
+line, so line numbers still match.
 
-With --ps the rows are those that the servers have at present, in the tables that train --ps made; of MODEL only the \
-configuration is used.")]
+With --ps, rows are read from the tables that train --ps made on the servers; MODEL supplies only the configuration.")]
 pub(crate) struct Args {
-    /// Directory of the model
+    /// Model directory
     model: PathBuf,
-    /// Files, patterns, urls (s3://, gs://, az://, http://, https://), or - for standard input
+    /// Input files, patterns or URLs (s3://, gs://, az://, https://); - for standard input
     #[arg(required = true)]
     files: Vec<String>,
-    /// Output: .parquet for Parquet, anything else CSV, - for standard output
+    /// Output file: Parquet if it ends in .parquet, otherwise CSV; - for standard output
     #[arg(long, short, default_value = "-", value_name = "FILE")]
     output: PathBuf,
-    /// Begin CSV output with a line that names the column
+    /// Write a header line in CSV output
     #[arg(long)]
     output_header: bool,
-    /// Print a summary as one JSON object on the last line of standard output (needs --output FILE)
+    /// Print a summary as a JSON object on the last line of standard output; needs --output FILE
     #[arg(long)]
     json: bool,
-    /// No progress
+    /// Suppress progress output
     #[arg(long, short)]
     quiet: bool,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `sanderling ps`: a parameter server, from its command line and file to its end by a signal.
+//! `sanderling ps`: run a parameter server until a signal ends it.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,131 +16,132 @@ use crate::command::quantity;
 use crate::failure::{Failure, INTERRUPTED};
 use crate::log;
 use crate::output;
+use crate::renamed;
 use crate::token::read_server_token;
 
-/// Where a server listens unless told otherwise.
+/// Default address.
 const LISTEN_DEFAULT: &str = "127.0.0.1:7000";
-/// How long the end waits for saves and restores that the operator asked for.
+/// Longest wait at the end for saves and restores of the operator.
 const CONTROL_FINISH_WITHIN: Duration = Duration::from_secs(10);
 
-/// Run a parameter server: tables that many trainers share
+/// Run a parameter server that many trainers share
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  # one server on this machine, nothing saved
+  # one server on this machine, without checkpoints
   sanderling ps
   sanderling ps --listen 127.0.0.1:7000 --shard 0/2 --data /var/lib/sanderling \\
       --save-every 10m
-  # the same options from a file
+  # options from a file
   sanderling ps --config ps.toml
   sanderling ps --listen 0.0.0.0:7000 --expose --token-file token \\
-      --tls-cert cert.pem --tls-key key.pem
+      --cert-file cert.pem --key-file key.pem
 
-A server of this host alone makes a token of its own at each start, in $XDG_RUNTIME_DIR/sanderling/HOST-PORT.token (or \
-/tmp/sanderling-UID), which only this user can read. Commands of this user find it; the data plane also admits this user's \
-processes on this host without it. --token-file names another, --no-token leaves it out.
+Auth: a server that only this host reaches creates a token at each start, in $XDG_RUNTIME_DIR/sanderling/HOST-PORT.token (or \
+/tmp/sanderling-UID), readable by this user only. Commands of this user find it; processes of this user on this host may also \
+connect without it. --token-file uses a token of yours; --no-token disables tokens.
 
-Addresses: host:port, tcp://host:port, unix:PATH, shm:NAME. A server with a TCP port is also found by clients of the \
-same host over shared memory and a unix socket, unless --no-local is given.
+Addresses: host:port, tcp://host:port, unix:PATH, shm:NAME. Clients of this host reach a TCP server over shared memory and a \
+unix socket as well, unless --no-local is given.
 
-The control plane (sanderling ctl, gRPC, Prometheus at /metrics) is at the host of the first TCP address, at its port plus \
-100: 127.0.0.1:7100 by default. --control puts it elsewhere; then it must be free, or the server does not start.
+Control plane (sanderling ctl, gRPC, Prometheus at /metrics): at the host of the first TCP address, port + 100, so \
+127.0.0.1:7100 by default. With --control the address must be free, or the server does not start.
 
-In the file, options have the same names with _ for -, such as save_every = \"10m\"; the command line wins.
+The file of --config has the same options with _ instead of -, such as save_every = \"10m\"; the command line overrides it.
 
-Prints one line per address when ready, and tells systemd. SIGTERM or Ctrl-C: clients are told to go, what is under way \
-is answered, tables are saved, exit code 0. A second signal ends at once.")]
+Prints a line per address when ready, and notifies systemd. SIGTERM or Ctrl-C drains the server: pending requests are answered, \
+tables are saved, exit code 0. A second signal ends the process at once.")]
 pub(crate) struct Args {
-    /// Options from a TOML file
+    /// File with options (TOML)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
     options: Options,
 }
 
-/// What the command line and the file have in common.
+/// Options of the command line and the file.
 #[derive(Debug, Default, clap::Args, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Options {
-    /// Addresses to listen at [default: 127.0.0.1:7000]
+    /// Addresses to listen on, separated by commas [default: 127.0.0.1:7000]
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     listen: Vec<String>,
-    /// Where the control plane listens, host:port [default: that of the first TCP address, port + 100]
+    /// Address of the control plane, host:port [default: first TCP address, port + 100]
     #[arg(long, value_name = "ADDR", conflicts_with = "no_control")]
     control: Option<String>,
     /// Run without a control plane
     #[arg(long)]
     no_control: bool,
-    /// Which shard this is, and of how many [default: 0/1]
+    /// Shard index and number of shards [default: 0/1]
     #[arg(long, value_name = "I/N")]
     shard: Option<String>,
-    /// Addresses of all shards, in their order, for clients that know only one
+    /// Addresses of all shards in order, for clients that know only one of them
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     peers: Vec<String>,
-    /// Name in lists and logs
+    /// Server name in lists and logs [default: the shard, such as 0/1]
     #[arg(long)]
     name: Option<String>,
-    /// Folder for checkpoints; the latest is restored at the start and saved at the end
+    /// Checkpoint directory; the latest checkpoint is restored at start and saved at exit [default: no checkpoints]
     #[arg(long, value_name = "DIR", help_heading = "Checkpoints")]
     data: Option<PathBuf>,
-    /// Start from the checkpoint of this name instead of the latest
+    /// Name of the checkpoint to restore at start [default: latest]
     #[arg(long, value_name = "NAME", help_heading = "Checkpoints")]
     restore: Option<String>,
-    /// Most checkpoints of other names than latest; a save of one more is refused [default: 64]
+    /// Maximum number of named checkpoints; further saves are refused [default: 64]
     #[arg(long, value_name = "N", help_heading = "Checkpoints")]
     checkpoints_max: Option<usize>,
-    /// Checkpoint interval, such as 10m
+    /// Checkpoint interval, such as 10m [default: at exit only]
     #[arg(long, value_name = "TIME", help_heading = "Checkpoints")]
     save_every: Option<String>,
-    /// Most memory of any table, such as 4GiB
+    /// Memory limit per table, such as 4GiB [default: none]
     #[arg(long, value_name = "BYTES", help_heading = "Resources")]
     table_budget: Option<String>,
-    /// Threads that serve [default: one per processor]
+    /// Number of server threads [default: one per processor]
     #[arg(long, value_name = "N", help_heading = "Resources")]
-    workers: Option<usize>,
-    /// Bind each of them to a processor
+    threads: Option<usize>,
+    /// Pin each server thread to a processor
     #[arg(long, help_heading = "Resources")]
     pin: bool,
-    /// How long they wait awake before they sleep, in microseconds
-    #[arg(long, value_name = "N", help_heading = "Resources")]
-    spin_us: Option<u32>,
-    /// Longest frame; the buffers of a connection grow up to it [default: 16MiB]
+    /// Busy-poll time before a thread blocks, such as 50us [default: by the number of processors]
+    #[arg(long, value_name = "TIME", help_heading = "Resources")]
+    spin: Option<String>,
+    /// Maximum frame size, and maximum buffer size per connection [default: 16MiB]
     #[arg(long, value_name = "BYTES", help_heading = "Resources")]
     frame_max: Option<String>,
-    /// A client that takes nothing for so long is closed [default: 10s]
+    /// Time after which a client whose send buffer stays full is closed [default: 10s]
     #[arg(long, value_name = "TIME", help_heading = "Resources")]
     write_timeout: Option<String>,
-    /// How long requests are still answered after SIGTERM [default: 10s]
+    /// Time limit for pending requests after SIGTERM [default: 10s]
     #[arg(long, value_name = "TIME", help_heading = "Resources")]
-    drain_within: Option<String>,
-    /// File with the shared auth token [default: a token of its own, found by clients of this user on this host]
+    drain_timeout: Option<String>,
+    /// File with the shared auth token [default: generated, found by clients of this user on this host]
     #[arg(long, value_name = "FILE", conflicts_with = "no_token", help_heading = "Security")]
     token_file: Option<PathBuf>,
     /// Accept a token file that other users can read, such as a mounted secret
     #[arg(long, help_heading = "Security")]
     open_token_file: bool,
-    /// Run without a token: every user of this host can read, change and drop all tables
+    /// Disable the auth token: every user of this host can read, change and drop all tables
     #[arg(long, help_heading = "Security")]
     no_token: bool,
-    /// Further names by which clients reach the control plane of a server without a token
+    /// Additional host names of the control plane of a server without a token
     #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Security")]
     allow_host: Vec<String>,
-    /// Certificate chain, PEM; TCP is then TLS
-    #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "Security")]
-    tls_cert: Option<PathBuf>,
-    /// Its private key, PEM
-    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "Security")]
-    tls_key: Option<PathBuf>,
-    /// Let other machines connect; needs TLS and a token
+    /// Certificate chain (PEM); enables TLS on TCP
+    #[arg(long, value_name = "FILE", requires = "key_file", help_heading = "Security")]
+    cert_file: Option<PathBuf>,
+    /// Private key of the certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "cert_file", help_heading = "Security")]
+    key_file: Option<PathBuf>,
+    /// Accept connections from other machines; needs TLS and a token
     #[arg(long, help_heading = "Security")]
     expose: bool,
-    /// Let them connect without TLS and token: whoever reaches the port can read and change all tables
+    /// Allow --expose without TLS and token: every machine that reaches the port can read and change all tables
     #[arg(long, help_heading = "Security")]
     insecure: bool,
-    /// Listen at the given addresses only
+    /// Disable the extra shared-memory and unix addresses for clients of this host
     #[arg(long, help_heading = "Security")]
     no_local: bool,
-    /// Folder of the unix socket for clients of this host
+    /// Directory of the unix socket for clients of this host [default: by user]
     #[arg(long, value_name = "DIR", help_heading = "Security")]
     runtime_dir: Option<PathBuf>,
 }
@@ -149,15 +150,16 @@ impl Options {
     fn read(path: &Path) -> Result<Options, Failure> {
         let failed = |what: &dyn std::fmt::Display| Failure::Usage(format!("{}: {what}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
+        renamed::refuse_in_server_file(&text).map_err(|error| failed(&error))?;
         toml::from_str(&text).map_err(|error| failed(&error))
     }
 
-    /// These where they are given, else those.
+    /// These options, and `other` where they are not given.
     fn or(self, other: Options) -> Options {
         let list = |one: Vec<String>, other| if one.is_empty() { other } else { one };
         Options {
             listen: list(self.listen, other.listen),
-            // One of them says something of both.
+            // --control and --no-control exclude each other.
             no_control: self.no_control || self.control.is_none() && other.no_control,
             control: if self.no_control { None } else { self.control.or(other.control) },
             shard: self.shard.or(other.shard),
@@ -168,19 +170,19 @@ impl Options {
             checkpoints_max: self.checkpoints_max.or(other.checkpoints_max),
             save_every: self.save_every.or(other.save_every),
             table_budget: self.table_budget.or(other.table_budget),
-            workers: self.workers.or(other.workers),
+            threads: self.threads.or(other.threads),
             pin: self.pin || other.pin,
-            spin_us: self.spin_us.or(other.spin_us),
+            spin: self.spin.or(other.spin),
             frame_max: self.frame_max.or(other.frame_max),
             write_timeout: self.write_timeout.or(other.write_timeout),
-            drain_within: self.drain_within.or(other.drain_within),
-            // One of them says something of both.
+            drain_timeout: self.drain_timeout.or(other.drain_timeout),
+            // --control and --no-control exclude each other.
             no_token: self.no_token || self.token_file.is_none() && other.no_token,
             token_file: if self.no_token { None } else { self.token_file.or(other.token_file) },
             open_token_file: self.open_token_file || other.open_token_file,
             allow_host: list(self.allow_host, other.allow_host),
-            tls_cert: self.tls_cert.or(other.tls_cert),
-            tls_key: self.tls_key.or(other.tls_key),
+            cert_file: self.cert_file.or(other.cert_file),
+            key_file: self.key_file.or(other.key_file),
             expose: self.expose || other.expose,
             insecure: self.insecure || other.insecure,
             no_local: self.no_local || other.no_local,
@@ -188,7 +190,7 @@ impl Options {
         }
     }
 
-    /// Where the control plane is wanted; known before the rest is taken apart.
+    /// Address of the control plane.
     fn control(&self) -> Result<Wanted, Failure> {
         let address = match (&self.control, self.no_control) {
             (Some(_), true) => {
@@ -203,7 +205,7 @@ impl Options {
 
     fn config(self) -> Result<Config, Failure> {
         let mut config = Config::default();
-        // The same names in the file, with _ for -.
+        // Entries of the file have _ instead of -.
         let usage =
             |what: &str, error: String| Failure::Usage(format!("--{}: {error}", what.replace('_', "-")));
         let listen = if self.listen.is_empty() { vec![LISTEN_DEFAULT.to_owned()] } else { self.listen };
@@ -238,10 +240,10 @@ impl Options {
         config.checkpoints_max = self.checkpoints_max.unwrap_or(config.checkpoints_max);
         config.save_every = time("save_every", &self.save_every)?;
         config.write_timeout = time("write_timeout", &self.write_timeout)?.unwrap_or(config.write_timeout);
-        config.drain_within = time("drain_within", &self.drain_within)?.unwrap_or(config.drain_within);
+        config.drain_within = time("drain_timeout", &self.drain_timeout)?.unwrap_or(config.drain_within);
         config.table_budget_bytes = bytes("table_budget", &self.table_budget)?;
         if config.table_budget_bytes == Some(0) {
-            let reason = "no table fits in 0 bytes; leave it out where tables are to have what they ask for";
+            let reason = "no table fits in 0 bytes; leave it out for no limit";
             return Err(usage("table_budget", reason.to_owned()));
         }
         let (budget, most) = (config.table_budget_bytes.unwrap_or(0), sanderling_store::budget_bytes_max());
@@ -253,31 +255,31 @@ impl Options {
         if let Some(frame_bytes_max) = bytes("frame_max", &self.frame_max)? {
             config.frame_bytes_max = u32::try_from(frame_bytes_max).unwrap_or(u32::MAX);
         }
-        config.tls = match (self.tls_cert, self.tls_key) {
+        config.tls = match (self.cert_file, self.key_file) {
             (Some(certificate), Some(key)) => Some((certificate, key)),
             (None, None) => None,
-            _ => return Err(usage("tls_cert", "goes with --tls-key: one needs the other".to_owned())),
+            _ => return Err(usage("cert_file", "goes with --key-file: one needs the other".to_owned())),
         };
         (config.local, config.expose, config.insecure) = (!self.no_local, self.expose, self.insecure);
         (config.peers, config.data, config.restore) = (self.peers, self.data, self.restore);
-        (config.pin, config.workers) = (self.pin, self.workers.unwrap_or(config.workers));
-        config.spin_us = self.spin_us.unwrap_or(config.spin_us);
+        (config.pin, config.workers) = (self.pin, self.threads.unwrap_or(config.workers));
+        config.spin_us = time("spin", &self.spin)?.map_or(config.spin_us, quantity::spin_us);
         config.runtime_dir = self.runtime_dir.unwrap_or(config.runtime_dir);
         config.name = self.name.unwrap_or_else(|| format!("{}/{}", config.shard, config.shards));
         Ok(config)
     }
 }
 
-/// Whether there is to be a control plane, and where.
+/// Requested address of the control plane.
 #[derive(Debug, PartialEq, Eq)]
 enum Wanted {
     No,
-    /// Beside the first TCP address, if that port is free.
+    /// Next to the first TCP address, if that port is free.
     IfPossible,
     At(Address),
 }
 
-/// Listens for the control plane, or says why there is none. Only one that was asked for must be there.
+/// Listens for the control plane, or returns why there is none. An explicit address must be free.
 fn listen_as_wanted(config: &Config, wanted: &Wanted) -> Result<Result<PortListener, String>, Failure> {
     config.check().map_err(ServerError::Config)?;
     Ok(match wanted {
@@ -297,7 +299,7 @@ pub(crate) fn run(args: Args) -> Result<u8, Failure> {
     let options = args.options.or(file);
     let wanted = options.control()?;
     options.data.as_ref().map_or(Ok(()), |folder| output::not_a_url("--data", folder))?;
-    // Other machines' clients have no file of this one.
+    // Clients on other machines cannot read a token file of this one.
     let makes_token = options.token_file.is_none() && !options.no_token && !options.expose;
     let mut config = options.config()?;
     let mut own = makes_token.then(|| Own::give(&mut config)).transpose()?;
@@ -318,9 +320,9 @@ pub(crate) fn run(args: Args) -> Result<u8, Failure> {
     };
     let lines = server.addresses().iter().map(|address| format!("listening at {address}"));
     let lines = lines.chain(plane.iter().map(|plane| format!("control at {}", plane.url())));
-    // What was noted before comes before that it is ready.
+    // Earlier notes appear before the ready lines.
     log::finish();
-    // At once: whoever waits for some of them may not read the others.
+    // In one write: a reader may stop after the first line.
     output::text(&lines.collect::<Vec<_>>().join("\n"))?;
     tell_manager("READY=1");
     server.wait();
@@ -336,13 +338,13 @@ pub(crate) fn run(args: Args) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// The token that a server makes for itself.
+/// Generated token of a server.
 struct Own(OwnToken);
 
 impl Own {
     fn give(config: &mut Config) -> Result<Own, Failure> {
         let own = OwnToken::new(user_dir()).map_err(|error| {
-            Failure::Run(format!("a token cannot be made: {error}; name one by --token-file"))
+            Failure::Run(format!("a token cannot be created: {error}; pass one with --token-file"))
         })?;
         config.token = Some(own.token().to_owned());
         config.admit_this_user = true;
@@ -381,7 +383,7 @@ fn on_signal(control: Control) {
         }
         control.drain();
     });
-    // Inside another program, such as Python, somebody else may own the signals: then they end the process.
+    // Another program, such as Python, may own the signals: then they end the process.
     drop(installed);
 }
 
@@ -398,10 +400,10 @@ mod tests {
     #[test]
     fn the_command_line_wins_over_the_file() {
         let file: Options = toml::from_str(
-            "listen = ['10.0.0.1:1']\nshard = '1/4'\nworkers = 3\npin = true\nsave_every = '10m'\ndata = '/d'\ntable_budget = '4GiB'",
+            "listen = ['10.0.0.1:1']\nshard = '1/4'\nthreads = 3\npin = true\nsave_every = '10m'\ndata = '/d'\ntable_budget = '4GiB'",
         )
         .expect("it is a file");
-        let line = Options { listen: vec!["127.0.0.1:2".into()], workers: Some(1), ..Options::default() };
+        let line = Options { listen: vec!["127.0.0.1:2".into()], threads: Some(1), ..Options::default() };
         let config = line.or(file).config().expect("it is a configuration");
         assert_eq!(config.listen[0].to_string(), "tcp://127.0.0.1:2");
         assert_eq!((config.shard, config.shards, config.workers, config.pin), (1, 4, 1, true));
@@ -436,7 +438,7 @@ mod tests {
             ("save_every = '5 lightyears'", "--save-every: "),
             ("table_budget = '0'", "--table-budget: no table fits in 0 bytes"),
             ("table_budget = '1024TiB'", "--table-budget: 1125899906842624 bytes are more than the "),
-            ("tls_cert = 'c'", "one needs the other"),
+            ("cert_file = 'c'", "one needs the other"),
             ("token_file = '/nowhere'", "--token-file: /nowhere"),
         ] {
             let error = toml::from_str::<Options>(text).expect(text).config().expect_err(text).to_string();

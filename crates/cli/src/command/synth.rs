@@ -1,4 +1,4 @@
-//! `sanderling synth`: Criteo-like data whose best possible AUC is known.
+//! `sanderling synth`: synthetic Criteo-like data with a known best AUC.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -11,53 +11,53 @@ use sanderling_sample::synth::{SynthConfig, SynthFormat, generate};
 use crate::failure::{Failure, INTERRUPTED};
 use crate::output;
 
-/// Generate Criteo-like data: 13 counts, 26 zipf-distributed ids, labels drawn from a hidden factorization machine
+/// Generate Criteo-like data: 13 counts, 26 Zipf-distributed ids, labels from a hidden factorization machine
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Example:
+Examples:
   sanderling synth train.libsvm --rows 1000000
   # more of the same stream
   sanderling synth valid.libsvm --rows 100000 --first-row 1000000
   sanderling synth clicks.parquet --multi-valued 3
 
-The same seed gives the same bytes on any number of threads. The file has its name when it is whole.")]
+A seed gives equal bytes on any number of threads. The file is renamed into place when it is complete.")]
 pub(crate) struct Args {
-    /// Output: .libsvm, .tsv (Criteo's layout), .csv or .parquet, text also with .gz or .zst; - for standard output
+    /// Output file: .libsvm, .tsv (Criteo layout), .csv or .parquet, text also .gz or .zst; - for standard output
     output: PathBuf,
-    /// Rows to write
+    /// Number of rows
     #[arg(long, default_value_t = SynthConfig::default().rows)]
     rows: u64,
-    /// Number of the first row: a held-out file goes on where the training file ended
+    /// Number of the first row, to continue the stream of an earlier file
     #[arg(long, default_value_t = 0)]
     first_row: u64,
-    /// Seed of everything
+    /// Random seed
     #[arg(long, default_value_t = SynthConfig::default().seed)]
     seed: u64,
-    /// libsvm, tsv, csv or parquet [default: by the extension]
+    /// Output format: libsvm, tsv, csv or parquet [default: by file extension]
     #[arg(long)]
     format: Option<String>,
-    /// Distinct ids over all categorical features
+    /// Number of distinct ids over all categorical features
     #[arg(long, default_value_t = SynthConfig::default().vocabulary)]
     vocabulary: u32,
-    /// Exponent of the ids' zipf distribution
+    /// Zipf exponent of the ids
     #[arg(long, default_value_t = SynthConfig::default().zipf_exponent)]
     zipf_exponent: f64,
-    /// How many of the 26 categorical features hold several values
+    /// Number of categorical features with several values, 0 to 26
     #[arg(long, default_value_t = 0)]
     multi_valued: usize,
-    /// Most values of such a feature
+    /// Maximum values per multi-valued feature
     #[arg(long, default_value_t = SynthConfig::default().values_max)]
     values_max: u32,
-    /// Share of positives
+    /// Share of positive labels, 0 to 1
     #[arg(long, default_value_t = SynthConfig::default().positive_rate)]
     positive_rate: f64,
-    /// Threads; 0: all
+    /// Number of threads; 0: one per processor
     #[arg(long, default_value_t = 0)]
     threads: usize,
-    /// Print the result as one JSON object on the last line of standard output
+    /// Print the result as a JSON object on the last line of standard output
     #[arg(long)]
     json: bool,
-    /// No progress
+    /// Suppress progress output
     #[arg(long, short)]
     quiet: bool,
 }

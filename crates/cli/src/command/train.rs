@@ -1,4 +1,4 @@
-//! `sanderling train`: a configuration becomes a run.
+//! `sanderling train`: run a configuration.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ use crate::width;
 mod workers;
 use workers::WorkerArgs;
 
-/// What `model.type` says of models that are trained in PyTorch, by the command of the Python package.
+/// Values of `model.type` for deep models, which the Python package trains in PyTorch.
 pub const DEEP_MODELS: [&str; 7] = ["dnn", "wide_deep", "deepfm", "dcn", "dcnv2", "dlrm", "din"];
 
-/// Train a model as a configuration file says
+/// Train a model from a configuration file
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Example:
+Examples:
   sanderling train examples/adult_fm.toml
   sanderling train clicks.toml --ps 127.0.0.1:7000,127.0.0.1:7001
   sanderling train examples/adult_ftrl_sync.toml --algorithm ftrl-sync \\
@@ -39,67 +39,64 @@ Example:
   sanderling train clicks.toml --algorithm ftrl-sync --ps s1:7000 \\
       --hosts a:7300,b:7300 --rank 1 ...
   sanderling train clicks.toml --threads 2 --passes 3 --json | tail -1 | jq .auc
-  # and a flame graph of it
+  # write a CPU flame graph
   sanderling train clicks.toml --profile
 
-It ends with a table of where the time went, which sanderling compare puts beside that of another run.
+Output: runs/<name> with model/ (for eval, predict, inspect), report.html, metrics.jsonl and summary.json, and a table of \
+stage times on standard error (sanderling compare shows two runs side by side). Ctrl-C saves and stops the run; --resume \
+continues it.
 
-The run's files go to runs/<name>: model/ (for eval, predict, inspect), report.html, metrics.jsonl, summary.json. \
-Ctrl-C saves and stops; --resume goes on from there.
+With --ps, rows and optimizer state are on parameter servers (sanderling ps), in tables named RUN/TABLE; tables of an earlier \
+run of this name are replaced. The trained model is downloaded to runs/<name>. --resume uploads the rows of the last local \
+checkpoint first, so the servers may have been restarted, replaced, or left out.
 
-With --ps the rows and their optimizer state are on parameter servers (sanderling ps), in tables named RUN/TABLE that \
-replace those of an earlier run of this name. The model is fetched and saved here as one that was trained in this process. \
---resume goes on from what was saved here: its rows replace those on the servers, whatever these still have, so that they \
-may have been started anew, be others or more of them, or not be used any more.
-
-With --algorithm several workers train together: train.shuffle does not apply, and train.batch is the minibatch of each \
-worker, or in step (-sync) the rows of all workers together. A job is saved after every pass, and --resume goes on from \
-there, by any number of workers. With --hosts each worker is a command of its own, with its --rank: see docs/distributed.md.")]
+With --algorithm, several workers train together: train.shuffle_rows does not apply, and train.batch_size counts rows per \
+worker, or rows of all workers with -sync. A job is saved after every pass; --resume continues it with any number of workers. \
+With --hosts, each worker is a command of its own with its own --rank: see docs/distributed.md.")]
 pub(crate) struct Args {
-    /// Configuration, TOML
+    /// Run configuration (TOML)
     config: PathBuf,
-    /// Go on from the run's last checkpoint; without it the run begins anew
+    /// Continue from the last checkpoint of the run; without it the run starts over
     #[arg(long)]
     resume: bool,
-    /// Parent of the run's directory
+    /// Parent directory of runs
     #[arg(long, default_value = "runs", value_name = "DIR")]
     runs_dir: PathBuf,
-    /// Print the result as one JSON object on the last line of standard output
+    /// Print the result as a JSON object on the last line of standard output
     #[arg(long)]
     json: bool,
-    /// No progress and no lines of metrics
+    /// Suppress progress and metric lines
     #[arg(long, short)]
     quiet: bool,
-    /// Write a CPU profile of the run to its directory: profile.svg, a flame graph, and profile.txt, the functions that
-    /// cost most
+    /// Write a CPU profile to the run directory: profile.svg (flame graph) and profile.txt (functions)
     #[arg(long)]
     profile: bool,
-    /// Name of the run, whose earlier run is replaced; without it a run of another configuration is kept, and this one is
-    /// numbered (clicks-2)
+    /// Run name; replaces an earlier run of this name. Without it, an earlier run with another configuration is kept and this
+    /// one is numbered (clicks-2)
     #[arg(long, help_heading = "Overrides", value_parser = NonEmptyStringValueParser::new())]
     name: Option<String>,
-    /// Training input: files, patterns, - for standard input
+    /// Training files or patterns; - for standard input [default: data.train]
     #[arg(long, num_args = 1.., value_name = "FILE", help_heading = "Overrides")]
     train: Vec<String>,
-    /// Validation input
+    /// Validation files or patterns [default: data.valid]
     #[arg(long, num_args = 1.., value_name = "FILE", help_heading = "Overrides")]
     valid: Vec<String>,
-    /// Worker threads; one is reproducible
+    /// Number of training threads; 1 is reproducible [default: train.threads, 1]
     #[arg(long, help_heading = "Overrides")]
     threads: Option<usize>,
-    /// Passes over the training input
+    /// Number of passes over the training input [default: train.passes, 1]
     #[arg(long, help_heading = "Overrides")]
     passes: Option<u64>,
-    /// Rows per minibatch
+    /// Rows per minibatch [default: train.batch_size, 256]
     #[arg(long, help_heading = "Overrides")]
-    batch: Option<usize>,
-    /// Seed of initial values and shuffles
+    batch_size: Option<usize>,
+    /// Random seed of initial weights and shuffles [default: seed, 42]
     #[arg(long, help_heading = "Overrides")]
     seed: Option<u64>,
-    /// Stop after so many steps, as if interrupted
+    /// Number of steps after which the run stops and can be resumed; 0: no limit [default: train.max_steps, 0]
     #[arg(long, help_heading = "Overrides")]
     max_steps: Option<u64>,
-    /// Of the Python package's command, which comes here only without it
+    /// Option of the Python package; hidden here.
     #[arg(long, hide = true)]
     model: Option<String>,
     #[command(flatten)]
@@ -113,7 +110,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Says who trains deep models.
+    /// Refuses deep models, which the Python package trains.
     fn refuse_deep(&self) -> Result<(), Failure> {
         self.refuse_data()?;
         let text = std::fs::read_to_string(&self.config).unwrap_or_default();
@@ -135,7 +132,7 @@ impl Args {
         }
     }
 
-    /// Says what to do with data in the place of a configuration.
+    /// Refuses a data file in place of a configuration.
     fn refuse_data(&self) -> Result<(), Failure> {
         let name = self.config.display();
         let Some(format) = Format::of_path(&self.config) else { return Ok(()) };
@@ -147,7 +144,7 @@ impl Args {
         )))
     }
 
-    /// The configuration with the overrides laid over it.
+    /// The configuration with the overrides of the command line.
     fn config(&self) -> Result<Config, Failure> {
         let config = Config::read(&self.config, |config| {
             if let Some(name) = &self.name {
@@ -163,7 +160,7 @@ impl Args {
             let train = &mut config.train;
             train.threads = self.threads.unwrap_or(train.threads);
             train.passes = self.passes.unwrap_or(train.passes);
-            train.batch = self.batch.unwrap_or(train.batch);
+            train.batch_size = self.batch_size.unwrap_or(train.batch_size);
             train.max_steps = self.max_steps.unwrap_or(train.max_steps);
             config.seed = self.seed.unwrap_or(config.seed);
             self.reading.apply(&mut config.data.reading);
@@ -174,15 +171,16 @@ impl Args {
         Ok(config)
     }
 
-    /// The job, if there is one, and where its workers are.
+    /// Options of the job and its workers; `None` without --algorithm.
     fn job(&self, config: &Config) -> Result<Option<JobOptions>, Failure> {
         let mut job = self.job.options(config)?;
         if self.workers.rank().is_some() {
             let Some(job) = &mut job else {
-                return Err(Failure::Usage("--hosts: say what the workers do, with --algorithm".to_owned()));
+                return Err(Failure::Usage("--hosts needs --algorithm, such as ftrl-sync".to_owned()));
             };
             if self.servers.address()?.is_none() {
-                let reason = "--hosts: the tables must be where all workers reach them: name parameter servers with --ps";
+                let reason =
+                    "--hosts needs --ps: the tables must be on parameter servers that all workers reach";
                 return Err(Failure::Usage(reason.to_owned()));
             }
             let words = format!("{} {:?} {}", job.algorithm, job.staleness, self.resume);
@@ -198,7 +196,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let config = args.config()?;
     let bar = Bar::new(args.quiet);
     let mut job = args.job(&config)?;
-    let servers = args.servers.connect_within(config.train.ps_timeout())?;
+    let servers = args.servers.connect_within(config.train.ps_timeout)?;
     let stop = crate::stop::flag();
     if let Some(job) = &mut job {
         job.job.stop = Arc::clone(&stop);
@@ -234,7 +232,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     Ok(if summary.stopped && stop.load(std::sync::atomic::Ordering::Relaxed) { INTERRUPTED } else { 0 })
 }
 
-/// What is most likely wrong if the labels are all alike; told even to the quiet.
+/// Warning for labels that are all alike; shown with --quiet, too.
 fn one_class(summary: &Summary) -> Option<String> {
     let class = match summary.real_mean {
         Some(0.0) => "negative",
@@ -247,7 +245,7 @@ fn one_class(summary: &Summary) -> Option<String> {
     ))
 }
 
-/// Neither progress nor metrics, and nothing else says it.
+/// Whether an event is shown with --quiet.
 fn is_for_the_quiet(event: &Event<'_>) -> bool {
     matches!(
         event,
@@ -259,7 +257,7 @@ fn is_for_the_quiet(event: &Event<'_>) -> bool {
     )
 }
 
-/// An event in words; bad rows are told even to the quiet, by the summary.
+/// Lines of text for an event.
 fn describe(event: &Event<'_>) -> Vec<String> {
     let metrics = |m: &Metrics| {
         format!(
@@ -291,11 +289,11 @@ fn describe(event: &Event<'_>) -> Vec<String> {
             if line.best { ", best so far" } else { "" }
         )],
         Event::BadRows { count, messages } => {
-            let head = format!("{} bad rows were left out; the first of them:", output::count(*count));
+            let head = format!("{} bad rows were skipped; the first:", output::count(*count));
             std::iter::once(head).chain(messages.iter().map(|message| format!("  {message}"))).collect()
         }
         Event::RepeatedHeaders { count } => {
-            vec![format!("{} lines repeat the header and were passed over", output::count(*count))]
+            vec![format!("{} repeated header lines were skipped", output::count(*count))]
         }
         Event::InputChanged { before, now } => vec![format!(
             "warning: the files of data.train had {} bytes when the run began and have {} now: its passes are not over the same rows, \

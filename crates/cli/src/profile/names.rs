@@ -45,7 +45,7 @@ impl Names {
         Ok(names)
     }
 
-    /// Those of a program that lies at this address in memory.
+    /// Names of a program loaded at this address.
     fn of(path: &Path, start: Option<u64>) -> Result<Names, String> {
         let file = File::open(path).map_err(|error| unread(path, &error))?;
         let cache = ReadCache::new(file);

@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) name: &'static str,
-    /// What belongs to it.
+    /// Prefixes of its functions.
     pub(super) about: &'static str,
 }
 
@@ -41,7 +41,7 @@ const CLIENT_OF_SERVERS: [&str; 13] = [
     "statistics",
     "stop",
 ];
-/// Libraries that nobody but messages to servers use here.
+/// Libraries that only messages to servers use here.
 const RPC_LIBRARIES: [&str; 11] = [
     "tonic",
     "h2",

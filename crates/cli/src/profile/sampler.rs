@@ -55,7 +55,7 @@ mod here {
                     String::from_utf8_lossy(&seen.thread_name[..seen.thread_name_length]).into_owned();
                 Stack { thread, functions, samples: u64::try_from(samples).unwrap_or(0) }
             });
-            // That of the first signal is none of the run's.
+            // The first signal comes from the setup, not from the run.
             let first = |stack: &Stack| stack.functions.iter().any(|function| function.contains(OWN));
             let mut stacks: Vec<Stack> =
                 stacks.filter(|stack| !stack.functions.is_empty() && !first(stack)).collect();

@@ -101,7 +101,7 @@ pub(super) fn text(stacks: &[Stack], run: &str, samples_per_s: u32, functions_ma
     text
 }
 
-/// What messages to servers cost, in words.
+/// Cost of messages to servers as text.
 pub(super) fn rpc(stacks: &[Stack]) -> String {
     let (all, shares) = (samples(stacks), of_parts(stacks)[parts::RPC]);
     let count = output::count(all);

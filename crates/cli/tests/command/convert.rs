@@ -54,7 +54,7 @@ fn a_batch_file_trains_the_same_model() {
     // Without shuffling, minibatches are used where they lie; online learning takes what is at hand, and notes in a row the
     // piece in which it was used last: its tables differ in that, and its predictions do not.
     for batch in [50, 1] {
-        let train = format!("train = {{ batch = {batch}, shuffle = 0 }}");
+        let train = format!("train = {{ batch_size = {batch}, shuffle_rows = 0 }}");
         place.write("e.toml", &format!("data = {{ train = \"train.svm\" }}\n{train}\n"));
         ok(place.run(&format!("train e.toml --name source{batch} -q")));
         ok(place.run("convert e.toml a.batch --force -q"));
@@ -65,7 +65,7 @@ fn a_batch_file_trains_the_same_model() {
         assert!(predict(&batch_run) == predict(&source), "{train}");
     }
     // A configuration without features has those of the file; so has what looks into it.
-    place.write("f.toml", "data = { train = \"a.batch\" }\ntrain = { batch = 1, shuffle = 0 }\n");
+    place.write("f.toml", "data = { train = \"a.batch\" }\ntrain = { batch_size = 1, shuffle_rows = 0 }\n");
     ok(place.run("train f.toml --name plain -q"));
     assert!(model(&place, "plain") == model(&place, "batch1"));
     let shown = ok(place.run("inspect a.batch")).out;
@@ -102,7 +102,7 @@ fn what_cannot_be_converted_or_read() {
             2,
             "OUT.batch a.batch: it is one of the input files",
         ),
-        ("convert c.toml b.batch --header true", 2, "--header: only CSV and TSV have a use for it"),
+        ("convert c.toml b.batch --header true", 2, "--header: only for CSV and TSV"),
         ("convert c.toml b.batch --input empty.svm", 3, "empty.svm: no rows to work on"),
         (
             "convert c.toml b.batch --input worse.svm --on-bad-row skip",

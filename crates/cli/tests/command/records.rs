@@ -26,7 +26,7 @@ fn every_command_takes_a_record_for_a_row() {
     let trained = place.run("train c.toml --json");
     let json = trained.json();
     assert_eq!((&json["examples"], &json["bad_rows"]), (&200.into(), &0.into()), "{json}");
-    assert!(trained.err.contains("2 lines repeat the header and were passed over"), "{}", trained.err);
+    assert!(trained.err.contains("2 repeated header lines were skipped"), "{}", trained.err);
     let evaluated = place.run("eval runs/c/model clicks --json").json();
     assert_eq!(evaluated["examples"], 200, "{evaluated}");
     let predicted = place.run("predict runs/c/model clicks/*");

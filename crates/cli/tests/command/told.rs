@@ -57,10 +57,10 @@ fn an_earlier_run_is_kept_or_its_end_is_told() {
     assert_eq!(named("train c.toml --json").0, "c");
     let (name, told) = named("train c.toml --json");
     assert!(name == "c" && told.contains("this run replaces the earlier one in runs/c"), "{told}");
-    let (name, told) = named("train c.toml --json --batch 7");
+    let (name, told) = named("train c.toml --json --batch-size 7");
     assert!(name == "c-2" && told.contains("a run of another configuration is in c and is kept"), "{told}");
-    assert_eq!(named("train c.toml --json --batch 7 --passes 2 --resume").0, "c-2");
-    assert_eq!(named("train c.toml --json --batch 7 --name c").0, "c");
+    assert_eq!(named("train c.toml --json --batch-size 7 --passes 2 --resume").0, "c-2");
+    assert_eq!(named("train c.toml --json --batch-size 7 --name c").0, "c");
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn predictions_that_are_far_off_are_told_even_by_a_quiet_run() {
     place.write("a.csv", &rows);
     place.write(
         "c.toml",
-        "data = { train = \"a.csv\" }\nlabel = { column = \"click\" }\ntrain = { batch = 16 }\n[[feature]]\nname = \"ts\"\n\
+        "data = { train = \"a.csv\" }\nlabel = { column = \"click\" }\ntrain = { batch_size = 16 }\n[[feature]]\nname = \"ts\"\n\
          type = \"numeric\"\n[[feature]]\nname = \"u\"\n",
     );
     let done = place.run("train c.toml --quiet --json");

@@ -30,7 +30,7 @@ pub(crate) fn sanderling(folder: &Path, words: &str) -> Command {
 impl Server {
     /// Starts it below a folder and waits until it listens.
     pub(crate) fn start(folder: &Path, options: &str) -> Server {
-        let words = format!("ps --listen 127.0.0.1:0 --runtime-dir run --workers 1 {options}");
+        let words = format!("ps --listen 127.0.0.1:0 --runtime-dir run --threads 1 {options}");
         let mut child = sanderling(folder, &words).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap());
         let mut said = Vec::new();

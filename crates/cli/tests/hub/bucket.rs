@@ -16,7 +16,7 @@ fn the_input_of_a_hub_may_be_in_a_bucket() {
     let web = Web::start(Site::new((0..3).map(file)));
     let settings: String =
         web.environment().iter().map(|(name, value)| format!("{name}='{value}' ")).collect();
-    let options = "--listen 127.0.0.1:0 --spec spec.toml --batch 100 --passes 2 --shuffle 1000";
+    let options = "--listen 127.0.0.1:0 --spec spec.toml --batch-size 100 --passes 2 --shuffle-rows 1000";
     let start = |share: &str| {
         let command = format!("hub {options} --share {share} 's3://clicks/2026/day_*.csv'");
         Process::start_command(dir.path(), &format!("export {settings};"), &command, 1)

@@ -28,8 +28,9 @@ fn a_killed_hub_hands_out_no_row_twice_to_trainers_that_live_on() {
     for save_every in ["20ms", "1h"] {
         let dir = folder(2);
         let start = || {
-            let options =
-                format!("--position position --save-every {save_every} --passes 2 --shuffle 1000 --batch 10");
+            let options = format!(
+                "--position position --save-every {save_every} --passes 2 --shuffle-rows 1000 --batch-size 10"
+            );
             let command = format!("hub --listen unix:hub --spec spec.toml {options} day_0.csv day_1.csv");
             Process::start_command(dir.path(), "", &command, 1)
         };
@@ -62,7 +63,7 @@ fn trainers_go_on_while_a_position_cannot_be_written() {
     let dir = folder(1);
     // The first lines fit below this limit of a file's size, and no others before the file is written anew.
     let command =
-        "hub --listen unix:hub --spec spec.toml --batch 2 --save-every 1h --position position day_0.csv";
+        "hub --listen unix:hub --spec spec.toml --batch-size 2 --save-every 1h --position position day_0.csv";
     let hub = Process::start_command(dir.path(), "ulimit -f 8; trap '' XFSZ;", command, 1);
     let hubs = format!("hub://unix:{}", dir.path().join("hub").display());
     let mut subscription = open(&hubs, "t");

@@ -37,7 +37,7 @@ impl Process {
         before: &str,
         options: &str,
     ) -> Process {
-        let command = format!("ps --listen {listen} --runtime-dir run --workers 1 {options}");
+        let command = format!("ps --listen {listen} --runtime-dir run --threads 1 {options}");
         Process::start_command(folder, before, &command, lines)
     }
 

@@ -11,7 +11,7 @@ fn a_server_that_is_away_ends_a_run_within_one_time_limit_and_is_named_meanwhile
     let place = Place::new();
     let options = format!("--ps-timeout {LIMIT_S}s");
     std::fs::write(place.path("job.toml"), IN_STEP).unwrap();
-    let limited = CONFIG.replace("batch = 32", &format!("batch = 32, ps_timeout_s = {LIMIT_S}"));
+    let limited = CONFIG.replace("batch_size = 32", &format!("batch_size = 32, ps_timeout = \"{LIMIT_S}s\""));
     std::fs::write(place.path("limited.toml"), limited).unwrap();
     for (name, config, options, signal, cause) in [
         ("minibatches", "c", options.clone(), "KILL", "connection refused"),
@@ -53,7 +53,7 @@ fn a_server_that_is_away_ends_a_run_within_one_time_limit_and_is_named_meanwhile
 #[test]
 fn a_time_limit_that_makes_no_sense_is_refused() {
     let place = Place::new();
-    for (limit, expected) in [("0s", "10ms to 24h are possible"), ("20", "\"20\" is not a time")] {
+    for (limit, expected) in [("0s", "must be 10ms to 24h"), ("20", "\"20\" is not a time")] {
         let line = format!("train c.toml --ps 127.0.0.1:1 --ps-timeout {limit}");
         let output = place.command(&line).output().unwrap();
         let errors = String::from_utf8(output.stderr).unwrap();

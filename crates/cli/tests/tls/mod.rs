@@ -29,7 +29,7 @@ fn token_and_tls_are_both_required() {
     }
     std::fs::write(path("token"), "secret\n").unwrap();
     std::fs::set_permissions(path("token"), std::fs::Permissions::from_mode(0o600)).unwrap();
-    let safe = "--no-local --token-file token --tls-cert cert.pem --tls-key cert.key";
+    let safe = "--no-local --token-file token --cert-file cert.pem --key-file cert.key";
     let process = Process::start_at(folder.path(), "127.0.0.1:0", 1, TO_FILE, safe);
     let address = &process.addresses[0];
     let check = |ca: Option<&str>, token: &str, expected: &str| {
@@ -78,10 +78,10 @@ fn certificates_that_do_not_fit_are_not_waited_for() {
     };
     let itself =
         "the server's certificate is itself a CA certificate; make a server certificate with CA:FALSE";
-    let server = start("--tls-cert cert.pem --tls-key cert.key");
+    let server = start("--cert-file cert.pem --key-file cert.key");
     check(&server.addresses[0], Some("other"), "invalid peer certificate");
     check(&server.addresses[0], None, "it talks TLS, and this connection does not");
-    let server = start("--tls-cert ca.pem --tls-key ca.key");
+    let server = start("--cert-file ca.pem --key-file ca.key");
     check(&server.addresses[0], Some("ca"), itself);
     let server = start("");
     check(&server.addresses[0], Some("cert"), "it does not talk TLS, and this connection does");

@@ -21,7 +21,7 @@ pub(crate) type RowBits = (String, u64, Vec<u32>);
 impl Site {
     /// What the commands read.
     pub(crate) fn write_config(&self) {
-        let text = "data = { train = \"rows.svm\" }\ntrain = { batch = 64, passes = 2, threads = 1 }\n";
+        let text = "data = { train = \"rows.svm\" }\ntrain = { batch_size = 64, passes = 2, threads = 1 }\n";
         std::fs::write(self.folder.path().join("c.toml"), text).unwrap();
     }
 
@@ -220,7 +220,7 @@ fn commands_train_together_what_one_trains_alone_and_name_one_that_is_killed() {
     assert!(site.model("own-ways").len() > 1000);
 
     // Nobody is further ahead than the bound, and how far is in the summary of the first one.
-    let bounded = "--algorithm ftrl --staleness 1 --batch 16 --name bounded";
+    let bounded = "--algorithm ftrl --staleness 1 --batch-size 16 --name bounded";
     let said: Vec<String> = site.train_together(bounded, 3).into_iter().map(ended_well).collect();
     assert!(
         said[0].contains("at most 1 minibatches ahead") && said[0].contains("pushes missed"),
@@ -287,7 +287,7 @@ fn workers_on_hosts_go_on_where_the_run_stands() {
 #[test]
 fn why_the_first_worker_could_not_start_those_that_wait_for_it_hear() {
     let site = Site::new(ROWS / 16);
-    let text = "data = { train = \"rows.svm\", valid = \"nowhere.svm\" }\ntrain = { batch = 64 }\n";
+    let text = "data = { train = \"rows.svm\", valid = \"nowhere.svm\" }\ntrain = { batch_size = 64 }\n";
     std::fs::write(site.folder.path().join("c.toml"), text).unwrap();
     let start = |rank| {
         let mut child = site.train_as("--algorithm ftrl-sync --quiet", rank, 3);
@@ -316,7 +316,7 @@ fn what_the_first_worker_cannot_judge_all_hear() {
     // So far behind that what is read of it before the first pass is whole.
     let valid = rows.repeat((1 << 20) / rows.len()) + "1 no:key\n";
     std::fs::write(site.folder.path().join("valid.svm"), valid).unwrap();
-    let text = "data = { train = \"rows.svm\", valid = \"valid.svm\" }\ntrain = { batch = 64 }\n";
+    let text = "data = { train = \"rows.svm\", valid = \"valid.svm\" }\ntrain = { batch_size = 64 }\n";
     std::fs::write(site.folder.path().join("c.toml"), text).unwrap();
     let children = site.train_together("--algorithm ftrl-sync --quiet", 2);
     let _overdue: Vec<Overdue> = children.iter().map(Overdue::of).collect();

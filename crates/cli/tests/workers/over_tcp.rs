@@ -18,9 +18,9 @@ use crate::{LONG, ROWS, Site};
 
 const TOKEN: &str = "three-sanderlings-ran-before-the-wave";
 const WRONG_TOKEN: &str = "three-sanderlings-ran-behind-the-wave";
-const TLS: &str = "--worker-ca ca.pem --worker-tls-cert cert.pem --worker-tls-key key.pem";
+const TLS: &str = "--worker-ca-file ca.pem --worker-cert-file cert.pem --worker-key-file key.pem";
 const TLS_AND_TOKEN: &str =
-    "--worker-ca ca.pem --worker-tls-cert cert.pem --worker-tls-key key.pem --worker-token-file token";
+    "--worker-ca-file ca.pem --worker-cert-file cert.pem --worker-key-file key.pem --worker-token-file token";
 
 /// A port at which nobody listens, below those that the system lends: so nobody is given it before it is used.
 fn port() -> u16 {
@@ -139,7 +139,7 @@ fn on_the_loopback_two_train_what_one_trains_alone() {
 fn with_tls_and_a_token_who_has_others_is_told_what_is_wrong() {
     let wrong_token = format!("{TLS} --worker-token-file wrong");
     let other_authority = TLS_AND_TOKEN.replace("ca.pem", "other-ca.pem");
-    let no_tls = "one that talks TLS (--worker-tls-cert)";
+    let no_tls = "one that talks TLS (--worker-cert-file)";
     let strangers = [
         (&*wrong_token, WRONG, (AS_ONE, WRONG)),
         (TLS, WRONG, (AS_ONE, WRONG)),
@@ -257,8 +257,8 @@ fn what_cannot_be_is_said_before_anybody_is_waited_for() {
         ("--worker-insecure", &["--worker-expose"]),
         ("--worker-token-file empty", &["--worker-token-file", "empty is empty"]),
         ("--worker-token-file nowhere", &["--worker-token-file", "nowhere"]),
-        ("--worker-ca ca.pem", &["--worker-tls-cert"]),
-        (&*other_key, &["--worker-tls-cert", "cert.pem"]),
+        ("--worker-ca-file ca.pem", &["--worker-cert-file"]),
+        (&*other_key, &["--worker-cert-file", "cert.pem"]),
     ] {
         let listens_at = format!("0.0.0.0:{}", port());
         let output = start(&site, 0, &listens_at, options).wait_with_output().unwrap();

@@ -140,14 +140,17 @@ fn who_is_stopped_in_the_first_pass_leaves_an_earlier_run_as_it_was() {
     let site = Site::new(2 * ROWS);
     site.write_config();
     let text = std::fs::read_to_string(site.folder.path().join("c.toml")).unwrap();
-    std::fs::write(site.folder.path().join("c.toml"), text.replace("passes", "print_every = 1, passes"))
-        .unwrap();
+    std::fs::write(
+        site.folder.path().join("c.toml"),
+        text.replace("passes", "print_every_steps = 1, passes"),
+    )
+    .unwrap();
     let arguments = "--algorithm ftrl-sync --name again";
     let together = |more: &str| [0, 1].map(|rank| site.train_as(&format!("{arguments} {more}"), rank, 2));
     together("--quiet").into_iter().for_each(|child| drop(ended_well(child)));
     let earlier = site.model("again");
     for told in [0, 1] {
-        let mut workers = together("--batch 2").map(Worker::of);
+        let mut workers = together("--batch-size 2").map(Worker::of);
         workers[0].said.wait_for("step 1,");
         signal("-INT", workers[told].id());
         let [first, second] = workers;

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use sanderling_observe::numbers;
+
 use super::{Exchange, Phase};
 
 /// Of so many pulls one may be hedged: 5 %.
@@ -31,12 +33,12 @@ pub enum Hedge {
 impl FromStr for Hedge {
     type Err = String;
 
-    /// `p95`, or a number of microseconds.
+    /// `p95`, or a time with a unit, such as `500us`.
     fn from_str(text: &str) -> Result<Hedge, String> {
-        match text.parse::<u32>() {
+        match numbers::time(text).filter(|time| !time.is_zero()) {
             _ if text == "p95" => Ok(Hedge::P95),
-            Ok(us) if us > 0 => Ok(Hedge::After(Duration::from_micros(us.into()))),
-            _ => Err(format!("{text:?} is no time to hedge after; p95 is, or a number of microseconds")),
+            Some(time) => Ok(Hedge::After(time)),
+            None => Err(format!("{text:?}: must be p95, or a time with a unit, such as 500us")),
         }
     }
 }

@@ -41,7 +41,7 @@ fn a_shuffle_buffer_that_holds_fewer_rows_than_it_should_is_an_error_where_a_run
         }
     };
     check(500, 1, 501, Ok(ROWS));
-    check(500, 1, 300, Err("shuffle = 500: 300 rows have 300 keys of one feature"));
+    check(500, 1, 300, Err("shuffle_rows = 500: 300 rows have 300 keys of one feature"));
     check(200, 1, 300, Ok(ROWS));
     // All that there are.
     check(5000, 1, ROWS + 1, Ok(ROWS));

@@ -37,8 +37,8 @@ fn unopened(error: Error) -> JobError {
              a token"
         )),
         Error::Insecure { address } => JobError::Options(format!(
-            "{address}: exposed without TLS and a token; give --worker-token-file, --worker-ca, --worker-tls-cert and \
-             --worker-tls-key, or --worker-insecure if the network is trusted"
+            "{address}: exposed without TLS and a token; give --worker-token-file, --worker-ca-file, --worker-cert-file and \
+             --worker-key-file, or --worker-insecure if the network is trusted"
         )),
         error => error.into(),
     }

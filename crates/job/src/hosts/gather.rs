@@ -307,11 +307,11 @@ fn unreached(error: Error) -> Ungreeted {
             Ungreeted::Refused(error.to_string())
         }
         Error::TalksNoTls { .. } => {
-            Ungreeted::Refused(format!("{error}; do all workers talk TLS (--worker-tls-cert)?"))
+            Ungreeted::Refused(format!("{error}; do all workers talk TLS (--worker-cert-file)?"))
         }
         // In the middle of the greeting of TLS. It may also have died just then.
         Error::Closed { .. } => {
-            Ungreeted::Broken(format!("{error}; do all workers talk TLS (--worker-tls-cert)?"))
+            Ungreeted::Broken(format!("{error}; do all workers talk TLS (--worker-cert-file)?"))
         }
         error => Ungreeted::Broken(error.to_string()),
     }

@@ -35,11 +35,11 @@ fn unreceived(error: Error) -> Ungreeted {
     match error {
         Error::TalksTls { .. } | Error::NotAFrame { .. } | Error::Cut { bytes: 1.., .. } => {
             Ungreeted::Refused(format!(
-                "{error}; it is no worker, or one that talks TLS (--worker-tls-cert) while this one does not"
+                "{error}; it is no worker, or one that talks TLS (--worker-cert-file) while this one does not"
             ))
         }
         Error::Tls { .. } => Ungreeted::Unheard(format!(
-            "{error}; do all workers talk TLS, with certificates that --worker-ca has signed?"
+            "{error}; do all workers talk TLS, with certificates that --worker-ca-file has signed?"
         )),
         Error::Deadline { .. } => Ungreeted::Unheard("no whole message of it came in time".to_owned()),
         error => broken(error),

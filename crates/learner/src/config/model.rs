@@ -22,8 +22,13 @@ pub struct Model {
     /// Whether there is a constant term.
     #[serde(default = "default_bias")]
     pub bias: bool,
-    /// Most bytes that one table may take; 0: no limit. A push that needs more fails with the table's name.
-    #[serde(default)]
+    /// Memory limit per table in bytes; 0: no limit. A push that needs more fails with the table's name.
+    #[serde(
+        rename = "table_budget",
+        default,
+        with = "super::quantity::bytes",
+        skip_serializing_if = "is_zero"
+    )]
     pub table_budget_bytes: u64,
 }
 
@@ -36,6 +41,10 @@ const INIT_STD_MAX: f32 = 5e37;
 
 fn default_init_std() -> f32 {
     0.01
+}
+
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 fn default_bias() -> bool {
@@ -71,7 +80,7 @@ impl Model {
         let (budget, least) = (self.table_budget_bytes, Table::least_bytes(Writes::default()) as u64);
         if (1..least).contains(&budget) {
             return Err(format!(
-                "model.table_budget_bytes = {budget}: a table without rows has {least}; 0 is no limit"
+                "model.table_budget = {budget}: a table without rows takes {least} bytes; leave it out for no limit"
             ));
         }
         Ok(())

@@ -1,7 +1,11 @@
 //! The `[train]` table of a configuration. Knows no training.
 
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
+use super::quantity::duration_text;
 use crate::schedule::Schedule;
 
 /// The `[train]` table.
@@ -9,7 +13,7 @@ use crate::schedule::Schedule;
 #[serde(default, deny_unknown_fields)]
 pub struct Train {
     /// Rows per minibatch. At 1 learning is online: every row sees what the row before it taught.
-    pub batch: usize,
+    pub batch_size: usize,
     /// Passes over the training data.
     pub passes: u64,
     /// Worker threads. One gives the same model every time; more are faster and update asynchronously.
@@ -17,7 +21,7 @@ pub struct Train {
     /// Whether a second thread reads and decodes ahead of a single worker. The result is the same.
     pub decode_ahead: bool,
     /// Rows of the shuffle buffer; 0: the order of the input.
-    pub shuffle: usize,
+    pub shuffle_rows: usize,
     /// How a minibatch's gradients become one; default: `sum` for FTRL, `mean` for the others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reduction: Option<Reduction>,
@@ -31,38 +35,38 @@ pub struct Train {
     pub early_stop: u32,
     /// What validation looks at.
     pub monitor: Monitor,
-    /// Print a line of progressive metrics every so many steps; 0: every 256,000 rows or so.
-    pub print_every: u64,
-    /// Save the run every so many steps within a pass; 0: only after passes.
-    pub save_every: u64,
+    /// Steps between two lines of progressive metrics; 0: about 256,000 rows.
+    pub print_every_steps: u64,
+    /// Steps between two checkpoints within a pass; 0: only after passes.
+    pub save_every_steps: u64,
     /// Stop after this many steps, as if interrupted; 0: do not.
     pub max_steps: u64,
-    /// Within which parameter servers must answer, and be back when they are away, in seconds; none: the client's default.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ps_timeout_s: Option<f64>,
+    /// Request timeout of parameter servers, also while one of them is unreachable; `None`: the client's default.
+    #[serde(skip_serializing_if = "Option::is_none", with = "super::quantity::duration")]
+    pub ps_timeout: Option<Duration>,
 }
 
-/// Bounds of [`Train::ps_timeout_s`].
-const PS_TIMEOUT_S: std::ops::RangeInclusive<f64> = 0.01..=86_400.0;
+/// Bounds of [`Train::ps_timeout`].
+const PS_TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(86_400);
 
 impl Default for Train {
     fn default() -> Self {
         Train {
-            batch: 256,
+            batch_size: 256,
             passes: 1,
             threads: 1,
             decode_ahead: true,
-            shuffle: 100_000,
+            shuffle_rows: 100_000,
             reduction: None,
             class_weight: 1.0,
             schedule: Schedule::Constant,
             warmup_steps: 0,
             early_stop: 0,
             monitor: Monitor::Auc,
-            print_every: 0,
-            save_every: 0,
+            print_every_steps: 0,
+            save_every_steps: 0,
             max_steps: 0,
-            ps_timeout_s: None,
+            ps_timeout: None,
         }
     }
 }
@@ -76,24 +80,22 @@ impl Train {
     }
 
     pub(crate) fn check_ps_timeout(&self) -> Result<(), String> {
-        match self.ps_timeout_s.filter(|seconds| !PS_TIMEOUT_S.contains(seconds)) {
-            Some(seconds) => {
-                Err(format!("train.ps_timeout_s = {seconds}: 0.01 to 86400 seconds are possible"))
+        match self.ps_timeout.filter(|timeout| !PS_TIMEOUT.contains(timeout)) {
+            Some(timeout) => {
+                Err(format!("train.ps_timeout = \"{}\": must be 10ms to 24h", duration_text(timeout)))
             }
             None => Ok(()),
         }
     }
 
-    /// Within which parameter servers must answer, if the configuration says so.
-    #[must_use]
-    pub fn ps_timeout(&self) -> Option<std::time::Duration> {
-        self.ps_timeout_s.map(std::time::Duration::from_secs_f64)
-    }
-
     /// Steps between two lines of progressive metrics.
     #[must_use]
     pub fn print_steps(&self) -> u64 {
-        if self.print_every > 0 { self.print_every } else { (PRINT_ROWS / self.batch as u64).max(1) }
+        if self.print_every_steps > 0 {
+            self.print_every_steps
+        } else {
+            (PRINT_ROWS / self.batch_size as u64).max(1)
+        }
     }
 }
 

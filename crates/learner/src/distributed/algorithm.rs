@@ -108,12 +108,12 @@ impl Algorithm {
                 "{self} is logistic regression by FTRL, but [optimizer] is another one; leave it out or set type = \"ftrl\""
             ));
         }
-        if self.is_in_step() && train.batch > GLOBAL_BATCH_MAX {
+        if self.is_in_step() && train.batch_size > GLOBAL_BATCH_MAX {
             return Err(format!(
-                "train.batch = {}: in {self} it is the global batch, the rows of all workers whose gradients are added up \
+                "train.batch_size = {}: in {self} it is the global batch, the rows of all workers whose gradients are added up \
                  for one step, and at most {GLOBAL_BATCH_MAX}: a step moves each weight once, however many rows it is made \
                  of, and its accumulator grows by the square of the sum, so a larger batch makes a pass of few, small steps",
-                train.batch
+                train.batch_size
             ));
         }
         if self.is_in_step() && staleness.is_some() {
@@ -122,7 +122,7 @@ impl Algorithm {
             ));
         }
         for (field, is_set, instead) in [
-            ("save_every", train.save_every > 0, "a job is saved after every pass"),
+            ("save_every_steps", train.save_every_steps > 0, "a job is saved after every pass"),
             ("max_steps", train.max_steps > 0, "a job ends with a pass; set train.passes"),
         ] {
             if is_set {
@@ -170,7 +170,7 @@ mod tests {
             ("ftrl-sync", "", Some(0), Some("--staleness")),
             ("ftrl", "[optimizer]\ntype = \"sgd\"", None, Some("[optimizer]")),
             ("ftrl", "[train]\nmax_steps = 3", None, Some("max_steps")),
-            ("fm", "[train]\nsave_every = 3", None, Some("save_every")),
+            ("fm", "[train]\nsave_every_steps = 3", None, Some("save_every_steps")),
         ] {
             let algorithm: Algorithm = name.parse().unwrap();
             let text = format!("[data]\ntrain = \"a.svm\"\n{rest}");

@@ -35,7 +35,7 @@ pub(crate) fn follow(
     let config = Config { feature: spec.feature, ..config };
     let stages = Stages::new(&STAGES);
     let mut timing =
-        Timing::new(options.job.workers, config.train.batch as u64, cluster.map(|cluster| &**cluster));
+        Timing::new(options.job.workers, config.train.batch_size as u64, cluster.map(|cluster| &**cluster));
     timing.algorithm = Some(options.algorithm.to_string());
     // Where the run stands, and what of that was before this session.
     let (mut stands, mut before) = (Start::default(), Start::default());

@@ -66,7 +66,7 @@ impl<'a> Learner<'a> {
         let start = Start::of_bytes(&told).unwrap_or_default();
         let workers = u64::from(worker.workers());
         let sharing = if algorithm.is_in_step() { 1 } else { workers };
-        let window_rows = WINDOW_ROWS_MAX / config.train.batch as u64;
+        let window_rows = WINDOW_ROWS_MAX / config.train.batch_size as u64;
         let rank = worker.rank() as usize;
         let staleness = match algorithm.is_in_step() {
             false if rank < course.pushes.len() => Some(Staleness::here(&course.pushes, rank)),
@@ -119,7 +119,7 @@ impl<'a> Learner<'a> {
 
     /// Rows of a step, where all go in step.
     pub(super) fn global_batch(&self) -> usize {
-        self.model.config().train.batch
+        self.model.config().train.batch_size
     }
 
     /// Whether every row is a minibatch of its own and the tables are here, so that there is no need to pull and push it.
@@ -159,7 +159,7 @@ impl<'a> Learner<'a> {
         let reduce = match config.reduction() {
             Reduction::Sum => 1.0,
             // In step it is the mean over the rows of all workers, of which a pass's last step may have fewer.
-            Reduction::Mean if self.algorithm.is_in_step() => 1.0 / config.train.batch as f32,
+            Reduction::Mean if self.algorithm.is_in_step() => 1.0 / config.train.batch_size as f32,
             Reduction::Mean => 1.0 / rows.len() as f32,
         };
         let labelled = compute.logits.iter().zip(rows.labels()).zip(rows.weights());

@@ -31,7 +31,7 @@ pub(super) fn learning_curves(report: &RunReport) -> Markup {
                 passes are of training (seen) data.";
     let body = html! {
         @if report.train_curve.is_empty() && report.valid_curve.is_empty() {
-            p.none { "No point was recorded: the run ended before its first one ([train] print_every)." }
+            p.none { "No point was recorded: the run ended before its first one ([train] print_every_steps)." }
         } @else {
             div.figures {
                 (chart(charts::learning(report, "AUC", |point| point.auc)))

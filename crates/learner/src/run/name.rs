@@ -82,5 +82,6 @@ fn is_resumable(config: &Config, saved: &Config) -> bool {
         && fitted.factor_optimizer == saved.factor_optimizer
         && fitted.spec() == saved.spec()
         && fitted.data.train == saved.data.train
-        && (fitted.train.batch, fitted.train.shuffle) == (saved.train.batch, saved.train.shuffle)
+        && (fitted.train.batch_size, fitted.train.shuffle_rows)
+            == (saved.train.batch_size, saved.train.shuffle_rows)
 }

@@ -75,13 +75,13 @@ pub(super) fn resume(
                 != (saved.train.reduction, saved.train.class_weight),
         ),
         ("how data is read", fitted.data.reading != saved.data.reading),
-        ("train.batch", fitted.train.batch != saved.train.batch),
-        ("train.shuffle", fitted.train.shuffle != saved.train.shuffle),
+        ("train.batch_size", fitted.train.batch_size != saved.train.batch_size),
+        ("train.shuffle_rows", fitted.train.shuffle_rows != saved.train.shuffle_rows),
         // One worker counts used rows in the order of its shuffle, several in the order of the input.
         (
             "train.threads, one or several, in the middle of a shuffled pass",
             state.used_rows > 0
-                && saved.train.shuffle > 0
+                && saved.train.shuffle_rows > 0
                 && (fitted.train.threads == 1) != (saved.train.threads == 1),
         ),
     ];

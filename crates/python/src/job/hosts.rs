@@ -128,6 +128,6 @@ fn warn(event: &JobEvent) {
         logger.call_method1("warning", ("%s", event.to_string()))?;
         Ok(())
     });
-    // A handler that fails is no reason to stop a job, and there is nobody else to tell.
+    // A handler that fails is no reason to stop a job, and the error cannot be reported elsewhere.
     drop(warned);
 }

@@ -140,7 +140,7 @@ fn write_all(
     } else {
         "more need `valid` above, to see when they overfit"
     };
-    writeln!(out, "[train]\nbatch = 16\npasses = 1    # {why}")
+    writeln!(out, "[train]\nbatch_size = 16\npasses = 1    # {why}")
 }
 
 /// About as many keys as a row has, on which the factors' learning rate depends.

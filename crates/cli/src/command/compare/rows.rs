@@ -25,7 +25,7 @@ pub(super) struct Row {
     pub(super) name: String,
     /// Nothing, `stage`, or which time of a command.
     pub(super) of: String,
-    /// What is counted, with its unit.
+    /// Counted quantity, with its unit.
     pub(super) number: &'static str,
     /// None where the run has no such number.
     pub(super) a: Option<f64>,

@@ -1,4 +1,4 @@
-//! What is said of two runs, against what was worked out by hand.
+//! Comparisons of two runs against figures worked out by hand.
 #![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ fn summary() -> Value {
         "measured_examples": 100,
         "examples": 1000, "examples_per_s": 500.0, "train_s": 2.0, "passes": 2, "stopped": false,
         "timing": {
-            "algorithm": "ftrl", "workers": 2, "batch": 256, "transport": "tcp", "total_s": 4.0,
+            "algorithm": "ftrl", "workers": 2, "batch_size": 256, "transport": "tcp", "total_s": 4.0,
             "stages": [stage("read", 1.0, 0.5), stage("evaluate", 0.0, 0.0), stage("pull", 1.0, 0.5)],
             "calls": [call("pull", 20_000), call("push", 10_000)],
             "passes": [{"anything": 1}, {"anything": 2}],
@@ -61,7 +61,7 @@ fn better_is_positive_whichever_way_better_is() {
     check("pull", "single RPC call", "p99 us", (Some(60.0), Some(15.0), Some(75.0)));
     check("pull", "single RPC call", "min us", (Some(0.0), Some(0.0), None));
     check("pull_pooled", "single RPC call", "count", (None, Some(10.0), None));
-    // Nobody was ever in it.
+    // No calls.
     assert!(!rows.iter().any(|row| row.name == "evaluate"));
     let names: Vec<&str> = rows.iter().map(|row| &row.name[..]).collect();
     let of_calls: Vec<&str> = names.iter().copied().filter(|name| name.starts_with("pu")).collect();
@@ -86,7 +86,7 @@ fn other_work_is_said() {
     check("/train_s", json!(4.5), resumed);
     check("/timing/algorithm", Value::Null, &work("algorithm ftrl and none"));
     check("/timing/workers", json!(1), &work("workers 2 and 1"));
-    check("/timing/batch", json!(1), &work("batch 256 and 1"));
+    check("/timing/batch_size", json!(1), &work("batch size 256 and 1"));
     check(
         "/measured_on",
         json!("train"),
@@ -134,7 +134,7 @@ fn people_see_both_side_by_side() {
 run                    runs/a    runs/b
 algorithm                ftrl      ftrl
 workers                     2         2
-batch                     256       256
+batch size                256       256
 transport                 tcp       tcp
 examples                1,000     1,000
 passes                      2         2

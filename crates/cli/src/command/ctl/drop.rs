@@ -1,4 +1,4 @@
-//! `sanderling ctl drop`: which tables a person means, on which servers they are, and whether they are to go. Knows no table.
+//! `sanderling ctl drop`: find tables by pattern, ask for confirmation, and drop them.
 
 use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
@@ -11,24 +11,24 @@ use super::{ask_all, fail, show};
 use crate::failure::Failure;
 use crate::output;
 
-/// Tables whose names are listed before the question; of more, how many more.
+/// Maximum tables listed before the question.
 const LISTED_MAX: usize = 20;
 
-/// Which tables are to go.
+/// Options of `ctl drop`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Drop {
-    /// Names of tables; * stands for any characters
+    /// Table names; * matches any characters
     #[arg(required = true, value_name = "TABLE")]
     tables: Vec<String>,
-    /// Ask nothing
+    /// Drop without asking
     #[arg(long, short)]
     yes: bool,
-    /// Drop them on the servers named, though a table has parts on others
+    /// Drop on the named servers even if a table has shards on others
     #[arg(long)]
     some_shards: bool,
 }
 
-/// What one server has: how it is, and those of its tables that are meant.
+/// Matching tables of one server.
 struct Found {
     url: String,
     status: StatusReply,
@@ -36,7 +36,7 @@ struct Found {
 }
 
 impl Drop {
-    /// Looks what is there on all servers, asks, and drops it.
+    /// Finds the tables on all servers, asks, and drops them.
     pub(super) fn run(
         &self,
         servers: &[String],
@@ -51,7 +51,7 @@ impl Drop {
         };
         let mut found = Vec::new();
         for answer in ask_all(servers, options, clients, look) {
-            // Nothing goes unless it can go everywhere.
+            // Nothing is dropped unless all servers answer.
             found.push(answer?);
         }
         for pattern in &self.tables {
@@ -95,12 +95,12 @@ impl Drop {
     }
 }
 
-/// The names of all that is meant.
+/// Names of all matching tables.
 fn names(found: &[Found]) -> BTreeSet<String> {
     found.iter().flat_map(|found| &found.tables).map(|table| table.name.clone()).collect()
 }
 
-/// A table that is sharded has rows on every shard of its group: those of which some would stay are refused.
+/// Refuses sharded tables unless all shards of their group are named.
 fn all_shards(found: &[Found]) -> Result<(), String> {
     let sharded = |found: &&Found| found.tables.iter().any(|table| table.pinned.is_none());
     let Some(first) = found.iter().find(sharded) else { return Ok(()) };
@@ -121,7 +121,7 @@ fn all_shards(found: &[Found]) -> Result<(), String> {
     ))
 }
 
-/// Has a person say that they are to go.
+/// Asks for confirmation on the terminal.
 fn ask(found: &[Found]) -> Result<(), Failure> {
     let (names, servers) = (names(found), found.iter().filter(|found| !found.tables.is_empty()).count());
     let tables = || found.iter().flat_map(|found| &found.tables);
@@ -134,9 +134,7 @@ fn ask(found: &[Found]) -> Result<(), Failure> {
     let on = if servers == 1 { "1 server".to_owned() } else { format!("{servers} servers") };
     let all = format!("{what} with {} rows ({}) on {on}", output::count(rows), output::bytes(bytes));
     if !std::io::stdin().is_terminal() {
-        return Err(Failure::Usage(format!(
-            "drop: {all} would go; say --yes where no terminal can be asked"
-        )));
+        return Err(Failure::Usage(format!("drop: {all}: confirmation needs a terminal; pass --yes")));
     }
     for name in names.iter().take(LISTED_MAX) {
         let age = tables().filter(|table| table.name == *name).find_map(|table| table.age_ms);
@@ -158,7 +156,7 @@ fn ask(found: &[Found]) -> Result<(), Failure> {
     }
 }
 
-/// Is this name meant by a pattern, in which * stands for any characters?
+/// Whether a name matches a pattern; `*` matches any characters.
 fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(rest) = parts.next().and_then(|first| name.strip_prefix(first)) else { return false };

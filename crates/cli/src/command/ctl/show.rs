@@ -1,4 +1,4 @@
-//! The answers of servers as text for people and as JSON for programs. Asks nobody.
+//! Replies of servers as text and as JSON.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::output;
 
-/// What servers answered, each with its URL.
+/// Replies, each with the URL of its server.
 #[derive(Debug)]
 pub(super) enum Answers {
     Status(Vec<(String, StatusReply)>),
@@ -270,7 +270,7 @@ fn stats(by_peer: bool, all: &[(String, StatsReply)]) -> String {
                 p99_ns: latency.p99_ns,
                 p999_ns: latency.p999_ns,
             };
-            // What a client calls itself is its own choice.
+            // A client chooses its name freely.
             let (peer, command) = (output::on_a_line(&latency.peer), output::on_a_line(&latency.command));
             match by_peer {
                 true => table.row(&[server, &peer, &command], summary),

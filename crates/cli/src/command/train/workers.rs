@@ -1,5 +1,4 @@
-//! Options about workers that are commands of their own: which one this is, where the others are, what becomes of the job when
-//! one dies. Knows no algorithm.
+//! Options of a job whose workers are commands of their own: rank, addresses, failure policy, security.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,47 +14,45 @@ use crate::command::quantity;
 use crate::failure::Failure;
 use crate::token::read_token;
 
-/// How long workers on several hosts wait for each other, each time: a person starts them, one after the other. Whoever dies
-/// is noticed much sooner.
+/// Longest wait of workers on several hosts for each other: a person starts them one by one. A dead worker is noticed
+/// after `--worker-timeout`.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Which of several commands this is, and where the others are.
+/// Rank of this command, and addresses of all workers.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Workers on several hosts")]
 pub(crate) struct WorkerArgs {
-    /// Which worker this command is, from 0; worker 0 validates and saves
+    /// Rank of this worker, from 0; worker 0 validates and saves
     #[arg(long, value_name = "R", requires = "hosts")]
     rank: Option<u32>,
-    /// Where every worker listens for the others, in the order of ranks: host:port or unix:PATH, with commas between them; the
-    /// same for all
+    /// Addresses of all workers in the order of ranks: host:port or unix:PATH, separated by commas; equal for all workers
     #[arg(long, value_name = "ADDR,...", requires = "rank")]
     hosts: Option<String>,
-    /// How often the job was started before; the same for all
+    /// Number of earlier starts of this job; equal for all workers
     #[arg(long, value_name = "K", default_value_t = 0, requires = "hosts")]
     attempt: u32,
-    /// What the others do when a worker dies: go on without it, with its rows; or stop, so that the job can be started again
-    /// with --resume
-    #[arg(long, value_name = "HOW", default_value = "redo", requires = "hosts")]
+    /// Action when a worker is lost: redo (the others take over its rows) or stop (restart the job with --resume)
+    #[arg(long, value_name = "ACTION", default_value = "redo", requires = "hosts")]
     on_worker_loss: Loss,
-    /// A worker that says nothing for so long is taken for dead
+    /// Silence after which a worker counts as lost
     #[arg(long, value_name = "TIME", default_value = "30s", requires = "hosts")]
     worker_timeout: String,
-    /// What workers must say to each other is in this file
+    /// File with the auth token of the workers
     #[arg(long, value_name = "FILE", requires = "hosts")]
     worker_token_file: Option<PathBuf>,
-    /// Talk TLS, and trust workers whose certificate this one (PEM) has signed
-    #[arg(long, value_name = "FILE", requires_all = ["hosts", "worker_tls_cert"])]
-    worker_ca: Option<PathBuf>,
-    /// Certificate chain of this worker, PEM
-    #[arg(long, value_name = "FILE", requires_all = ["worker_tls_key", "worker_ca"])]
-    worker_tls_cert: Option<PathBuf>,
-    /// Its private key, PEM
-    #[arg(long, value_name = "FILE", requires = "worker_tls_cert")]
-    worker_tls_key: Option<PathBuf>,
-    /// Let workers of other machines connect; needs TLS and a token
+    /// CA bundle (PEM) to verify workers; enables TLS
+    #[arg(long, value_name = "FILE", requires_all = ["hosts", "worker_cert_file"])]
+    worker_ca_file: Option<PathBuf>,
+    /// Certificate chain of this worker (PEM)
+    #[arg(long, value_name = "FILE", requires_all = ["worker_key_file", "worker_ca_file"])]
+    worker_cert_file: Option<PathBuf>,
+    /// Private key of the certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "worker_cert_file")]
+    worker_key_file: Option<PathBuf>,
+    /// Accept connections from other machines; needs TLS and a token
     #[arg(long, requires = "hosts")]
     worker_expose: bool,
-    /// Let them connect without TLS and token: whoever reaches the port can take part
+    /// Allow --worker-expose without TLS and token: every machine that reaches the port can join the job
     #[arg(long, requires = "worker_expose")]
     worker_insecure: bool,
 }
@@ -73,12 +70,12 @@ fn usage(what: &str, error: impl std::fmt::Display) -> Failure {
 }
 
 impl WorkerArgs {
-    /// Which worker this is; `None`: all are threads of this process.
+    /// Rank of this worker; `None` if all workers are threads of this process.
     pub(crate) fn rank(&self) -> Option<u32> {
         self.rank
     }
 
-    /// Puts what was asked for into the options of a job; without --hosts they stay as they are.
+    /// Sets the options of a job; without --hosts nothing changes.
     pub(crate) fn apply(&self, config: &Config, words: &str, options: &mut Options) -> Result<(), Failure> {
         let (Some(rank), Some(hosts)) = (self.rank, &self.hosts) else { return Ok(()) };
         let hosts = addresses(hosts)?;
@@ -94,14 +91,14 @@ impl WorkerArgs {
             return Err(usage("rank", format!("{rank}, but --hosts names {workers}, numbered from 0")));
         }
         let token = self.worker_token_file.as_deref().map(token_in).transpose()?;
-        let tls = self.worker_tls_cert.as_ref().zip(self.worker_tls_key.as_ref());
+        let tls = self.worker_cert_file.as_ref().zip(self.worker_key_file.as_ref());
         let tls = tls.map(|(certificate, key)| TlsServer::from_files(certificate, key)).transpose();
-        let trust = self.worker_ca.as_ref().map(|path| TlsClient::from_ca_file(path)).transpose();
+        let trust = self.worker_ca_file.as_ref().map(|path| TlsClient::from_ca_file(path)).transpose();
         let silence = quantity::time(&self.worker_timeout).map_err(|error| usage("worker-timeout", error))?;
         if silence < Duration::from_secs(1) {
-            return Err(usage("worker-timeout", "at least 1s: a busy machine is silent for moments"));
+            return Err(usage("worker-timeout", "must be 1s or more: a busy machine pauses for moments"));
         }
-        // Copies of a file on other machines may be older.
+        // Copies of a file on other machines may differ.
         let files = input::expand(&config.data.train.0)?;
         let bytes: Vec<Option<u64>> = files.iter().map(|file| file.bytes).collect();
         let same = format!("{words}\n{:?}\n{bytes:?}\n{}", self.on_worker_loss, config.to_toml());
@@ -112,12 +109,12 @@ impl WorkerArgs {
         options.place = Place::Hosts(Hosts {
             attempt: self.attempt,
             token: token.unwrap_or_default(),
-            tls: tls.map_err(|error| usage("worker-tls-cert", error))?,
-            trust: trust.map_err(|error| usage("worker-ca", error))?,
+            tls: tls.map_err(|error| usage("worker-cert-file", error))?,
+            trust: trust.map_err(|error| usage("worker-ca-file", error))?,
             expose: self.worker_expose,
             insecure: self.worker_insecure,
             silence,
-            // A number that differs where anything does, the same on all machines.
+            // A fingerprint of the options: workers with other options are refused.
             ..Hosts::new(rank, hosts, key::salt(&same))
         });
         Ok(())
