@@ -218,19 +218,21 @@ impl Client {
     ) -> Result<usize, ClientError> {
         let tables = self.remote_tables();
         let fed: Vec<bool> = (0..tables.len()).map(|table| lookup.is_fed(table)).collect();
-        let Lookup { tables: parts, fans, session, notes_missing, .. } = lookup;
+        let Lookup { tables: parts, partitions, session, notes_missing, .. } = lookup;
         let session = match (session, tables.first()) {
             (Some(session), _) => session,
             (none, Some(table)) => none.insert(table.cluster().session()?),
             (_, None) => return Ok(0),
         };
-        fans.resize_with(tables.len(), Default::default);
-        for (((table, part), fan), &is_fed) in tables.iter().zip(&*parts).zip(&mut *fans).zip(&fed) {
+        partitions.resize_with(tables.len(), Default::default);
+        for (((table, part), partition), &is_fed) in
+            tables.iter().zip(&*parts).zip(&mut *partitions).zip(&fed)
+        {
             let keys: &[u64] = if is_fed { &[] } else { &part.dedup.unique };
-            fan.assign(session.placement(), table.home(), keys);
+            partition.assign(session.placement(), table.home(), keys);
         }
         let asked: Vec<PullPart<'_>> =
-            tables.iter().zip(&*fans).map(|(table, fan)| PullPart { table, fan }).collect();
+            tables.iter().zip(&*partitions).map(|(table, partition)| PullPart { table, partition }).collect();
         let mut into: Vec<PullInto<'_>> = parts
             .iter_mut()
             .map(|part| PullInto { out: &mut part.rows, missing: notes_missing.then_some(&mut part.missing) })
@@ -301,17 +303,19 @@ impl Client {
                 }
                 for number in lookup.unfed.drain(..) {
                     let (table, keys) = (&tables[number], &parts[number].dedup.unique);
-                    lookup.fans[number].assign(session.placement(), table.home(), keys);
+                    lookup.partitions[number].assign(session.placement(), table.home(), keys);
                 }
                 if tables.len() > 1 {
-                    let all = tables.iter().zip(&mut *parts).zip(&lookup.fans);
-                    for (number, ((table, part), fan)) in all.enumerate() {
-                        check_push(table, fan, part.gradients().2, scale_of(number))?;
+                    let all = tables.iter().zip(&mut *parts).zip(&lookup.partitions);
+                    for (number, ((table, part), partition)) in all.enumerate() {
+                        check_push(table, partition, part.gradients().2, scale_of(number))?;
                     }
                 }
-                for (number, ((table, part), fan)) in tables.iter().zip(parts).zip(&lookup.fans).enumerate() {
+                for (number, ((table, part), partition)) in
+                    tables.iter().zip(parts).zip(&lookup.partitions).enumerate()
+                {
                     let (_, counts, grads) = part.gradients();
-                    session.begin_push(table, fan, counts, grads, scale_of(number))?;
+                    session.begin_push(table, partition, counts, grads, scale_of(number))?;
                 }
                 self.push_fed(&mut lookup.fed, session, scale_of)?;
             }

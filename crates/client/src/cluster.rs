@@ -9,15 +9,15 @@ use sanderling_observe::{LatencySummary, LatencyTable};
 use sanderling_transport::Address;
 use sanderling_wire::{Reply, Request, StatsScope, limit};
 
+use crate::connection_set::{ConnectionSet, is_reached};
 use crate::error::ClientError;
-use crate::exchange::{CallError, HedgeCounters, HedgeCounts, Hedging, Peer};
-use crate::links::{Links, is_reached};
 use crate::options::ConnectOptions;
 use crate::origin::Origin;
 use crate::outage::Outages;
 use crate::pipeline::Pipeline;
 use crate::placement::Placement;
 use crate::remote::RemoteTable;
+use crate::rpc_state::{CallError, HedgeCounters, HedgeCounts, Hedging, Peer};
 use crate::session::Session;
 use crate::statistics::CallTimes;
 use crate::stop::Stop;
@@ -180,45 +180,45 @@ impl Cluster {
 
     /// Connections of their own for one thread.
     pub fn session(self: &Arc<Cluster>) -> Result<Session, ClientError> {
-        let (links, placement) = self.recorded_links()?;
-        Ok(Session::new(links, placement))
+        let (connections, placement) = self.recorded_connections()?;
+        Ok(Session::new(connections, placement))
     }
 
     /// Connections of one thread, of which it is noted how long answers take, and where keys are.
-    pub(crate) fn recorded_links(&self) -> Result<(Links, Placement), ClientError> {
-        let mut links = self.links(self.options.timeout)?;
-        links.record(self.times.recorder());
-        Ok((links, self.placement.clone()))
+    pub(crate) fn recorded_connections(&self) -> Result<(ConnectionSet, Placement), ClientError> {
+        let mut connections = self.connections(self.options.timeout)?;
+        connections.record(self.times.recorder());
+        Ok((connections, self.placement.clone()))
     }
 
     /// Connections of their own for one thread that has many requests under way at once.
     pub fn pipeline(&self) -> Result<Pipeline, ClientError> {
-        let links = self.links(self.options.timeout)?;
-        Ok(Pipeline::new(links, self.placement.clone()))
+        let connections = self.connections(self.options.timeout)?;
+        Ok(Pipeline::new(connections, self.placement.clone()))
     }
 
-    fn links(&self, timeout: Duration) -> Result<Links, ClientError> {
+    fn connections(&self, timeout: Duration) -> Result<ConnectionSet, ClientError> {
         let hedging = self.options.hedge.map(|hedge| move || Hedging::new(hedge, &self.hedges));
-        self.links_of(timeout, hedging)
+        self.connections_with(timeout, hedging)
     }
 
     /// Connections whose requests may take so long: for what is not done row by row.
-    pub(crate) fn patient_links(&self, timeout: Duration) -> Result<Links, ClientError> {
-        self.links_of(timeout, NOT_HEDGED)
+    pub(crate) fn patient_connections(&self, timeout: Duration) -> Result<ConnectionSet, ClientError> {
+        self.connections_with(timeout, NOT_HEDGED)
     }
 
-    fn links_of(
+    fn connections_with(
         &self,
         timeout: Duration,
         hedging: Option<impl FnMut() -> Hedging>,
-    ) -> Result<Links, ClientError> {
+    ) -> Result<ConnectionSet, ClientError> {
         self.check_process()?;
         let ways: Vec<Address> = self.servers.iter().map(|server| server.way.clone()).collect();
-        let mut links = Links::new(&ways, &self.options, timeout, &self.outages, hedging)?;
+        let mut connections = ConnectionSet::new(&ways, &self.options, timeout, &self.outages, hedging)?;
         for (at, server) in self.servers.iter().enumerate() {
-            links.expect(at, &server.peer);
+            connections.expect(at, &server.peer);
         }
-        Ok(links)
+        Ok(connections)
     }
 
     /// How long answers took to all threads, retries included, by command: a *single RPC call*, and *all RPC calls of one
@@ -304,8 +304,9 @@ struct Known {
 fn ask(address: &Address, options: &Arc<ConnectOptions>) -> Result<Known, ClientError> {
     let timeout = options.connect_timeout.min(options.timeout);
     let outages = Outages::new(1, timeout, options.on_wait.clone());
-    let mut links = Links::new(std::slice::from_ref(address), options, timeout, &outages, NOT_HEDGED)?;
-    let names = links.names();
+    let mut connections =
+        ConnectionSet::new(std::slice::from_ref(address), options, timeout, &outages, NOT_HEDGED)?;
+    let names = connections.names();
     let mut placement = Err(names.misfit(0, ""));
     let mut sink = |_: usize, _: u64, result: Result<Reply<'_>, CallError>| {
         placement = match result {
@@ -321,11 +322,11 @@ fn ask(address: &Address, options: &Arc<ConnectOptions>) -> Result<Known, Client
             Err(error) => Err(names.error(0, "", error)),
         };
     };
-    let begun = links.begin(0, 0, None, &Request::Placement, &mut sink);
+    let begun = connections.begin(0, 0, None, &Request::Placement, &mut sink);
     begun.map_err(|source| ClientError::Request { table: String::new(), source })?;
-    links.settle(&mut sink);
+    connections.settle(&mut sink);
     let (placement, urls) = placement?;
-    let peer = links.peer(0).cloned().ok_or_else(|| names.misfit(0, ""))?;
+    let peer = connections.peer(0).cloned().ok_or_else(|| names.misfit(0, ""))?;
     Ok(Known { peer, placement, urls })
 }
 

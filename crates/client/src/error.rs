@@ -7,7 +7,7 @@ use sanderling_store::StoreError;
 use sanderling_transport::AddressError;
 use sanderling_wire::{Fault, WireError, on_one_line};
 
-use crate::exchange::CallError;
+use crate::rpc_state::CallError;
 
 /// What a pull, a push or another request can fail with.
 #[derive(Debug, thiserror::Error)]

@@ -19,14 +19,14 @@ pub use client::Client;
 mod floats;
 pub use floats::Floats;
 
-mod known;
-pub use known::Occurrences;
+mod occurrences;
+pub use occurrences::Occurrences;
 
-mod fed;
-pub use fed::{AheadFeature, FED_AGE_MAX, FedRows, Feedable};
+mod pull_or_feed;
+pub use pull_or_feed::{AheadFeature, FED_AGE_MAX, FedRows, Feedable};
 
-mod ahead;
-pub use ahead::{FeedAhead, FeedFeature};
+mod feed_ahead;
+pub use feed_ahead::{FeedAhead, FeedFeature};
 
 mod online;
 pub use online::{Handles, Online, OnlineTable};
@@ -65,15 +65,15 @@ pub use pipeline::{Answered, Call, Pipeline, SLOTS_MAX};
 mod step;
 pub use step::{Meeting, Reduce, SyncGroup, SyncOptions};
 
-mod dealt;
-mod fan;
+mod key_partition;
 mod placement;
+mod scatter;
 
-mod links;
+mod connection_set;
 mod packing;
 
-mod exchange;
-pub use exchange::{Hedge, HedgeCounts, IN_FLIGHT_MAX, Peer};
+mod rpc_state;
+pub use rpc_state::{Hedge, HedgeCounts, IN_FLIGHT_MAX, Peer};
 
 mod checkpoint;
 pub use checkpoint::{CheckpointSize, check_same_save};

@@ -6,9 +6,9 @@ use std::ops::Range;
 use sanderling_sample::Rows;
 use sanderling_store::Dedup;
 
-use crate::fan::Fan;
-use crate::fed::FedRows;
 use crate::floats::Floats;
+use crate::key_partition::KeyPartition;
+use crate::pull_or_feed::FedRows;
 use crate::session::Session;
 
 /// The distinct keys of one table in a minibatch, with their rows and gradients.
@@ -49,7 +49,7 @@ pub struct Lookup {
     /// The table whose one row every minibatch needs (a model's bias).
     constant: Option<usize>,
     /// For tables on servers: which of each table's distinct keys is where, and the connections.
-    pub(crate) fans: Vec<Fan>,
+    pub(crate) partitions: Vec<KeyPartition>,
     pub(crate) session: Option<Session>,
     /// Whether a pull notes which keys have no row.
     pub(crate) notes_missing: bool,
@@ -93,7 +93,7 @@ impl Lookup {
             features: features.collect(),
             readers,
             constant,
-            fans: Vec::new(),
+            partitions: Vec::new(),
             session: None,
             notes_missing: false,
             fed: Vec::new(),
@@ -141,8 +141,8 @@ impl Lookup {
             });
             grads.truncate(kept * *dim);
             missing.clear();
-            if let (Some(fan), Some(session)) = (self.fans.get_mut(number), &self.session) {
-                fan.assign_again(session.placement(), &dedup.unique);
+            if let (Some(partition), Some(session)) = (self.partitions.get_mut(number), &self.session) {
+                partition.assign_again(session.placement(), &dedup.unique);
             }
         }
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use sanderling_transport::{Connector, Framing, SPIN_US_DEFAULT, TlsClient};
 use sanderling_wire::Compression;
 
-use crate::exchange::Hedge;
 use crate::outage::OnWait;
+use crate::rpc_state::Hedge;
 use crate::stop::Stop;
 
 /// A request that has no answer by then has failed, and a server that is away for so long is given up.

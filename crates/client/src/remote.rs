@@ -10,7 +10,7 @@ use sanderling_wire::{Create, Delete, Export, Fault, Home, Import, Reply, Reques
 use crate::cluster::Cluster;
 use crate::description::describe;
 use crate::error::ClientError;
-use crate::fan::Fan;
+use crate::key_partition::KeyPartition;
 use crate::session::Session;
 
 /// Rows of one block of an export.
@@ -252,9 +252,9 @@ impl RemoteTable {
         let mut removed = 0;
         self.cluster.with_session(|session| {
             let keys_max = session.rows_per_request(2).min(EXPORT_ROWS);
-            let mut fan = Fan::default();
-            fan.assign(session.placement(), self.home(), keys);
-            for (server, share) in fan.shares().enumerate() {
+            let mut partition = KeyPartition::default();
+            partition.assign(session.placement(), self.home(), keys);
+            for (server, share) in partition.shares().enumerate() {
                 for keys in share.keys.chunks(keys_max) {
                     let request = Request::Delete(Delete { table: self.number(server).table, keys });
                     removed += session.ask_table(self, server, &request, |reply| match reply {
@@ -337,9 +337,9 @@ impl RemoteTable {
         let mut part = RowColumns::default();
         self.cluster.with_session(|session| {
             let rows_max = session.rows_per_request(dim + state + 5).min(EXPORT_ROWS);
-            let mut fan = Fan::default();
-            fan.assign(session.placement(), self.home(), keys);
-            for (server, share) in fan.shares().enumerate() {
+            let mut partition = KeyPartition::default();
+            partition.assign(session.placement(), self.home(), keys);
+            for (server, share) in partition.shares().enumerate() {
                 for positions in share.positions.chunks(rows_max) {
                     part.clear();
                     positions.iter().for_each(|&at| part.push(all.row(at as usize, dim, state)));

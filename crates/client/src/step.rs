@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use sanderling_store::{PushScale, StoreError, Table, bad_gradient};
-use sanderling_sync::{Progress, Said, Who};
+use sanderling_sync::{Participant, Progress, StepReport};
 use sanderling_wire::StepGradients;
 
 use crate::cluster::Cluster;
@@ -26,9 +26,9 @@ use servers::Servers;
 pub use collective::Reduce;
 pub use here::Meeting;
 
-/// Who waits for less than this stays awake.
+/// Participant waits for less than this stays awake.
 const AWAKE: Duration = Duration::from_micros(100);
-/// Who waits for longer sleeps for an eighth of the time that it has waited, and at most for this.
+/// Participant waits for longer sleeps for an eighth of the time that it has waited, and at most for this.
 const NAP_MAX: Duration = Duration::from_millis(1);
 
 /// How often a worker that sleeps looks whether its wait was called off.
@@ -58,7 +58,7 @@ impl Default for SyncOptions {
 #[derive(Debug)]
 pub struct SyncGroup {
     way: Way,
-    who: Who,
+    who: Participant,
     timeout: Duration,
     called_off: CalledOff,
     /// The last step that is applied, as far as this worker knows.
@@ -316,11 +316,16 @@ impl SyncGroup {
             let progress = match &mut self.way {
                 Way::Here(meeting, _) => {
                     let until = start + self.timeout;
-                    meeting.say_until(who, step, Said::Finished, until, &self.called_off, |progress| {
-                        step <= progress.finished.saturating_add(bound)
-                    })?
+                    meeting.say_until(
+                        who,
+                        step,
+                        StepReport::Finished,
+                        until,
+                        &self.called_off,
+                        |progress| step <= progress.finished.saturating_add(bound),
+                    )?
                 }
-                Way::Servers(servers) => servers.say(0, step, Said::Finished)?,
+                Way::Servers(servers) => servers.say(0, step, StepReport::Finished)?,
             };
             if step <= progress.finished.saturating_add(bound) {
                 return Ok(step.saturating_sub(progress.finished));
@@ -347,9 +352,9 @@ impl SyncGroup {
     }
 }
 
-fn check(worker: u32, workers: u32, options: SyncOptions) -> Result<Who, ClientError> {
+fn check(worker: u32, workers: u32, options: SyncOptions) -> Result<Participant, ClientError> {
     if worker < workers && workers as usize <= sanderling_wire::limit::WORKERS_MAX {
-        return Ok(Who { worker, workers, attempt: options.attempt });
+        return Ok(Participant { worker, workers, attempt: options.attempt });
     }
     let max = sanderling_wire::limit::WORKERS_MAX;
     let reason = format!("worker {worker} of {workers}: they are numbered from 0, and there are 1 to {max}");

@@ -23,7 +23,7 @@ impl RemoteTable {
         cluster.with_session(|session| {
             for (at, server) in cluster.servers().iter().enumerate() {
                 session.ask(at, "", &Request::Ping(Ping { reply_bytes: 0, bytes: &[] }), |_| Some(()))?;
-                if !session.links.can(at, Features::TEMPORARY) {
+                if !session.connections.can(at, Features::TEMPORARY) {
                     let address = &server.address;
                     let reason = format!("{address} is too old for temporary tables; update it");
                     return Err(ClientError::Cluster { reason });
@@ -39,10 +39,10 @@ impl Cluster {
     /// Drops a table on every server that answers within a time, also after the process was told to stop; was it there? Of
     /// several errors it is the first.
     pub fn drop_where_reached(&self, name: &str, within: Duration) -> Result<bool, ClientError> {
-        let mut links = self.patient_links(within)?;
-        links.bear_silence();
+        let mut connections = self.patient_connections(within)?;
+        connections.bear_silence();
         let (mut was_there, mut failed) = (false, Ok(()));
-        for answer in ask_all(&mut links, &Request::Drop(name), |_| Some(())) {
+        for answer in ask_all(&mut connections, &Request::Drop(name), |_| Some(())) {
             match answer {
                 Ok(()) => was_there = true,
                 Err(ClientError::Refused { fault: Fault::UnknownTable, .. }) => {}

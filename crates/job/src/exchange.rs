@@ -11,10 +11,10 @@ use sanderling_client::Reduce;
 use crate::error::JobError;
 use crate::input::{Input, Units};
 use crate::job::{SHUFFLE, WAIT};
-use crate::kept::Kept;
 use crate::mesh::{PARCEL_BYTES, Parcel};
 use crate::packed_rows::Packer;
 use crate::places::{Places, Slices};
+use crate::row_buffer::RowBuffer;
 use crate::sorted::{Lanes, Sorted};
 use crate::worker::{RECEIVE, Worker};
 
@@ -26,7 +26,7 @@ const PIECE_BYTES_MAX: usize = 64 << 10;
 /// What has come so far.
 struct Receiving {
     round: u64,
-    kept: Kept,
+    kept: RowBuffer,
     /// Who has not said that it has sent all.
     missing: Vec<u32>,
 }
@@ -52,7 +52,7 @@ pub(crate) fn exchange(
     let (rank, workers, round) = (worker.place(), worker.living(), worker.next_round());
     let mut units = Units::open(input, workers, &worker.halt)?;
     let slices = Slices::of_input(units.bytes_total(), slices_max(workers));
-    let kept = Kept::new(slices.count(), worker.shuffle_bytes_max, worker.scratch_dir.clone());
+    let kept = RowBuffer::new(slices.count(), worker.shuffle_bytes_max, worker.scratch_dir.clone());
     let missing = (0..workers).filter(|&other| other != rank).collect();
     let mut receiving = Receiving { round, kept, missing };
     let mut filling: Vec<Vec<u8>> = vec![Vec::new(); slices.count() * workers as usize];

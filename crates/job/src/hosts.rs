@@ -19,28 +19,28 @@ use crate::job::{OnLoss, Options, Tables, WAIT};
 use crate::mesh::Mesh;
 use crate::worker::Worker;
 
-#[cfg(test)]
-pub(crate) mod alone;
+mod acceptor;
 mod control;
-mod desk;
-mod door;
+pub(crate) mod control_msg;
+mod coordinator;
+mod event_log;
 mod gather;
-mod greet;
-mod observing;
+mod handshake;
 pub(crate) mod owner;
-pub(crate) mod said;
-pub(crate) mod seen;
-pub(crate) mod share;
-pub(crate) mod ways;
-pub(crate) mod worker;
+pub(crate) mod peer_links;
+pub(crate) mod peer_status;
+pub(crate) mod share_of_lost;
+pub(crate) mod survivors;
+#[cfg(test)]
+pub(crate) mod test_hosts;
 
+use acceptor::Acceptor;
 use control::{Control, Line};
-use desk::Desk;
-use door::Door;
-use observing::Observing;
-use said::Said;
-use seen::Seen;
-use worker::Crew;
+use control_msg::ControlMsg;
+use coordinator::Coordinator;
+use event_log::EventLog;
+use peer_status::PeerStatus;
+use survivors::Survivors;
 
 /// Where the workers of a job are that are processes of their own, and which one this is.
 #[derive(Debug, Clone)]
@@ -214,7 +214,7 @@ where
     E: From<JobError> + fmt::Display,
 {
     let worker = start(hosts, options, tables, stages)?;
-    let seen = Arc::clone(&worker.far().expect("it is on a host of its own").seen);
+    let status = Arc::clone(&worker.links().expect("it is on a host of its own").status);
     let (mut worker, done) = work(worker);
     let done = done.and_then(|done| match &mut worker {
         Some(worker) => Ok(worker.end_job().map(|()| done)?),
@@ -225,42 +225,42 @@ where
             // Its ways are closed before: whoever is at the end has no use for them.
             drop(worker);
             // On rank 0: until all others have heard it.
-            seen.await_silence(Instant::now() + FAREWELL);
+            status.await_silence(Instant::now() + FAREWELL);
             Ok(done)
         }
-        Err(error) => Err(say_why(hosts, &seen, error)),
+        Err(error) => Err(say_why(hosts, &status, error)),
     }
 }
 
 /// Tells the others why this worker ends before its time; why it does.
-fn say_why<E: From<JobError> + fmt::Display>(hosts: &Hosts, seen: &Seen, error: E) -> E {
+fn say_why<E: From<JobError> + fmt::Display>(hosts: &Hosts, status: &PeerStatus, error: E) -> E {
     // What is not sent yet must be, however little time the thread that sends it is given; then there is a while to hear it.
     let stop_farewell = || {
-        seen.await_sent(Instant::now() + hosts.silence.min(FAREWELL));
-        seen.await_silence(Instant::now() + hosts.silence.min(STOP_FAREWELL));
+        status.await_sent(Instant::now() + hosts.silence.min(FAREWELL));
+        status.await_silence(Instant::now() + hosts.silence.min(STOP_FAREWELL));
     };
-    if let Err(failed) = seen.check() {
+    if let Err(failed) = status.check() {
         // What another worker failed of, or was stopped by, is why this one ended. On rank 0: until all have heard it.
         stop_farewell();
         return failed.into();
     }
-    if seen.is_told() {
+    if status.is_told() {
         // Its ways stay open meanwhile: an end of one before it is known why would be a loss.
-        seen.say(Said::Stop { worker: hosts.rank });
+        status.say(ControlMsg::Stop { worker: hosts.rank });
         stop_farewell();
         return error;
     }
     // Also while a loss is pending: what comes of one says so itself.
-    seen.say(Said::Fail { worker: hosts.rank, reason: error.to_string() });
-    seen.await_silence(Instant::now() + hosts.silence.min(FAREWELL));
+    status.say(ControlMsg::Fail { worker: hosts.rank, reason: error.to_string() });
+    status.await_silence(Instant::now() + hosts.silence.min(FAREWELL));
     error
 }
 
 /// Tells workers of higher rank that come why this one does not, for a while.
-pub(crate) fn turn_away(hosts: &Hosts, stop: &AtomicBool, reason: &str) {
+pub(crate) fn reject_workers(hosts: &Hosts, stop: &AtomicBool, reason: &str) {
     // Who cannot listen there has nobody to tell it to.
-    if let Ok(door) = Door::shut(hosts, reason) {
-        door.wait_until_told(Instant::now() + TURN_AWAY, stop);
+    if let Ok(acceptor) = Acceptor::shut(hosts, reason) {
+        acceptor.wait_until_told(Instant::now() + TURN_AWAY, stop);
     }
 }
 
@@ -282,45 +282,45 @@ fn start(hosts: &Hosts, options: &Options, tables: &Tables, stages: &Stages) -> 
     let timer = stages.timer();
     let names: Vec<String> = hosts.hosts.iter().map(Address::to_string).collect();
     let poller = Poller::new(0)?;
-    let seen = Seen::new(hosts.rank, names.clone(), poller.waker(), &options.stop);
+    let status = PeerStatus::new(hosts.rank, names.clone(), poller.waker(), &options.stop);
     let start = Instant::now();
-    let desk = (hosts.rank == 0).then(|| {
+    let coordinator = (hosts.rank == 0).then(|| {
         let silence_us = hosts.silence.as_micros() as u64;
-        Desk::new(options.workers, silence_us, options.on_loss == OnLoss::Redo, WAIT as u32, 0)
+        Coordinator::new(options.workers, silence_us, options.on_loss == OnLoss::Redo, WAIT as u32, 0)
     });
-    let lines = party.control.into_iter().map(|(rank, joint)| {
-        let gather::Joint { connection, agreed, early } = joint;
+    let lines = party.control.into_iter().map(|(rank, peer)| {
+        let gather::Peer { connection, agreed, early } = peer;
         Line { rank, connection, agreed, early }
     });
     let stages = stages.totals().into_iter().map(|total| total.name).collect();
     // The others have nothing to tell: rank 0 decides.
     let observer = options.observer.clone().filter(|_| hosts.rank == 0);
-    let observing = Observing::new(names, stages, observer)?;
+    let event_log = EventLog::new(names, stages, observer)?;
     let control = Control::new(
         poller,
         lines.collect(),
-        desk,
-        Arc::clone(&seen),
-        observing,
+        coordinator,
+        Arc::clone(&status),
+        event_log,
         timer.watch(),
         (start, hosts.silence),
     )?;
-    let far = ways::Far::new(hosts.rank, party.rows, &seen)?;
+    let links = peer_links::PeerLinks::new(hosts.rank, party.rows, &status)?;
     if hosts.rank == 0 {
         let group = sanderling_observe::unique();
-        seen.say(Said::Start { group });
+        status.say(ControlMsg::Start { group });
     }
     gather::spawn("talk", move || control.run())?;
     let sync = SyncOptions { attempt: 0, timeout: options.timeout };
-    let joined = seen.await_group(until).and_then(|group| {
-        let crew = Crew::new(cluster, group, options.workers);
-        Ok((crew, SyncGroup::join(cluster, remote, group, hosts.rank, options.workers, sync)?))
+    let joined = status.await_group(until).and_then(|group| {
+        let survivors = Survivors::new(cluster, group, options.workers);
+        Ok((survivors, SyncGroup::join(cluster, remote, group, hosts.rank, options.workers, sync)?))
     });
-    let (crew, group) = joined.map_err(|error: JobError| say_why(hosts, &seen, error))?;
-    let group = group.call_off_with(seen.called_off()).call_off_with(&options.stop);
+    let (survivors, group) = joined.map_err(|error: JobError| say_why(hosts, &status, error))?;
+    let group = group.call_off_with(status.called_off()).call_off_with(&options.stop);
     let mut worker =
-        Worker::new(group, Mesh::Far(Box::new(far)), timer, options, options.shuffle_bytes_max as usize);
-    worker.crew = Some(crew);
+        Worker::new(group, Mesh::Remote(Box::new(links)), timer, options, options.shuffle_bytes_max as usize);
+    worker.survivors = Some(survivors);
     Ok(worker)
 }
 
@@ -338,19 +338,19 @@ mod tests {
             dir.path().display()
         );
         let check = |error: &dyn Fn(&Worker) -> JobError, expected: &str| {
-            let (mut worker, seen) = alone::first(dir.path(), 2);
+            let (mut worker, status) = test_hosts::first(dir.path(), 2);
             let waits = std::thread::scope(|scope| {
                 let waits = scope.spawn(|| worker.group().barrier("for the other").unwrap_err());
-                seen.note(&alone::loss_of(1));
+                status.note(&test_hosts::loss_of(1));
                 waits.join().unwrap()
             });
             assert!(waits.to_string().contains("was called off"), "{waits}");
             // Nobody listens.
-            seen.note_deaf();
-            let error = say_why(&alone::hosts(dir.path(), 0, 2), &seen, error(&worker));
+            status.note_deaf();
+            let error = say_why(&test_hosts::hosts(dir.path(), 0, 2), &status, error(&worker));
             assert_eq!(error.to_string(), expected);
-            let told = Said::Fail { worker: 0, reason: expected.to_owned() };
-            assert_eq!(Vec::from(seen.take_says()), [told]);
+            let told = ControlMsg::Fail { worker: 0, reason: expected.to_owned() };
+            assert_eq!(Vec::from(status.take_says()), [told]);
         };
         check(&|_| JobError::Options(own.to_owned()), own);
         // What comes of the loss says so.
@@ -361,13 +361,13 @@ mod tests {
     #[test]
     fn when_the_first_worker_panics_the_others_hear_it_before_they_cannot_reach_it() {
         let dir = tempfile::tempdir().unwrap();
-        let (worker, seen) = alone::first(dir.path(), 2);
+        let (worker, status) = test_hosts::first(dir.path(), 2);
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let _worker = worker;
             panic!("on purpose");
         }));
         assert!(panicked.is_err());
-        let told = Said::Fail { worker: 0, reason: "it has panicked".to_owned() };
-        assert_eq!(Vec::from(seen.take_says()), [told]);
+        let told = ControlMsg::Fail { worker: 0, reason: "it has panicked".to_owned() };
+        assert_eq!(Vec::from(status.take_says()), [told]);
     }
 }

@@ -12,7 +12,7 @@ use sanderling_store::Table;
 use crate::error::JobError;
 use crate::hosts::{self, Hosts, Observer};
 use crate::mesh::{Mesh, here};
-use crate::worker::{Lent, Worker};
+use crate::worker::{SharedWorker, Worker};
 
 /// The stages of a worker, in the order of their numbers: reading (decompression included) and passing over what others
 /// read; parsing and encoding; packing, sending, keeping and sorting rows that are shuffled; copying rows into minibatches;
@@ -151,18 +151,18 @@ where
 }
 
 /// The same with workers that are lent: for an interpreter, which keeps them among its objects.
-pub fn run_lent<T, E>(
+pub fn run_shared<T, E>(
     options: &Options,
     tables: &Tables,
     stages: &Stages,
-    work: impl Fn(Lent) -> Result<T, E> + Sync,
+    work: impl Fn(SharedWorker) -> Result<T, E> + Sync,
 ) -> Result<Vec<T>, E>
 where
     T: Send,
     E: From<JobError> + std::fmt::Display + Send,
 {
     run_owned(options, tables, stages, |worker| {
-        let lent = Lent::new(worker);
+        let lent = SharedWorker::new(worker);
         let done = work(lent.clone());
         (lent.take_back(), done)
     })
@@ -197,9 +197,9 @@ where
 /// For a worker on a host of its own that fails before it has come to [`run`], while those of higher rank wait for it: tells them
 /// why, until all have heard it, for four seconds if none comes and fifteen at most. They end with [`JobError::Worker`]. Who comes
 /// later goes on waiting.
-pub fn turn_away(options: &Options, reason: &str) {
+pub fn reject_workers(options: &Options, reason: &str) {
     if let Place::Hosts(hosts) = &options.place {
-        hosts::turn_away(hosts, &options.stop, reason);
+        hosts::reject_workers(hosts, &options.stop, reason);
     }
 }
 
@@ -243,10 +243,10 @@ where
         };
         Ok(group.call_off_with(&stopped).call_off_with(&options.stop))
     };
-    let one = |rank: u32, mesh: here::Here| -> Result<T, E> {
+    let one = |rank: u32, mesh: local::LocalMesh| -> Result<T, E> {
         let mut failing = Failing { first: &first, stopped: &stopped, rank, is_done: false };
         let share = (options.shuffle_bytes_max / u64::from(workers)) as usize;
-        let worker = Worker::new(join(rank)?, Mesh::Here(mesh), stages.timer(), options, share);
+        let worker = Worker::new(join(rank)?, Mesh::Local(mesh), stages.timer(), options, share);
         let done = work(worker);
         failing.is_done = done.is_ok();
         done
@@ -254,7 +254,7 @@ where
     let mut ends: Vec<std::thread::Result<Result<T, E>>> = std::thread::scope(|scope| {
         let mut threads = Vec::new();
         let mut ends = Vec::new();
-        for (rank, mesh) in (0..).zip(here::meshes(workers, &stopped, &options.stop)) {
+        for (rank, mesh) in (0..).zip(local::meshes(workers, &stopped, &options.stop)) {
             let one = &one;
             let thread = std::thread::Builder::new().name(format!("worker {rank}"));
             match thread.spawn_scoped(scope, move || one(rank, mesh)) {

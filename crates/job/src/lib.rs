@@ -17,7 +17,7 @@ mod packed_rows;
 #[cfg(fuzzing)]
 pub use packed_rows::{pack_rows, unpack_rows};
 
-mod kept;
+mod row_buffer;
 
 mod sorted;
 
@@ -30,10 +30,10 @@ pub use hosts::{Hosts, JobEvent, Observer, SILENCE_DEFAULT};
 pub use sanderling_transport::TlsServer;
 
 mod job;
-pub use job::{OnLoss, Options, Place, STAGES, Tables, run, run_lent, turn_away};
+pub use job::{OnLoss, Options, Place, STAGES, Tables, reject_workers, run, run_shared};
 
 mod worker;
-pub use worker::{Lent, Worker};
+pub use worker::{SharedWorker, Worker};
 
 mod exchange;
 

@@ -4,8 +4,8 @@ use sanderling_sample::{Batch, Decoded, Rows};
 
 use crate::error::JobError;
 use crate::exchange::exchange;
-use crate::hosts::share::Owned;
-use crate::hosts::worker::Turn;
+use crate::hosts::share_of_lost::Owned;
+use crate::hosts::survivors::Turn;
 use crate::input::{Input, Order, Units};
 use crate::job::{ASSEMBLE, SHUFFLE};
 use crate::sorted::{Lanes, Sorted};
@@ -41,7 +41,7 @@ impl Worker {
     pub fn share(&mut self, input: &Input, pass: u64, order: Order) -> Result<Share, JobError> {
         let workers = self.living();
         let given = match order {
-            Order::Input if self.far().is_some() => Given::Owned(Box::new(Owned::open(self, input)?)),
+            Order::Input if self.links().is_some() => Given::Owned(Box::new(Owned::open(self, input)?)),
             Order::Input => {
                 drop(self.begin_turn());
                 let units = Units::open(input, workers, &self.halt)?;

@@ -12,7 +12,7 @@ use sanderling_sample::{Batch, Rows};
 use crate::deal::Dealer;
 use crate::error::JobError;
 use crate::exchange::exchange;
-use crate::hosts::worker::Turn;
+use crate::hosts::survivors::Turn;
 use crate::input::{Input, Order, Units};
 use crate::job::{ASSEMBLE, SHUFFLE, WAIT};
 use crate::sorted::{Lanes, Sorted};
@@ -370,18 +370,18 @@ impl InOrder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hosts::alone;
-    use crate::hosts::said::Said;
+    use crate::hosts::control_msg::ControlMsg;
+    use crate::hosts::test_hosts;
 
     #[test]
     fn whoever_passes_over_steps_hears_that_it_is_to_stop_and_what_becomes_of_others() {
         let dir = tempfile::tempdir().unwrap();
         let input = alone::input(dir.path(), &"0 1:1\n".repeat(100));
-        let fail = Said::Fail { worker: 1, reason: "its disk is full".to_owned() };
-        let check = |said: Option<Said>, expected: Result<(), &str>| {
-            let (mut worker, seen) = alone::first(dir.path(), 1);
+        let fail = ControlMsg::Fail { worker: 1, reason: "its disk is full".to_owned() };
+        let check = |said: Option<ControlMsg>, expected: Result<(), &str>| {
+            let (mut worker, status) = alone::first(dir.path(), 1);
             let mut steps = worker.steps(&input, 0, Order::Shuffled, 4).unwrap();
-            said.iter().for_each(|said| seen.note(said));
+            said.iter().for_each(|said| status.note(said));
             match (steps.pass_over(&mut worker, 20), expected) {
                 (Ok(()), Ok(())) => assert_eq!(steps.given(), 20),
                 (Err(error), Err(expected)) => assert!(error.to_string().contains(expected), "{error}"),
@@ -389,8 +389,8 @@ mod tests {
             }
         };
         check(None, Ok(()));
-        check(Some(Said::Stop { worker: 0 }), Err("worker 0 was stopped"));
-        check(Some(Said::Stop { worker: 1 }), Err("worker 1 at "));
+        check(Some(ControlMsg::Stop { worker: 0 }), Err("worker 0 was stopped"));
+        check(Some(ControlMsg::Stop { worker: 1 }), Err("worker 1 at "));
         check(Some(alone::loss_of(1)), Err("it is lost"));
         check(Some(fail), Err("its disk is full"));
     }

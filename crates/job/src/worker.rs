@@ -9,7 +9,7 @@ use sanderling_observe::StageTimer;
 
 use crate::error::JobError;
 use crate::halt::Halt;
-use crate::hosts::worker::Crew;
+use crate::hosts::survivors::Survivors;
 use crate::job::{Options, WAIT};
 use crate::mesh::{Mesh, PARCEL_BYTES, Parcel};
 
@@ -43,21 +43,21 @@ pub struct Worker {
     /// Whether this one is not over yet.
     pub(crate) is_in_turn: bool,
     /// The group of workers on several hosts.
-    pub(crate) crew: Option<Crew>,
+    pub(crate) survivors: Option<Survivors>,
 }
 
 /// A worker that an interpreter keeps among its objects: it is there until its function has returned.
 #[derive(Debug, Clone)]
-pub struct Lent {
+pub struct SharedWorker {
     rank: u32,
     workers: u32,
     worker: Arc<Mutex<Option<Worker>>>,
 }
 
-impl Lent {
-    pub(crate) fn new(worker: Worker) -> Lent {
+impl SharedWorker {
+    pub(crate) fn new(worker: Worker) -> SharedWorker {
         let (rank, workers) = (worker.rank(), worker.workers());
-        Lent { rank, workers, worker: Arc::new(Mutex::new(Some(worker))) }
+        SharedWorker { rank, workers, worker: Arc::new(Mutex::new(Some(worker))) }
     }
 
     /// Which worker it is, from 0 on.
@@ -115,7 +115,7 @@ impl Worker {
             turns: 0,
             paced: 0,
             is_in_turn: false,
-            crew: None,
+            survivors: None,
         }
     }
 
@@ -207,7 +207,7 @@ impl Worker {
 
     /// Ranks of those who live, in the order of their places.
     fn members(&self) -> Vec<u32> {
-        self.far().map_or_else(|| (0..self.workers).collect(), |far| far.members().to_vec())
+        self.links().map_or_else(|| (0..self.workers).collect(), |links| links.members().to_vec())
     }
 
     /// Gives each worker its part, `parts[n]` to the one of rank `n`; what each gave this one, in the order of ranks. There is a
@@ -308,8 +308,8 @@ impl Worker {
 
     pub(crate) fn set_round(&mut self, round: u64) {
         self.round = round;
-        if let Mesh::Far(far) = &mut self.mesh {
-            far.set_round(round);
+        if let Mesh::Remote(links) = &mut self.mesh {
+            links.set_round(round);
         }
     }
 

@@ -482,9 +482,9 @@ fn what_cannot_be_is_said_with_what_to_do() {
         ),
         (
             failure(&hasty, &stages, &|worker| {
-                if worker.rank() == 0 { worker.barrier("a door") } else { Ok(()) }
+                if worker.rank() == 0 { worker.barrier("a acceptor") } else { Ok(()) }
             }),
-            "meeting \"barrier a door\": worker 1 did not come within 200ms",
+            "meeting \"barrier a acceptor\": worker 1 did not come within 200ms",
         ),
     ] {
         assert!(found.contains(expected), "{found}");

@@ -22,17 +22,17 @@ use crate::train::{StageList, Trainer};
 use crate::worker::Window;
 
 mod algorithm;
-mod course;
 mod follower;
+mod job_shared;
 mod learner;
 mod staleness;
 
-mod in_step;
-mod own_way;
+mod asynchronous;
+mod synchronous;
 
 pub use algorithm::{Algorithm, GLOBAL_BATCH_MAX};
-use course::{Course, Judged, PassEnd, Said, Start, Verdict};
 pub(crate) use follower::follow;
+use job_shared::{JobShared, Judged, PassEnd, Start, Verdict, WorkerMsg};
 use learner::Learner;
 
 /// The stages of a job: those that every job has, and then a learner's. The last two are of the thread that judges.
@@ -107,7 +107,7 @@ impl JobOptions {
     /// stopped may be started again.
     pub(crate) fn turn_away(&self, error: &LearnError) {
         if !error.is_stop() {
-            job::turn_away(&self.job, &format!("it could not start: {error}"));
+            job::reject_workers(&self.job, &format!("it could not start: {error}"));
         }
     }
 
@@ -156,14 +156,14 @@ pub(crate) fn run(
     let start = Start { pass, step, examples, plateaus, goes_on };
     let mut judge = Judge::new(trainer);
     let train = model.config().train.clone();
-    let mut hear = |said: Said, verdicts: &mut Option<Sender<Judged>>| match said {
-        Said::Window { scores, steps, large } => {
+    let mut hear = |said: WorkerMsg, verdicts: &mut Option<Sender<Judged>>| match said {
+        WorkerMsg::Window { scores, steps, large } => {
             judge.trainer.take_window(&Window { scores: scores.to_scores(), steps, large }, &train);
         }
-        Said::Begun(_) => judge.begin(),
-        Said::Ended(end) => judge.end_pass(&end, verdicts),
+        WorkerMsg::Started(_) => judge.begin(),
+        WorkerMsg::Ended(end) => judge.end_pass(&end, verdicts),
         // It has judged by itself.
-        Said::Judged(_) => {}
+        WorkerMsg::Judged(_) => {}
     };
     let worked = work(
         Workers { model: Some(&model), config: model.config(), options, cluster, stages, start, stop },
@@ -215,7 +215,7 @@ pub(crate) struct Workers<'a> {
 /// Starts the workers and hears them until they end.
 fn work(
     workers: Workers<'_>,
-    hear: &mut dyn FnMut(Said, &mut Option<Sender<Judged>>),
+    hear: &mut dyn FnMut(WorkerMsg, &mut Option<Sender<Judged>>),
 ) -> Result<(), LearnError> {
     let Workers { model, config, options, cluster, stages, start, stop } = workers;
     let tables = match (cluster, model) {
@@ -232,7 +232,7 @@ fn work(
     let threads = options.threads();
     let (said, heard) = sync_channel(threads * WINDOWS_IN_FLIGHT);
     let (verdicts, awaited) = channel();
-    let course = Course {
+    let shared = JobShared {
         config,
         encoder: encoder(config, LabelUse::Required, true)?,
         bound: options.staleness,
@@ -251,14 +251,14 @@ fn work(
     std::thread::scope(|scope| {
         let running = spawn(scope, move || {
             // The course goes with the workers: when they have ended, nobody speaks any more.
-            let course = course;
+            let shared = shared;
             let work = |worker: &mut Worker| {
                 let found = match (model, cluster) {
                     (None, Some(cluster)) => Some(Model::found_on_servers(config.clone(), cluster)?),
                     _ => None,
                 };
                 let Some(model) = model.or(found.as_ref()) else { return Err(LearnError::Stopped) };
-                let mut learner = Learner::new(&course, model, options.algorithm, worker)?;
+                let mut learner = Learner::new(&shared, model, options.algorithm, worker)?;
                 train(options.algorithm, &mut learner, worker).map_err(|error| match error {
                     // Others, if there are any, hear that it was stopped, not that it failed.
                     LearnError::Client(ClientError::Stopped { .. }) => {
@@ -284,8 +284,8 @@ fn work(
 /// What every worker does.
 fn train(algorithm: Algorithm, learner: &mut Learner<'_>, worker: &mut Worker) -> Result<(), LearnError> {
     match algorithm.is_in_step() {
-        true => in_step::train(learner, worker, algorithm.order()),
-        false => own_way::train(learner, worker, algorithm.order()),
+        true => synchronous::train(learner, worker, algorithm.order()),
+        false => asynchronous::train(learner, worker, algorithm.order()),
     }
 }
 

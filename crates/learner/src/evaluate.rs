@@ -15,7 +15,7 @@ use sanderling_store::Absent;
 use crate::compute::{Compute, FeatureSums};
 use crate::error::LearnError;
 use crate::importance::{ContributionSums, Importance};
-use crate::known::KnownKeys;
+use crate::known_keys::KnownKeys;
 use crate::magnitude;
 use crate::metrics::{EXACT_ROWS_MAX, Scores, sigmoid};
 use crate::model::Model;

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::evaluate::ScanProgress;
-use crate::known::KnownKeys;
+use crate::known_keys::KnownKeys;
 use crate::magnitude::LargeValues;
 use crate::measured::MeasuredOn;
 use crate::metrics::Metrics;

@@ -9,8 +9,8 @@ use sanderling_store::{Block, Checkpoint, CheckpointWriter, Init, Table, TableCo
 
 use crate::config::Config;
 use crate::error::LearnError;
-use crate::not_a_model::{not_a_model, other_kind};
-use crate::travel;
+use crate::model_diagnostics::{explain_no_model, other_kind};
+use crate::remote_io;
 
 /// The table that holds the constant term; its one row has [`sanderling_client::CONSTANT_KEY`].
 pub const BIAS_TABLE: &str = "(bias)";
@@ -50,7 +50,7 @@ impl Model {
         check_tables(checkpoint, &config, path)?;
         let model = Self::on_servers(config, cluster)?;
         for (config, remote) in table_configs(&model.config).iter().zip(model.client.remote_tables()) {
-            travel::import(checkpoint, &config.name, remote)?;
+            remote_io::import(checkpoint, &config.name, remote)?;
         }
         Ok(model)
     }
@@ -58,7 +58,7 @@ impl Model {
     /// The saved model whose tables are on servers, with the rows as they are there at present: of what was saved, only the
     /// configuration is read.
     pub fn open_on_servers(path: &Path, cluster: &Arc<Cluster>) -> Result<Self, LearnError> {
-        let checkpoint = Checkpoint::open(path).map_err(|error| not_a_model(error, path))?;
+        let checkpoint = Checkpoint::open(path).map_err(|error| explain_no_model(error, path))?;
         Self::found_on_servers(config_of(&checkpoint, path)?, cluster)
     }
 
@@ -102,7 +102,7 @@ impl Model {
 
     /// Opens a saved model and verifies every byte of it.
     pub fn load(path: &Path) -> Result<Self, LearnError> {
-        let checkpoint = Checkpoint::open(path).map_err(|error| not_a_model(error, path))?;
+        let checkpoint = Checkpoint::open(path).map_err(|error| explain_no_model(error, path))?;
         Self::from_checkpoint(&checkpoint, path)
     }
 
@@ -123,7 +123,7 @@ impl Model {
             writer.table(table)?;
         }
         for (config, remote) in table_configs(&self.config).into_iter().zip(self.client.remote_tables()) {
-            travel::save(remote, &config, &mut writer)?;
+            remote_io::save(remote, &config, &mut writer)?;
         }
         writer.blob(CONFIG_BLOB, self.config.to_toml().as_bytes())?;
         for (name, bytes) in blobs {

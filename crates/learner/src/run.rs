@@ -19,22 +19,22 @@ use sanderling_sample::{BadRowPolicy, BadRows, LabelUse, Reader, Source, refuse_
 use sanderling_store::{Checkpoint, Table};
 use serde::Serialize;
 
-use crate::begun::{self, Mark};
 use crate::config::Config;
 use crate::distributed::{self, JobOptions};
 use crate::error::LearnError;
 use crate::evaluate::Scan;
 use crate::event::Event;
 use crate::importance::Importance;
-use crate::kept;
-use crate::known::KnownKeys;
+use crate::known_keys::KnownKeys;
 use crate::measured::SeenMetrics;
 use crate::metrics::Scores;
 use crate::metrics_log::{self, METRICS, MetricsLog};
 use crate::model::{Model, encoder};
-use crate::not_a_model::{check_replaceable, is_saved};
+use crate::model_diagnostics::{check_replaceable, is_saved};
 use crate::report::{self, TOP_KEYS_MAX, TableSummary, TableTally};
+use crate::run_marker::{self, RunMarker};
 use crate::state::{PROGRESSIVE_ROWS_MAX, RunState, data_bytes};
+use crate::table_summary;
 use crate::timing::Timing;
 use crate::train::{StageList, Trainer};
 use name::name_run;
@@ -180,7 +180,7 @@ fn run(
     if options.keeps_earlier && is_here {
         name_run(&mut config, options, observer)?;
     }
-    let mut begun = Begun::default();
+    let mut begun = StartedRun::default();
     let result = lead(config, options, stop, observer, &mut begun);
     if let (Err(error), Some(job), false) = (&result, &options.job, begun.meets) {
         job.turn_away(error);
@@ -190,9 +190,9 @@ fn run(
 
 /// How far a run has come.
 #[derive(Default)]
-struct Begun {
+struct StartedRun {
     /// That of one that is not resumed.
-    mark: Option<Mark>,
+    mark: Option<RunMarker>,
     /// Whether it has come to where the workers of a job meet, if it is one.
     meets: bool,
 }
@@ -203,7 +203,7 @@ fn lead(
     options: &RunOptions,
     stop: &AtomicBool,
     observer: &mut dyn FnMut(&Event<'_>),
-    begun: &mut Begun,
+    begun: &mut StartedRun,
 ) -> Result<Summary, LearnError> {
     let run_dir = options.runs_dir.join(&config.name);
     let (model_dir, last_dir) = (run_dir.join("model"), run_dir.join("last"));
@@ -245,7 +245,7 @@ fn run_in(
     options: &RunOptions,
     stop: &AtomicBool,
     observer: &mut dyn FnMut(&Event<'_>),
-    begun: &mut Begun,
+    begun: &mut StartedRun,
 ) -> Result<Summary, LearnError> {
     let started = Instant::now();
     let started_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
@@ -266,7 +266,7 @@ fn run_in(
             None => Model::new(config)?,
         };
         // What an earlier run of this name left to resume from is not this run's.
-        let run_id = Some(begun.mark.insert(begun::mark(run_dir)?).run_id);
+        let run_id = Some(begun.mark.insert(run_marker::mark(run_dir)?).run_id);
         let algorithm = options.job.as_ref().map(|job| job.algorithm);
         let data_bytes = data_bytes(model.config())?;
         let state = RunState { run_id, algorithm, data_bytes, ..RunState::default() };
@@ -350,7 +350,7 @@ fn run_in(
     drop(model);
     let tables = match tables {
         Some(tables) => tables,
-        None => kept::table_summaries(&model_dir, &sizes)?,
+        None => table_summary::table_summaries(&model_dir, &sizes)?,
     };
     if plot_scores.is_none() && state.best.is_some() {
         // The best validation was before this session, which resumed the run: score it again for the plots.
@@ -505,7 +505,7 @@ fn explain_training(model: &Model, stop: &AtomicBool) -> Result<Option<Importanc
 fn table_summaries(model: &Model) -> Vec<TableSummary> {
     let tables = model.client().tables().iter();
     let mut summaries: Vec<TableSummary> = tables.map(|table| table_summary(table, TOP_KEYS_MAX)).collect();
-    kept::sort(&mut summaries);
+    table_summary::sort(&mut summaries);
     summaries
 }
 
@@ -514,6 +514,6 @@ fn table_summaries(model: &Model) -> Vec<TableSummary> {
 pub fn table_summary(table: &Table, top_max: usize) -> TableSummary {
     let mut tally = TableTally::new(table.name(), table.dim(), top_max);
     let blocks = &table.config().blocks;
-    table.for_each_row(|row| kept::tally_row(&mut tally, blocks, row));
+    table.for_each_row(|row| table_summary::tally_row(&mut tally, blocks, row));
     tally.finish(table.bytes())
 }

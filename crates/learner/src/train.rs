@@ -18,7 +18,7 @@ use crate::error::LearnError;
 use crate::evaluate::{Evaluation, Scan, ScanProgress};
 use crate::event::{Event, StepLine, ValidLine};
 use crate::importance::Importance;
-use crate::known::KnownKeys;
+use crate::known_keys::KnownKeys;
 use crate::measured::MeasuredOn;
 use crate::metrics::{Metrics, Scores};
 use crate::model::Model;

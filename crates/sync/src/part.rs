@@ -59,23 +59,23 @@ pub struct Part {
 
 /// A message that is kept.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct StoredPart {
     pub(crate) part: Part,
     _held: Held,
 }
 
 impl Part {
     fn bytes(&self) -> usize {
-        size_of::<Kept>()
+        size_of::<StoredPart>()
             + size_of_val(&self.keys[..])
             + size_of_val(&self.counts[..])
             + self.gradients.bytes()
     }
 
     /// Keeps it if there is room.
-    pub(crate) fn keep(self, budget: &Budget) -> Option<Kept> {
+    pub(crate) fn keep(self, budget: &Budget) -> Option<StoredPart> {
         assert_eq!(self.keys.len(), self.counts.len(), "a count per key");
         assert_eq!(self.keys.len() * self.dim, self.gradients.len(), "a row of gradients per key");
-        budget.hold(self.bytes()).map(|held| Kept { part: self, _held: held })
+        budget.hold(self.bytes()).map(|held| StoredPart { part: self, _held: held })
     }
 }

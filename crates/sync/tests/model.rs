@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use sanderling_sync::{Budget, Complete, Gradients, Group, Part, Progress, Refused, Said, Uneven, Who};
+use sanderling_sync::{
+    Budget, Complete, Gradients, Group, Mismatch, Part, Participant, Progress, StepError, StepReport,
+};
 
 const WORKERS: u32 = 3;
 const PLACES: usize = 2;
@@ -13,13 +15,13 @@ const PLACES: usize = 2;
 /// What may come twice.
 #[derive(Debug, Clone)]
 enum Message {
-    Part { who: Who, step: u64, number: u32, part: Part },
-    Say { who: Who, step: u64, said: Said },
+    Part { who: Participant, step: u64, number: u32, part: Part },
+    Say { who: Participant, step: u64, said: StepReport },
 }
 
 #[derive(Debug)]
-struct Place {
-    group: Group<Uneven>,
+struct Server {
+    group: Group<Mismatch>,
     /// What was decided and is not applied yet.
     under_way: Option<Complete>,
     /// Per step: the attempt of each worker whose part it was, and how many messages that had.
@@ -27,13 +29,13 @@ struct Place {
     sent: Vec<Message>,
 }
 
-impl Place {
-    fn new() -> Place {
+impl Server {
+    fn new() -> Server {
         let group = Group::new(WORKERS, Budget::new(1 << 20)).unwrap();
-        Place { group, under_way: None, applied: Vec::new(), sent: Vec::new() }
+        Server { group, under_way: None, applied: Vec::new(), sent: Vec::new() }
     }
 
-    fn send(&mut self, message: Message) -> Result<Option<Progress>, Refused<Uneven>> {
+    fn send(&mut self, message: Message) -> Result<Option<Progress>, StepError<Mismatch>> {
         self.sent.push(message.clone());
         match message {
             Message::Part { who, step, number, part } => {
@@ -64,7 +66,7 @@ impl Place {
                     assert_eq!(*of, attempt, "parts of two attempts");
                     *messages += 1;
                 }
-                Ok::<(), Uneven>(())
+                Ok::<(), Mismatch>(())
             })
             .unwrap();
         self.applied.push(parts);
@@ -83,30 +85,30 @@ enum Phase {
 
 #[derive(Debug)]
 struct Worker {
-    who: Who,
+    who: Participant,
     step: u64,
     phase: Phase,
 }
 
 /// Depends on the attempt, as what a worker computes anew may.
-fn messages(who: Who, step: u64, place: usize) -> u32 {
+fn messages(who: Participant, step: u64, place: usize) -> u32 {
     (u64::from(who.worker) + 3 * u64::from(who.attempt) + 5 * step + place as u64) as u32 % 4
 }
 
 impl Worker {
     fn new(worker: u32, attempt: u32) -> Worker {
-        let who = Who { worker, workers: WORKERS, attempt };
+        let who = Participant { worker, workers: WORKERS, attempt };
         Worker { who, step: 0, phase: Phase::Look { place: 0, decided: [(0, 0); PLACES] } }
     }
 
     /// Does one thing.
-    fn go_on(&mut self, places: &mut [Place]) {
+    fn go_on(&mut self, places: &mut [Server]) {
         let (who, step) = (self.who, self.step);
         let mut say =
             |place: usize, step, said| places[place].send(Message::Say { who, step, said }).unwrap().unwrap();
         self.phase = match self.phase {
             Phase::Look { place, mut decided } => {
-                let progress = say(place, 0, Said::Nothing);
+                let progress = say(place, 0, StepReport::Nothing);
                 decided[place] = (progress.decided, progress.attempt);
                 if place + 1 < PLACES {
                     Phase::Look { place: place + 1, decided }
@@ -118,7 +120,7 @@ impl Worker {
             Phase::Recover { place, last, decided } => {
                 let (step, attempt) = last;
                 let is_behind = decided[place].0 < step;
-                let said = if is_behind { Said::WholeBefore { attempt } } else { Said::Nothing };
+                let said = if is_behind { StepReport::WholeBefore { attempt } } else { StepReport::Nothing };
                 match say(place, step, said).applied >= step {
                     false => self.phase,
                     true if place + 1 < PLACES => Phase::Recover { place: place + 1, last, decided },
@@ -139,11 +141,11 @@ impl Worker {
             Phase::Push { place, .. } if place + 1 < PLACES => Phase::Push { place: place + 1, number: 0 },
             Phase::Push { .. } => Phase::Vote { place: 0 },
             Phase::Vote { place } => {
-                say(place, step, Said::Whole { messages: messages(who, step, place) });
+                say(place, step, StepReport::Whole { messages: messages(who, step, place) });
                 if place + 1 < PLACES { Phase::Vote { place: place + 1 } } else { Phase::Wait { place: 0 } }
             }
             Phase::Wait { place } => {
-                let whole = Said::Whole { messages: messages(who, step, place) };
+                let whole = StepReport::Whole { messages: messages(who, step, place) };
                 match say(place, step, whole).applied >= step {
                     false => self.phase,
                     true if place + 1 < PLACES => Phase::Wait { place: place + 1 },
@@ -183,7 +185,7 @@ proptest! {
     fn each_step_is_applied_once_and_from_the_same_parts_everywhere(
         deeds in proptest::collection::vec(deed(), 0..600)
     ) {
-        let mut places: Vec<Place> = (0..PLACES).map(|_| Place::new()).collect();
+        let mut places: Vec<Server> = (0..PLACES).map(|_| Server::new()).collect();
         let mut workers: Vec<Worker> = (0..WORKERS).map(|worker| Worker::new(worker, 0)).collect();
         for deed in deeds {
             match deed {
@@ -217,7 +219,7 @@ proptest! {
                 for place in 0..PLACES {
                     // All messages of one attempt, or none where it had none.
                     if let Some(&(attempt, found)) = of(place) {
-                        let who = Who { worker, workers: WORKERS, attempt };
+                        let who = Participant { worker, workers: WORKERS, attempt };
                         prop_assert_eq!(found, messages(who, step as u64 + 1, place));
                     }
                 }

@@ -4,14 +4,16 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use sanderling_sync::{Budget, Fixed, Gradients, Group, Met, Part, Refused, Said, Uneven, Who};
+use sanderling_sync::{
+    Budget, Fixed, Gradients, Group, Met, Mismatch, Part, Participant, StepError, StepReport,
+};
 
-fn group(workers: u32) -> Group<Uneven> {
+fn group(workers: u32) -> Group<Mismatch> {
     Group::new(workers, Budget::new(1 << 20)).unwrap()
 }
 
-fn who(worker: u32, workers: u32) -> Who {
-    Who { worker, workers, attempt: 0 }
+fn who(worker: u32, workers: u32) -> Participant {
+    Participant { worker, workers, attempt: 0 }
 }
 
 fn part(keys: &[u64], gradients: Gradients) -> Part {
@@ -22,7 +24,7 @@ fn part(keys: &[u64], gradients: Gradients) -> Part {
 /// What a step is applied as: per key, its count and its gradients' bits.
 type Applied = BTreeMap<u64, (u32, Vec<u32>)>;
 
-fn apply(group: &mut Group<Uneven>) -> Applied {
+fn apply(group: &mut Group<Mismatch>) -> Applied {
     let mut complete = group.begin().expect("all is there");
     let mut applied = Applied::new();
     let result = complete.each(|sums| {
@@ -71,7 +73,7 @@ fn step(samples: &[(u64, [f32; DIM])], workers: usize, shift: usize, fixed: Opti
             .collect();
         group.take(who(worker, workers), 1, 0, part).unwrap();
         assert!(group.begin().is_none(), "not all have said that their part is whole");
-        group.say(who(worker, workers), 1, Said::Whole { messages: 1 }).unwrap();
+        group.say(who(worker, workers), 1, StepReport::Whole { messages: 1 }).unwrap();
     }
     apply(&mut group)
 }
@@ -110,30 +112,30 @@ proptest! {
 #[test]
 fn what_cannot_be_is_refused_and_nothing_of_it_is_taken() {
     let single = |value: f32| part(&[1], Gradients::Single(vec![value]));
-    let whole = Said::Whole { messages: 1 };
+    let whole = StepReport::Whole { messages: 1 };
     let mut group = group(2);
     let (a, b) = (who(0, 2), who(1, 2));
     group.take(a, 1, 0, single(1.0)).unwrap();
-    assert_eq!(group.say(b, 1, Said::Nothing).unwrap().missing, [0, 1]);
+    assert_eq!(group.say(b, 1, StepReport::Nothing).unwrap().missing, [0, 1]);
     assert_eq!(group.say(a, 1, whole).unwrap().missing, [1]);
     for (refused, expected) in [
-        (group.take(who(2, 3), 1, 0, single(1.0)), Refused::Workers { worker: 2, expected: 2, found: 3 }),
-        (group.take(who(2, 2), 1, 0, single(1.0)), Refused::Workers { worker: 2, expected: 2, found: 2 }),
-        (group.take(b, 2, 0, single(1.0)), Refused::Step { step: 2, applied: 0 }),
-        (group.take(b, 0, 0, single(1.0)), Refused::Step { step: 0, applied: 0 }),
+        (group.take(who(2, 3), 1, 0, single(1.0)), StepError::Workers { worker: 2, expected: 2, found: 3 }),
+        (group.take(who(2, 2), 1, 0, single(1.0)), StepError::Workers { worker: 2, expected: 2, found: 2 }),
+        (group.take(b, 2, 0, single(1.0)), StepError::Step { step: 2, applied: 0 }),
+        (group.take(b, 0, 0, single(1.0)), StepError::Step { step: 0, applied: 0 }),
         (
             group.take(b, 1, u32::MAX, single(1.0)),
-            Refused::TooLarge { what: "messages of a step", found: u64::from(u32::MAX), max: 1 << 16 },
+            StepError::TooLarge { what: "messages of a step", found: u64::from(u32::MAX), max: 1 << 16 },
         ),
         (
             group.say(b, 1, whole).map(|_| ()),
-            Refused::Incomplete { step: 1, worker: 1, found: 0, expected: 1 },
+            StepError::Incomplete { step: 1, worker: 1, found: 0, expected: 1 },
         ),
     ] {
         assert_eq!(refused, Err(expected));
     }
     let large = part(&(0..70_000).collect::<Vec<u64>>(), Gradients::Single(vec![0.0; 70_000]));
-    assert!(matches!(group.take(b, 1, 0, large), Err(Refused::Full { .. })));
+    assert!(matches!(group.take(b, 1, 0, large), Err(StepError::Full { .. })));
 
     // What comes again replaces; what was said to be whole does not change any more.
     group.take(a, 1, 0, single(9.0)).unwrap();
@@ -148,12 +150,12 @@ fn what_cannot_be_is_refused_and_nothing_of_it_is_taken() {
     // A new attempt shuts the old one out, and its part of what is not decided does not count.
     group.take(a, 2, 0, single(1.0)).unwrap();
     group.say(a, 2, whole).unwrap();
-    let again = Who { attempt: 3, ..a };
-    assert_eq!(group.say(again, 2, Said::Nothing).unwrap().missing, [0, 1]);
-    let replaced = Err(Refused::Replaced { worker: 0, attempt: 0, newest: 3 });
+    let again = Participant { attempt: 3, ..a };
+    assert_eq!(group.say(again, 2, StepReport::Nothing).unwrap().missing, [0, 1]);
+    let replaced = Err(StepError::Replaced { worker: 0, attempt: 0, newest: 3 });
     assert_eq!(group.say(a, 2, whole).map(|_| ()), replaced);
-    group.say(again, 2, Said::Whole { messages: 0 }).unwrap();
-    group.say(b, 2, Said::Whole { messages: 0 }).unwrap();
+    group.say(again, 2, StepReport::Whole { messages: 0 }).unwrap();
+    group.say(b, 2, StepReport::Whole { messages: 0 }).unwrap();
     assert_eq!(apply(&mut group), Applied::new());
 
     // Workers that do not agree: the step fails for all of them, and there is no further one.
@@ -164,7 +166,7 @@ fn what_cannot_be_is_refused_and_nothing_of_it_is_taken() {
     assert_eq!(apply(&mut group), Applied::new());
     for found in [group.say(b, 3, whole).map(|_| ()), group.take(b, 4, 0, single(1.0)), group.check()] {
         assert!(
-            matches!(&found, Err(Refused::Failed { step: 3, failure }) if failure.what == "units"),
+            matches!(&found, Err(StepError::Failed { step: 3, failure }) if failure.what == "units"),
             "{found:?}"
         );
     }
@@ -175,7 +177,7 @@ fn what_cannot_be_is_refused_and_nothing_of_it_is_taken() {
 fn who_has_finished_least_is_waited_for() {
     let mut group = group(3);
     let mut finish = |worker: u32, step: u64| {
-        let progress = group.say(who(worker, 3), step, Said::Finished).unwrap();
+        let progress = group.say(who(worker, 3), step, StepReport::Finished).unwrap();
         (progress.finished, progress.missing)
     };
     assert_eq!(finish(0, 1), (0, vec![1, 2]));
@@ -197,11 +199,11 @@ fn a_meeting_gives_everybody_what_all_have_brought() {
         })
     };
     assert_eq!(meet(b, 1, "start", b"b"), Ok(Err(vec![0, 2])));
-    // Who comes again has changed its mind.
+    // Participant comes again has changed its mind.
     assert_eq!(meet(b, 1, "start", b"B"), Ok(Err(vec![0, 2])));
-    assert_eq!(meet(a, 2, "next", b""), Err(Refused::Round { round: 2, next: 1 }));
+    assert_eq!(meet(a, 2, "next", b""), Err(StepError::Round { round: 2, next: 1 }));
     let (expected, found) = ("start".to_owned(), "end".to_owned());
-    assert_eq!(meet(a, 1, "end", b""), Err(Refused::OtherMeeting { round: 1, worker: 0, expected, found }));
+    assert_eq!(meet(a, 1, "end", b""), Err(StepError::OtherMeeting { round: 1, worker: 0, expected, found }));
     assert_eq!(meet(c, 1, "start", b""), Ok(Err(vec![0])));
     assert_eq!(meet(a, 1, "start", b"a"), Ok(Ok(b"aB".to_vec())));
     // The first may be at the next one while others have not asked again.
@@ -211,11 +213,11 @@ fn a_meeting_gives_everybody_what_all_have_brought() {
     assert_eq!(meet(c, 2, "next", b""), Ok(Err(vec![1])));
     assert_eq!(meet(b, 2, "next", b""), Ok(Ok(b"2".to_vec())));
     assert_eq!(meet(b, 3, "last", b""), Ok(Err(vec![0, 2])));
-    assert_eq!(meet(a, 1, "start", b"a"), Err(Refused::Round { round: 1, next: 3 }));
+    assert_eq!(meet(a, 1, "start", b"a"), Err(StepError::Round { round: 1, next: 3 }));
     let long = vec![0; (1 << 20) + 1];
-    assert!(matches!(meet(a, 3, "last", &long), Err(Refused::TooLarge { .. })));
-    // Who takes another's place is told where to go on.
-    let again = Who { attempt: 1, ..b };
-    assert_eq!(group.say(again, 0, Said::Nothing).unwrap().round, 3);
-    assert_eq!(group.say(a, 0, Said::Nothing).unwrap().round, 3);
+    assert!(matches!(meet(a, 3, "last", &long), Err(StepError::TooLarge { .. })));
+    // Participant takes another's place is told where to go on.
+    let again = Participant { attempt: 1, ..b };
+    assert_eq!(group.say(again, 0, StepReport::Nothing).unwrap().round, 3);
+    assert_eq!(group.say(a, 0, StepReport::Nothing).unwrap().round, 3);
 }

@@ -10,8 +10,8 @@ use super::Session;
 use super::pull::{Asked, PullInto, add_rows, check_offsets, wire_absent};
 use super::push::note;
 use crate::error::ClientError;
-use crate::exchange::CallError;
 use crate::remote::RemoteTable;
+use crate::rpc_state::CallError;
 
 /// Bytes of a frame that are neither keys, offsets, values nor rows, rounded up.
 const FRAME_REST_BYTES: usize = 1024;
@@ -114,7 +114,7 @@ impl Session {
         if let Some(values) = values {
             table.length("values", keys.len(), values.len())?;
         }
-        let is_divided_here = self.links.len() > 1 && pooling == Pooling::Mean;
+        let is_divided_here = self.connections.len() > 1 && pooling == Pooling::Mean;
         let pooling = if pooling == Pooling::Mean && !is_divided_here {
             wire::Pooling::Mean
         } else {
@@ -125,13 +125,13 @@ impl Session {
         into.counts.clear();
         into.counts.extend(offsets.windows(2).map(|pair| pair[1] - pair[0]));
         into.keys.clear();
-        into.keys.resize(self.links.len(), 0);
+        into.keys.resize(self.connections.len(), 0);
         let tag = self.pushes.tag(table.name());
-        let Session { links, pushes, placement, ragged, .. } = self;
-        ragged.clear(links.len());
+        let Session { connections, pushes, placement, ragged, .. } = self;
+        ragged.clear(connections.len());
         ragged.add(placement, table.home(), keys, values, offsets);
-        into.positions.resize_with(links.len(), Vec::new);
-        let names = links.names();
+        into.positions.resize_with(connections.len(), Vec::new);
+        let names = connections.names();
         for (server, (share, positions)) in ragged.shares.iter().zip(&mut into.positions).enumerate() {
             positions.clear();
             positions.extend_from_slice(&share.positions);
@@ -146,7 +146,7 @@ impl Session {
             let mut sink = |server: usize, tag: u64, result: Result<Reply<'_>, CallError>| {
                 pushes.note(&names, server, tag, result);
             };
-            links
+            connections
                 .begin(server, tag, Some(there.boot_id), &feed, &mut sink)
                 .map_err(|source| ClientError::Request { table: table.name().to_owned(), source })?;
         }
@@ -249,7 +249,7 @@ impl Session {
         table.length("grads", batch.samples() * dim, grads.len())?;
         check_push(table, batch, grads, scale)?;
         let tag = self.pushes.tag(table.name());
-        let Session { links, pushes, summed, .. } = self;
+        let Session { connections, pushes, summed, .. } = self;
         let grads = if batch.is_divided_here {
             summed.clear();
             for (grads, &count) in grads.chunks_exact(dim).zip(&batch.counts) {
@@ -260,7 +260,7 @@ impl Session {
         } else {
             grads
         };
-        let names = links.names();
+        let names = connections.names();
         let FedBatch { batch: id, feature, .. } = *batch;
         for (server, _) in batch.shares() {
             let (client, sequence) = pushes.outgoing.next(server);
@@ -279,7 +279,7 @@ impl Session {
             let mut sink = |server: usize, tag: u64, result: Result<Reply<'_>, CallError>| {
                 note(tables, failed, &names, server, tag, result);
             };
-            links
+            connections
                 .begin(server, tag, Some(there.boot_id), &Request::PushFed(push), &mut sink)
                 .map_err(|source| ClientError::Request { table: table.name().to_owned(), source })?;
         }
@@ -290,11 +290,11 @@ impl Session {
     /// forget it in time.
     pub(crate) fn begin_forget(&mut self, table: &RemoteTable, batch: &FedBatch) -> Result<(), ClientError> {
         let tag = self.pushes.tag(table.name());
-        let Session { links, pushes, .. } = self;
-        let names = links.names();
+        let Session { connections, pushes, .. } = self;
+        let names = connections.names();
         let FedBatch { batch: id, feature, .. } = *batch;
         for (server, _) in batch.shares() {
-            if !links.can(server, Features::FORGET) {
+            if !connections.can(server, Features::FORGET) {
                 continue;
             }
             let there = table.number(server);
@@ -302,7 +302,7 @@ impl Session {
             let mut sink = |server: usize, tag: u64, result: Result<Reply<'_>, CallError>| {
                 pushes.note(&names, server, tag, result);
             };
-            links
+            connections
                 .begin(server, tag, Some(there.boot_id), &forget, &mut sink)
                 .map_err(|source| ClientError::Request { table: table.name().to_owned(), source })?;
         }
@@ -315,7 +315,7 @@ impl Session {
     pub(crate) fn has_room_for(&self, keys: usize, samples: usize, dim: usize) -> bool {
         let fed = keys * (size_of::<u64>() + size_of::<f32>()) + (samples + 1) * size_of::<u32>();
         let rows = samples * dim * size_of::<f32>() + keys / 8;
-        let fits_frame = fed.max(rows) + FRAME_REST_BYTES <= self.links.frame_bytes_max();
+        let fits_frame = fed.max(rows) + FRAME_REST_BYTES <= self.connections.frame_bytes_max();
         let fits_memory = keys * dim * size_of::<f32>() <= limit::FED_ROWS_BYTES_MAX;
         fits_frame && fits_memory && keys <= limit::KEYS_MAX && samples <= limit::SAMPLES_MAX
     }

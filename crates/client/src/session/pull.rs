@@ -8,11 +8,11 @@ use sanderling_wire::{self as wire, Pull, PullPooled, PullReply, Ragged, Reply, 
 
 use super::push::PUSH;
 use super::{Session, rows_per_pull, rows_per_request};
+use crate::connection_set::ConnectionSet;
 use crate::error::ClientError;
-use crate::exchange::CallError;
-use crate::fan::Fan;
-use crate::links::Links;
+use crate::key_partition::KeyPartition;
 use crate::remote::RemoteTable;
+use crate::rpc_state::CallError;
 
 /// A request that is part of a pull.
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +32,7 @@ pub(super) struct Asked {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PullPart<'a> {
     pub(crate) table: &'a RemoteTable,
-    pub(crate) fan: &'a Fan,
+    pub(crate) partition: &'a KeyPartition,
 }
 
 /// Where the answers to a [`PullPart`] go.
@@ -53,11 +53,12 @@ impl Session {
         mut missing: Option<&mut Vec<u32>>,
     ) -> Result<usize, ClientError> {
         table.length("out", keys.len() * table.dim(), out.len())?;
-        let mut fan = std::mem::take(&mut self.fan);
-        fan.assign(&self.placement, table.home(), keys);
+        let mut partition = std::mem::take(&mut self.partition);
+        partition.assign(&self.placement, table.home(), keys);
         let into = PullInto { out, missing: missing.as_deref_mut() };
-        let result = self.pull_parts(&[PullPart { table, fan: &fan }], &mut [into], absent, || {});
-        self.fan = fan;
+        let result =
+            self.pull_parts(&[PullPart { table, partition: &partition }], &mut [into], absent, || {});
+        self.partition = partition;
         if let Some(missing) = missing {
             missing.sort_unstable();
         }
@@ -106,12 +107,12 @@ impl Session {
         meanwhile: impl FnOnce(),
     ) -> Result<usize, ClientError> {
         self.asked.clear();
-        for (part, PullPart { table, fan }) in parts.iter().enumerate() {
+        for (part, PullPart { table, partition }) in parts.iter().enumerate() {
             if let Some(missing) = &mut into[part].missing {
                 missing.clear();
             }
-            let step = rows_per_pull(&self.links, table.dim());
-            for (server, share) in fan.shares().enumerate() {
+            let step = rows_per_pull(&self.connections, table.dim());
+            for (server, share) in partition.shares().enumerate() {
                 for first_key in (0..share.keys.len()).step_by(step) {
                     let keys = step.min(share.keys.len() - first_key);
                     self.asked.push(Asked {
@@ -128,14 +129,14 @@ impl Session {
         let absent = wire_absent(absent);
         self.pull_asked(
             |asked, format| {
-                let PullPart { table, fan } = parts[asked.part];
-                let keys = &fan.share(asked.server).keys[asked.first_key..][..asked.keys];
+                let PullPart { table, partition } = parts[asked.part];
+                let keys = &partition.share(asked.server).keys[asked.first_key..][..asked.keys];
                 let (number, dim) = (table.read_number(asked.server), table.dim() as u32);
                 (table, Request::Pull(Pull { table: number, dim, absent, format, keys }))
             },
             |asked, reply| {
-                let positions =
-                    &parts[asked.part].fan.share(asked.server).positions[asked.first_key..][..asked.keys];
+                let positions = &parts[asked.part].partition.share(asked.server).positions[asked.first_key..]
+                    [..asked.keys];
                 let dim = parts[asked.part].table.dim();
                 let PullInto { out, missing } = &mut into[asked.part];
                 reply.values.scatter(dim, positions, out);
@@ -190,13 +191,13 @@ impl Session {
             table.length("values", keys.len(), values.len())?;
         }
         // A mean over several servers is not the mean of theirs.
-        let alone = self.links.len() == 1;
+        let alone = self.connections.len() == 1;
         let asked_pooling =
             if alone && pooling == Pooling::Mean { wire::Pooling::Mean } else { wire::Pooling::Sum };
         let mut ragged = std::mem::take(&mut self.ragged);
-        ragged.clear(self.links.len());
+        ragged.clear(self.connections.len());
         self.asked.clear();
-        for (part, run) in sample_runs(&self.links, dim, offsets).enumerate() {
+        for (part, run) in sample_runs(&self.connections, dim, offsets).enumerate() {
             let firsts = self.asked.len();
             for (server, share) in ragged.shares.iter().enumerate() {
                 let (first_key, first_row) = (share.keys.len(), run.start);
@@ -263,8 +264,8 @@ impl Session {
         mut place: impl FnMut(&Asked, &PullReply<'_>),
         meanwhile: impl FnOnce(),
     ) -> Result<usize, ClientError> {
-        let Session { links, asked, pushes, .. } = self;
-        let names = links.names();
+        let Session { connections, asked, pushes, .. } = self;
+        let names = connections.names();
         let (mut missing, mut failed) = (0, None);
         let mut sink = |server: usize, tag: u64, result: Result<Reply<'_>, CallError>| {
             if tag & PUSH != 0 {
@@ -288,14 +289,14 @@ impl Session {
         };
         let mut begun = Ok(());
         for (tag, asked) in asked.iter().enumerate().filter(|(_, asked)| asked.keys > 0) {
-            let (table, request) = request(asked, links.row_format(asked.server));
+            let (table, request) = request(asked, connections.row_format(asked.server));
             let boot_id = Some(table.number(asked.server).boot_id);
-            if let Err(source) = links.begin(asked.server, tag as u64, boot_id, &request, &mut sink) {
+            if let Err(source) = connections.begin(asked.server, tag as u64, boot_id, &request, &mut sink) {
                 begun = Err(ClientError::Request { table: table.name().to_owned(), source });
                 break;
             }
         }
-        links.settle_while(meanwhile, &mut sink);
+        connections.settle_while(meanwhile, &mut sink);
         begun?;
         match failed.or_else(|| pushes.failed.first.take()) {
             Some(error) => Err(error),
@@ -333,13 +334,13 @@ fn fits(asked: &Asked, table: &RemoteTable, reply: &PullReply<'_>) -> bool {
 
 /// The runs of samples whose pooled rows are asked for by one request each. A sample is not cut, however many keys it has.
 pub(crate) fn sample_runs<'a>(
-    links: &Links,
+    connections: &ConnectionSet,
     dim: usize,
     offsets: &'a [u32],
 ) -> impl Iterator<Item = Range<usize>> + use<'a> {
-    let samples_max = rows_per_pull(links, dim);
+    let samples_max = rows_per_pull(connections, dim);
     // A key, and its value.
-    let keys_max = rows_per_request(links, 3);
+    let keys_max = rows_per_request(connections, 3);
     let samples = offsets.len() - 1;
     let mut first = 0;
     std::iter::from_fn(move || {

@@ -6,11 +6,11 @@ use sanderling_store::{Dedup, PushScale, StoreError, bad_gradient};
 use sanderling_wire::{Push, Reply, Request, WireError};
 
 use super::Session;
-use crate::dealt::gather;
 use crate::error::{ClientError, Names};
-use crate::exchange::CallError;
-use crate::fan::Fan;
+use crate::key_partition::KeyPartition;
 use crate::remote::RemoteTable;
+use crate::rpc_state::CallError;
+use crate::scatter::gather;
 
 /// Tags with this bit are pushes, whose answers have no place to go to; the others are positions in `asked`. Below it are the
 /// mark of the push and, in so many bits, the number of its table.
@@ -49,11 +49,11 @@ impl Session {
         let dim = table.dim();
         table.length("grads", keys.len() * dim, grads.len())?;
         let (mut dedup, mut summed) = (std::mem::take(&mut self.dedup), std::mem::take(&mut self.summed));
-        let mut fan = std::mem::take(&mut self.fan);
+        let mut partition = std::mem::take(&mut self.partition);
         let grads = sum_duplicates(&mut dedup, &mut summed, keys, grads, dim);
-        fan.assign(&self.placement, table.home(), &dedup.unique);
-        let begun = self.begin_push(table, &fan, &dedup.counts, grads, scale);
-        (self.dedup, self.summed, self.fan) = (dedup, summed, fan);
+        partition.assign(&self.placement, table.home(), &dedup.unique);
+        let begun = self.begin_push(table, &partition, &dedup.counts, grads, scale);
+        (self.dedup, self.summed, self.partition) = (dedup, summed, partition);
         let finished = self.finish();
         begun.and(finished)
     }
@@ -63,36 +63,36 @@ impl Session {
     pub(crate) fn begin_push(
         &mut self,
         table: &RemoteTable,
-        fan: &Fan,
+        partition: &KeyPartition,
         counts: &[u32],
         grads: &[f32],
         scale: PushScale,
     ) -> Result<(), ClientError> {
         let step = self.rows_per_request(table.dim() + 3);
         let tag = self.pushes.tag(table.name());
-        let Session { links, pushes, .. } = self;
-        let names = links.names();
+        let Session { connections, pushes, .. } = self;
+        let names = connections.names();
         let Pushes { outgoing, tables, failed, .. } = pushes;
-        outgoing.each(table, fan, counts, grads, scale, step, |server, boot_id, request| {
+        outgoing.each(table, partition, counts, grads, scale, step, |server, boot_id, request| {
             let mut sink = |server: usize, tag: u64, result: Result<Reply<'_>, CallError>| {
                 note(tables, failed, &names, server, tag, result);
             };
-            links.begin(server, tag, Some(boot_id), request, &mut sink)
+            connections.begin(server, tag, Some(boot_id), request, &mut sink)
         })
     }
 
     /// Lets go what [`Session::begin_push`] has prepared.
     pub(crate) fn send(&mut self) {
-        let Session { links, pushes, .. } = self;
-        let names = links.names();
-        links.send(&mut |server, tag, result| pushes.note(&names, server, tag, result));
+        let Session { connections, pushes, .. } = self;
+        let names = connections.names();
+        connections.send(&mut |server, tag, result| pushes.note(&names, server, tag, result));
     }
 
     /// Waits for the pushes that are under way. An error may be that of an earlier push.
     pub fn finish(&mut self) -> Result<(), ClientError> {
-        let Session { links, pushes, .. } = self;
-        let names = links.names();
-        links.settle(&mut |server, tag, result| pushes.note(&names, server, tag, result));
+        let Session { connections, pushes, .. } = self;
+        let names = connections.names();
+        connections.settle(&mut |server, tag, result| pushes.note(&names, server, tag, result));
         pushes.failed.first.take().map_or(Ok(()), Err)
     }
 
@@ -182,16 +182,16 @@ impl Outgoing {
     pub(crate) fn each(
         &mut self,
         table: &RemoteTable,
-        fan: &Fan,
+        partition: &KeyPartition,
         counts: &[u32],
         grads: &[f32],
         scale: PushScale,
         step: usize,
         mut begin: impl FnMut(usize, u64, &Request<'_>) -> Result<(), WireError>,
     ) -> Result<(), ClientError> {
-        check_push(table, fan, grads, scale)?;
+        check_push(table, partition, grads, scale)?;
         let dim = table.dim();
-        for (server, share) in fan.shares().enumerate() {
+        for (server, share) in partition.shares().enumerate() {
             for (keys, positions) in share.keys.chunks(step).zip(share.positions.chunks(step)) {
                 gather(positions, 1, counts, &mut self.counts);
                 gather(positions, dim, grads, &mut self.grads);
@@ -240,14 +240,14 @@ pub(crate) fn sum_duplicates<'a>(
 /// What a table in this process would refuse is refused before any server has a part of it.
 pub(crate) fn check_push(
     table: &RemoteTable,
-    fan: &Fan,
+    partition: &KeyPartition,
     grads: &[f32],
     scale: PushScale,
 ) -> Result<(), ClientError> {
     scale.check(table.name())?;
     let Some(at) = bad_gradient(grads) else { return Ok(()) };
     let (position, coordinate) = ((at / table.dim()) as u32, at % table.dim());
-    let shares = fan.shares().flat_map(|share| share.positions.iter().zip(share.keys));
+    let shares = partition.shares().flat_map(|share| share.positions.iter().zip(share.keys));
     let key = shares.filter(|(at, _)| **at == position).map(|(_, key)| *key).next().unwrap_or_default();
     let table = table.name().to_owned();
     Err(StoreError::BadGradient { table, key, coordinate, value: grads[at] }.into())

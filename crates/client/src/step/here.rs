@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use sanderling_store::{PushClock, PushScale, Table};
 use sanderling_sync::limit::BYTES_MAX;
-use sanderling_sync::{Budget, Complete, Group, Met, OfTable, Progress, Refused, Said, Sums, Uneven, Who};
+use sanderling_sync::{
+    Budget, Complete, Group, Met, Mismatch, Participant, Progress, StepError, StepReport, Sums, TableShare,
+};
 use sanderling_wire::StepGradients;
 
 use super::shards::Shards;
@@ -37,7 +39,7 @@ struct Desk {
 #[derive(Debug)]
 struct Applying {
     left: Complete,
-    /// Who has taken a shard and not brought it back.
+    /// Participant has taken a shard and not brought it back.
     busy: u32,
     /// Of each table that the step has gradients for; it is one push, however many shards there are.
     clocks: Vec<Option<PushClock>>,
@@ -54,8 +56,8 @@ impl std::fmt::Display for Failed {
     }
 }
 
-impl From<Refused<Failed>> for ClientError {
-    fn from(refused: Refused<Failed>) -> ClientError {
+impl From<StepError<Failed>> for ClientError {
+    fn from(refused: StepError<Failed>) -> ClientError {
         ClientError::Group { place: PLACE.to_owned(), reason: refused.to_string() }
     }
 }
@@ -90,7 +92,7 @@ impl Meeting {
     /// A worker hands in a message of its part of a step.
     pub(super) fn take(
         &self,
-        who: Who,
+        who: Participant,
         (step, number): (u64, u32),
         table: usize,
         message: (&[u64], &[u32]),
@@ -106,22 +108,22 @@ impl Meeting {
     }
 
     /// What a worker says that has handed in so many messages, and these are all.
-    pub(super) fn whole(&self, messages: u32) -> Said {
-        Said::Whole { messages: self.shards.parts_of(messages) }
+    pub(super) fn whole(&self, messages: u32) -> StepReport {
+        StepReport::Whole { messages: self.shards.parts_of(messages) }
     }
 
     /// Whoever comes in the place of another learns how far it was.
-    pub(super) fn recover(&self, who: Who, timeout: Duration) -> Result<Progress, ClientError> {
-        let progress = self.desk().group.say(who, 0, Said::Nothing)?;
-        self.wait(who, progress.decided, Said::Nothing, timeout, &CalledOff::default())
+    pub(super) fn recover(&self, who: Participant, timeout: Duration) -> Result<Progress, ClientError> {
+        let progress = self.desk().group.say(who, 0, StepReport::Nothing)?;
+        self.wait(who, progress.decided, StepReport::Nothing, timeout, &CalledOff::default())
     }
 
     /// Says something of a step, and waits until it is applied.
     pub(super) fn wait(
         &self,
-        who: Who,
+        who: Participant,
         step: u64,
-        said: Said,
+        said: StepReport,
         timeout: Duration,
         called_off: &CalledOff,
     ) -> Result<Progress, ClientError> {
@@ -138,17 +140,17 @@ impl Meeting {
     /// decided.
     pub(super) fn say_until(
         &self,
-        who: Who,
+        who: Participant,
         step: u64,
-        said: Said,
+        said: StepReport,
         until: Instant,
         called_off: &CalledOff,
         is_enough: impl Fn(&Progress) -> bool,
     ) -> Result<Progress, ClientError> {
         let mut desk = self.desk();
         desk.group.say(who, step, said)?;
-        // Who is whole wakes nobody before all are: the others would look, and sleep again.
-        let mut is_news = !matches!(said, Said::Whole { .. });
+        // Participant is whole wakes nobody before all are: the others would look, and sleep again.
+        let mut is_news = !matches!(said, StepReport::Whole { .. });
         loop {
             if let Some(complete) = desk.group.begin() {
                 desk.applying = Some(self.begin(complete));
@@ -182,7 +184,7 @@ impl Meeting {
     fn begin(&self, mut complete: Complete) -> Applying {
         let result = complete.check().map_err(|uneven| {
             let table = self.shards.table_of(uneven.table);
-            Failed(Uneven { table, ..uneven }.to_string())
+            Failed(Mismatch { table, ..uneven }.to_string())
         });
         Applying { left: complete, busy: 0, clocks: vec![None; self.tables.len()], result }
     }
@@ -197,7 +199,7 @@ impl Meeting {
     /// Comes to a meeting and waits for all; who is missing then.
     pub(super) fn meet(
         &self,
-        who: Who,
+        who: Participant,
         round: u64,
         name: &str,
         bytes: &[u8],
@@ -227,7 +229,7 @@ impl Meeting {
 impl Desk {
     /// A shard of the step that is decided which nobody has taken, and when its table was pushed to. After a failure nothing
     /// is begun any more.
-    fn take_shard(&mut self, meeting: &Meeting) -> Option<(OfTable, PushClock)> {
+    fn take_shard(&mut self, meeting: &Meeting) -> Option<(TableShare, PushClock)> {
         let applying = self.applying.as_mut().filter(|applying| applying.result.is_ok())?;
         let shard = applying.left.take_table()?;
         applying.busy += 1;
@@ -237,7 +239,7 @@ impl Desk {
         Some((shard, clock))
     }
 
-    fn give_back(&mut self, meeting: &Meeting, shard: OfTable, applied: Result<(), Failed>) {
+    fn give_back(&mut self, meeting: &Meeting, shard: TableShare, applied: Result<(), Failed>) {
         if let Some(applying) = &mut self.applying {
             applying.busy -= 1;
             applying.result = std::mem::replace(&mut applying.result, Ok(())).and(applied);

@@ -7,7 +7,7 @@ use sanderling_store::{PushScale, index_part};
 use sanderling_sync::{Gradients, Part};
 use sanderling_wire::StepGradients;
 
-use crate::dealt::{Dealt, gather};
+use crate::scatter::{Scatter, gather};
 
 /// There are as many shards as workers, and at most so many.
 const SHARDS_MAX: u32 = 32;
@@ -27,7 +27,7 @@ struct Spare {
     single: Lists<f32>,
     fixed: Lists<i64>,
     /// One per worker that cuts at the same time.
-    dealt: Vec<Dealt>,
+    scatter: Vec<Scatter>,
 }
 
 #[derive(Debug)]
@@ -98,16 +98,16 @@ impl Shards {
         gradients: &[T],
         mut lists: Vec<List<T>>,
     ) -> Vec<List<T>> {
-        let mut dealt = self.spare().dealt.pop().unwrap_or_default();
+        let mut scatter = self.spare().scatter.pop().unwrap_or_default();
         // Whoever applies a shard has a part of the tables' indexes for itself.
-        dealt.deal(self.count as usize, keys, |key| index_part(key, self.count) as usize);
+        scatter.deal(self.count as usize, keys, |key| index_part(key, self.count) as usize);
         for (shard, list) in lists.iter_mut().enumerate() {
-            let positions = dealt.part(shard);
+            let positions = scatter.part(shard);
             gather(positions, 1, keys, &mut list.keys);
             gather(positions, 1, counts, &mut list.counts);
             gather(positions, dim, gradients, &mut list.gradients);
         }
-        self.spare().keep(dealt);
+        self.spare().keep(scatter);
         lists
     }
 
@@ -129,9 +129,9 @@ impl Shards {
 
 impl Spare {
     /// For who deals next; unless it has become very large.
-    fn keep(&mut self, dealt: Dealt) {
-        if dealt.bytes() <= SPARE_BYTES_MAX {
-            self.dealt.push(dealt);
+    fn keep(&mut self, scatter: Scatter) {
+        if scatter.bytes() <= SPARE_BYTES_MAX {
+            self.scatter.push(scatter);
         }
     }
 }

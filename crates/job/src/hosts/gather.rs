@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use sanderling_transport::{Connection, Error, Framing, Received, connect};
 use sanderling_wire::{Agreed, HEADER_BYTES, Way, body_bytes, limit};
 
-use super::door::Door;
-use super::greet::{Ungreeted, introduce};
+use super::acceptor::Acceptor;
+use super::handshake::{HandshakeError, introduce};
 use super::{Hosts, JobEvent, Observer};
 use crate::error::JobError;
 use crate::job::Options;
@@ -32,14 +32,14 @@ pub(super) const LOOK: Duration = Duration::from_millis(100);
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// A connection to another worker.
-pub(super) struct Joint {
+pub(super) struct Peer {
     pub(super) connection: Connection,
     pub(super) agreed: Agreed,
     /// A frame that came before this worker had found all others: one that had may have begun.
     pub(super) early: Option<Vec<u8>>,
 }
 
-impl Joint {
+impl Peer {
     /// Whether the other side has neither gone nor died; whoever has said something may do so, having begun.
     fn is_there(&mut self) -> bool {
         // The first attempt may tell what the system said when the greeting was received.
@@ -60,15 +60,15 @@ impl Joint {
 /// All connections of a worker.
 pub(super) struct Party {
     /// By rank.
-    pub(super) rows: BTreeMap<u32, Joint>,
+    pub(super) rows: BTreeMap<u32, Peer>,
     /// On rank 0, to all others; on the others, to rank 0.
-    pub(super) control: BTreeMap<u32, Joint>,
+    pub(super) control: BTreeMap<u32, Peer>,
 }
 
 /// Whose connection it is, and what for.
 pub(super) type Who = (u32, Way);
 /// What comes in: a connection, or why one cannot be.
-pub(super) type Comer = Result<(Who, Joint), JobError>;
+pub(super) type Handshake = Result<(Who, Peer), JobError>;
 
 pub(super) fn framing() -> Framing {
     let body = |header: &[u8]| {
@@ -81,16 +81,16 @@ pub(super) fn framing() -> Framing {
 /// Connects to all others; says whom it cannot reach for long, and whom it turns away.
 pub(super) fn gather(hosts: &Hosts, options: &Options, until: Instant) -> Result<Party, JobError> {
     let (rank, workers) = (hosts.rank, hosts.hosts.len() as u32);
-    let (comers, came) = channel();
+    let (handshakes, came) = channel();
     // Nobody connects to the last one.
     let is_last = rank + 1 == workers;
     let observer = options.observer.clone();
-    let door = if is_last { None } else { Some(Door::open(hosts, observer, comers.clone())?) };
+    let acceptor = if is_last { None } else { Some(Acceptor::open(hosts, observer, handshakes.clone())?) };
     let mut gathering = Gathering {
         hosts,
         options,
-        door,
-        reach: Reach::start(hosts, options, comers, until)?,
+        acceptor,
+        reach: Reach::start(hosts, options, handshakes, until)?,
         awaited: BTreeSet::new(),
         found: BTreeMap::new(),
     };
@@ -102,9 +102,9 @@ pub(super) fn gather(hosts: &Hosts, options: &Options, until: Instant) -> Result
     }
     gathering.await_all(&came, until)?;
     let (mut rows, mut control) = (BTreeMap::new(), BTreeMap::new());
-    for ((other, way), joint) in gathering.found {
+    for ((other, way), peer) in gathering.found {
         let of_way = if way == Way::Rows { &mut rows } else { &mut control };
-        of_way.insert(other, joint);
+        of_way.insert(other, peer);
     }
     Ok(Party { rows, control })
 }
@@ -113,10 +113,10 @@ pub(super) fn gather(hosts: &Hosts, options: &Options, until: Instant) -> Result
 struct Gathering<'a> {
     hosts: &'a Hosts,
     options: &'a Options,
-    door: Option<Door>,
+    acceptor: Option<Acceptor>,
     reach: Reach,
     awaited: BTreeSet<Who>,
-    found: BTreeMap<Who, Joint>,
+    found: BTreeMap<Who, Peer>,
 }
 
 impl Gathering<'_> {
@@ -128,7 +128,7 @@ impl Gathering<'_> {
         }
     }
 
-    fn await_all(&mut self, came: &Receiver<Comer>, until: Instant) -> Result<(), JobError> {
+    fn await_all(&mut self, came: &Receiver<Handshake>, until: Instant) -> Result<(), JobError> {
         let until = until + LAST_WORDS;
         let mut look_at = Instant::now() + LOOK;
         loop {
@@ -143,9 +143,9 @@ impl Gathering<'_> {
             }
             match came.recv_timeout(until.min(look_at).saturating_duration_since(now)) {
                 Ok(comer) => {
-                    let (who, joint) = comer?;
+                    let (who, peer) = comer?;
                     self.awaited.remove(&who);
-                    self.found.insert(who, joint);
+                    self.found.insert(who, peer);
                 }
                 Err(RecvTimeoutError::Timeout) if now < until => {}
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
@@ -173,15 +173,15 @@ impl Gathering<'_> {
     /// Whoever came and has ended since is waited for anew: it may be started again.
     fn look_around(&mut self) {
         let mut gone: Vec<Who> = Vec::new();
-        for (&who, joint) in &mut self.found {
-            if !joint.is_there() {
+        for (&who, peer) in &mut self.found {
+            if !peer.is_there() {
                 gone.push(who);
             }
         }
         for who in gone {
             self.found.remove(&who);
-            if let Some(door) = &self.door {
-                door.forget(who);
+            if let Some(acceptor) = &self.acceptor {
+                acceptor.forget(who);
             }
             self.expect(who);
             if who.1 == Way::Rows {
@@ -210,7 +210,7 @@ impl Reach {
     fn start(
         hosts: &Hosts,
         options: &Options,
-        comers: Sender<Comer>,
+        handshakes: Sender<Handshake>,
         until: Instant,
     ) -> Result<Reach, JobError> {
         let (ask, asked) = channel::<Who>();
@@ -225,7 +225,7 @@ impl Reach {
             for (other, way) in asked {
                 let Some(reached) = reaching.reach(other, way).transpose() else { return };
                 let is_reached = reached.is_ok();
-                let sent = comers.send(reached.map(|joint| ((other, way), joint)));
+                let sent = handshakes.send(reached.map(|peer| ((other, way), peer)));
                 if sent.is_err() || !is_reached {
                     return;
                 }
@@ -256,7 +256,7 @@ struct Reaching {
 
 impl Reaching {
     /// Connects to a worker of lower rank, which may not have been started yet; `None`: nobody wants it any more.
-    fn reach(&self, other: u32, way: Way) -> Result<Option<Joint>, JobError> {
+    fn reach(&self, other: u32, way: Way) -> Result<Option<Peer>, JobError> {
         let (hosts, until) = (&self.hosts, self.until);
         let mut options = sanderling_transport::ConnectOptions::new(framing());
         options.tls.clone_from(&hosts.trust);
@@ -272,20 +272,20 @@ impl Reaching {
             let greeted = reached.map_err(unreached).and_then(|mut connection| {
                 let (agreed, joined) = introduce(&mut connection, &hosts.token, &join, hello_until)?;
                 if joined.rank == other {
-                    return Ok(Joint { connection, agreed, early: None });
+                    return Ok(Peer { connection, agreed, early: None });
                 }
                 let found = joined.rank;
-                Err(Ungreeted::Refused(format!(
+                Err(HandshakeError::Refused(format!(
                     "worker {found} answers there; is --hosts the same for all workers?"
                 )))
             });
             match greeted {
-                Ok(joint) => return Ok(Some(joint)),
-                Err(Ungreeted::Refused(reason)) => return Err(hosts.error(other, reason)),
-                Err(Ungreeted::Broken(reason) | Ungreeted::Unheard(reason)) if left.is_zero() => {
+                Ok(peer) => return Ok(Some(peer)),
+                Err(HandshakeError::Refused(reason)) => return Err(hosts.error(other, reason)),
+                Err(HandshakeError::Broken(reason) | HandshakeError::Unheard(reason)) if left.is_zero() => {
                     return Err(hosts.error(other, format!("it cannot be reached: {reason}")));
                 }
-                Err(Ungreeted::Broken(reason) | Ungreeted::Unheard(reason)) => {
+                Err(HandshakeError::Broken(reason) | HandshakeError::Unheard(reason)) => {
                     if start.elapsed() >= say_after {
                         say_after = start.elapsed() * UNREACHED_AGAIN;
                         let address = hosts.hosts[other as usize].to_string();
@@ -301,19 +301,19 @@ impl Reaching {
 }
 
 /// What is worth another attempt, and what is not.
-fn unreached(error: Error) -> Ungreeted {
+fn unreached(error: Error) -> HandshakeError {
     match error {
         Error::Tls { .. } | Error::Options { .. } | Error::NoServer { .. } | Error::SeveralServers { .. } => {
-            Ungreeted::Refused(error.to_string())
+            HandshakeError::Refused(error.to_string())
         }
         Error::TalksNoTls { .. } => {
-            Ungreeted::Refused(format!("{error}; do all workers talk TLS (--worker-tls-cert)?"))
+            HandshakeError::Refused(format!("{error}; do all workers talk TLS (--worker-tls-cert)?"))
         }
         // In the middle of the greeting of TLS. It may also have died just then.
         Error::Closed { .. } => {
-            Ungreeted::Broken(format!("{error}; do all workers talk TLS (--worker-tls-cert)?"))
+            HandshakeError::Broken(format!("{error}; do all workers talk TLS (--worker-tls-cert)?"))
         }
-        error => Ungreeted::Broken(error.to_string()),
+        error => HandshakeError::Broken(error.to_string()),
     }
 }
 
@@ -366,8 +366,8 @@ mod tests {
                 assert!(failed.iter().all(Option::is_none), "{first_gone:?}, {between:?}: {failed:?}");
                 let mut first = first.unwrap();
                 assert_eq!((first.rows.len(), first.control.len()), (2, 2));
-                for joint in first.rows.values_mut().chain(first.control.values_mut()) {
-                    assert!(joint.is_there(), "{first_gone:?}, {between:?}");
+                for peer in first.rows.values_mut().chain(first.control.values_mut()) {
+                    assert!(peer.is_there(), "{first_gone:?}, {between:?}");
                 }
             });
         }

@@ -1,7 +1,7 @@
 //! Who has which unit when workers are lost on the way: a function of the losses alone, so that nobody has to ask. Knows no
 //! connection and no file.
 
-use super::said::{ALL, Loss};
+use super::control_msg::{ALL, Loss};
 
 /// Who is still there after the first so many losses, in their order.
 pub(crate) fn living(workers: u32, losses: &[Loss]) -> Vec<u32> {

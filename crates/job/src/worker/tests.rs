@@ -1,7 +1,7 @@
 //! What workers give each other when some of them are lost.
 
 use super::*;
-use crate::hosts::alone;
+use crate::hosts::test_hosts;
 
 const WORKERS: u32 = 4;
 

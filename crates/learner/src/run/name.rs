@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::error::LearnError;
 use crate::event::Event;
 use crate::model::config_of;
-use crate::not_a_model::is_saved;
+use crate::model_diagnostics::is_saved;
 
 /// Largest number after a name.
 const NUMBER_MAX: u32 = 9999;

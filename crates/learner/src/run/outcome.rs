@@ -7,7 +7,7 @@ use sanderling_observe::{Machine, Resident, StageTotal};
 use super::{CALIBRATION_BINS, ROC_POINTS, Summary};
 use crate::config::Config;
 use crate::importance::Importance;
-use crate::known::KnownKeys;
+use crate::known_keys::KnownKeys;
 use crate::measured::{MeasuredOn, SeenMetrics};
 use crate::metrics::{Metrics, Scores};
 use crate::remarks::remarks;
