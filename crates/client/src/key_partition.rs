@@ -3,7 +3,7 @@
 use sanderling_wire::Home;
 
 use crate::placement::Placement;
-use crate::scatter::{Scatter, gather};
+use sanderling_store::{Scatter, gather};
 
 /// The keys of one request by server; reused from request to request.
 #[derive(Debug, Default)]

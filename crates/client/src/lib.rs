@@ -63,11 +63,10 @@ mod pipeline;
 pub use pipeline::{Answered, Call, Pipeline, SLOTS_MAX};
 
 mod step;
-pub use step::{Meeting, Reduce, SyncGroup, SyncOptions};
+pub use step::{Reduce, SyncGroup, SyncOptions};
 
 mod key_partition;
 mod placement;
-mod scatter;
 
 mod connection_set;
 mod packing;
@@ -83,7 +82,7 @@ mod random;
 mod statistics;
 
 pub use sanderling_observe::{LatencySummary, LatencyTable};
-pub use sanderling_sync::{Adding, Fixed, OutOfRange};
+pub use sanderling_sync::{Adding, Fixed, Meeting, MeetingError, OutOfRange};
 pub use sanderling_transport::{Address, Connector, TlsClient};
 pub use sanderling_wire::StepGradients;
 pub use sanderling_wire::{Compression, Fault, RowBlock};

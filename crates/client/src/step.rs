@@ -5,17 +5,15 @@
 //! the error names who did not come.
 
 mod collective;
-mod here;
 mod servers;
-mod shards;
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use sanderling_store::{PushScale, StoreError, Table, bad_gradient};
-use sanderling_sync::{Participant, Progress, StepReport};
+use sanderling_sync::{CancelFlags, GradientsRef, Meeting, MeetingError, Participant, Progress, StepReport};
 use sanderling_wire::StepGradients;
 
 use crate::cluster::Cluster;
@@ -24,15 +22,13 @@ use crate::remote::RemoteTable;
 use servers::Servers;
 
 pub use collective::Reduce;
-pub use here::Meeting;
-
 /// Participant waits for less than this stays awake.
 const AWAKE: Duration = Duration::from_micros(100);
 /// Participant waits for longer sleeps for an eighth of the time that it has waited, and at most for this.
 const NAP_MAX: Duration = Duration::from_millis(1);
 
-/// How often a worker that sleeps looks whether its wait was called off.
-const POLL: Duration = Duration::from_millis(50);
+/// The place of a meeting of threads, in messages.
+const THIS_PROCESS: &str = "this process";
 
 /// How a worker takes part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +56,7 @@ pub struct SyncGroup {
     way: Way,
     who: Participant,
     timeout: Duration,
-    called_off: CalledOff,
+    cancel: CancelFlags,
     /// The last step that is applied, as far as this worker knows.
     applied: u64,
     /// The last step that this worker handed something in for.
@@ -69,21 +65,13 @@ pub struct SyncGroup {
     round: u64,
 }
 
-/// Whether a worker is to wait no longer.
-#[derive(Debug, Clone, Default)]
-struct CalledOff(Vec<Arc<AtomicBool>>);
-
-impl CalledOff {
-    fn check(
-        &self,
-        place: impl FnOnce() -> String,
-        what: impl FnOnce() -> String,
-    ) -> Result<(), ClientError> {
-        if self.0.iter().any(|flag| flag.load(Ordering::Relaxed)) {
-            return Err(ClientError::CalledOff { place: place(), what: what() });
-        }
-        Ok(())
-    }
+/// An error if a cancel flag is set.
+fn check_cancel(
+    cancel: &CancelFlags,
+    place: impl FnOnce() -> String,
+    what: impl FnOnce() -> String,
+) -> Result<(), ClientError> {
+    if cancel.is_set() { Err(ClientError::CalledOff { place: place(), what: what() }) } else { Ok(()) }
 }
 
 /// Where the workers meet.
@@ -130,8 +118,8 @@ impl SyncGroup {
         let who = check(worker, workers, options)?;
         let mut servers = Box::new(Servers::new(cluster, tables, group, who)?);
         let (applied, round) = servers.recover(options.timeout)?;
-        let (way, called_off) = (Way::Servers(servers), CalledOff::default());
-        Ok(SyncGroup { way, who, timeout: options.timeout, called_off, applied, handed: 0, round })
+        let (way, cancel) = (Way::Servers(servers), CancelFlags::default());
+        Ok(SyncGroup { way, who, timeout: options.timeout, cancel, applied, handed: 0, round })
     }
 
     /// Takes the places of workers that are gone: a step that any server has decided is completed for all of them, and whoever
@@ -164,15 +152,15 @@ impl SyncGroup {
         let who = check(worker, meeting.workers(), options)?;
         let Progress { applied, round, .. } = meeting.recover(who, options.timeout)?;
         let way = Way::Here(Arc::clone(meeting), Handed::default());
-        let called_off = CalledOff::default();
-        Ok(SyncGroup { way, who, timeout: options.timeout, called_off, applied, handed: 0, round })
+        let cancel = CancelFlags::default();
+        Ok(SyncGroup { way, who, timeout: options.timeout, cancel, applied, handed: 0, round })
     }
 
     /// From when this is true, or what was given before, waits end with [`ClientError::CalledOff`], within moments: for
     /// whoever knows that somebody will not come. What was waited for may have happened, or may yet.
     #[must_use]
-    pub fn call_off_with(mut self, called_off: &Arc<AtomicBool>) -> SyncGroup {
-        self.called_off.0.push(Arc::clone(called_off));
+    pub fn cancel_with(mut self, flag: &Arc<AtomicBool>) -> SyncGroup {
+        self.cancel.add(flag);
         self
     }
 
@@ -231,7 +219,7 @@ impl SyncGroup {
         match &mut self.way {
             Way::Here(meeting, handed) => {
                 let at = (step, handed.next(step));
-                let taken = meeting.take(self.who, at, table, (keys, counts), gradients, scale);
+                let taken = meeting.take(self.who, at, table, (keys, counts), by_ref(gradients), scale);
                 taken.inspect_err(|_| *handed = Handed::default())?;
             }
             Way::Servers(servers) => servers.push(step, table, keys, counts, gradients, scale)?,
@@ -300,9 +288,9 @@ impl SyncGroup {
         match &mut self.way {
             Way::Here(meeting, handed) => {
                 let said = meeting.whole(handed.of(step));
-                meeting.wait(self.who, step, said, self.timeout, &self.called_off)?;
+                meeting.wait(self.who, step, said, self.timeout, &self.cancel)?;
             }
-            Way::Servers(servers) => servers.wait_applied(step, self.timeout, &self.called_off)?,
+            Way::Servers(servers) => servers.wait_applied(step, self.timeout, &self.cancel)?,
         }
         self.applied = step;
         Ok(())
@@ -316,14 +304,9 @@ impl SyncGroup {
             let progress = match &mut self.way {
                 Way::Here(meeting, _) => {
                     let until = start + self.timeout;
-                    meeting.say_until(
-                        who,
-                        step,
-                        StepReport::Finished,
-                        until,
-                        &self.called_off,
-                        |progress| step <= progress.finished.saturating_add(bound),
-                    )?
+                    meeting.say_until(who, step, StepReport::Finished, until, &self.cancel, |progress| {
+                        step <= progress.finished.saturating_add(bound)
+                    })?
                 }
                 Way::Servers(servers) => servers.say(0, step, StepReport::Finished)?,
             };
@@ -334,7 +317,7 @@ impl SyncGroup {
                 let what = format!("step {step}, more than {bound} ahead");
                 return Err(self.awaited(what, progress.missing));
             }
-            self.called_off.check(|| self.place(), || format!("step {step}"))?;
+            check_cancel(&self.cancel, || self.place(), || format!("step {step}"))?;
             nap(start);
         }
     }
@@ -342,13 +325,33 @@ impl SyncGroup {
     /// Where they meet, for messages.
     fn place(&self) -> String {
         match &self.way {
-            Way::Here(..) => here::PLACE.to_owned(),
+            Way::Here(..) => THIS_PROCESS.to_owned(),
             Way::Servers(servers) => servers.name(0),
         }
     }
 
     fn awaited(&self, what: String, workers: Vec<u32>) -> ClientError {
         ClientError::Awaited { place: self.place(), what, workers, timeout: self.timeout }
+    }
+}
+
+fn by_ref(gradients: StepGradients<'_>) -> GradientsRef<'_> {
+    match gradients {
+        StepGradients::Single(values) => GradientsRef::Single(values),
+        StepGradients::Fixed { unit_log2, sums } => GradientsRef::Fixed { unit_log2, sums },
+    }
+}
+
+impl From<MeetingError> for ClientError {
+    fn from(error: MeetingError) -> ClientError {
+        let place = THIS_PROCESS.to_owned();
+        match error {
+            MeetingError::Refused(reason) => ClientError::Group { place, reason },
+            MeetingError::Awaited { what, workers, timeout } => {
+                ClientError::Awaited { place, what, workers, timeout }
+            }
+            MeetingError::Cancelled { what } => ClientError::CalledOff { place, what },
+        }
     }
 }
 

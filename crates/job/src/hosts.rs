@@ -317,7 +317,7 @@ fn start(hosts: &Hosts, options: &Options, tables: &Tables, stages: &Stages) -> 
         Ok((survivors, SyncGroup::join(cluster, remote, group, hosts.rank, options.workers, sync)?))
     });
     let (survivors, group) = joined.map_err(|error: JobError| say_why(hosts, &status, error))?;
-    let group = group.call_off_with(status.called_off()).call_off_with(&options.stop);
+    let group = group.cancel_with(status.called_off()).cancel_with(&options.stop);
     let mut worker =
         Worker::new(group, Mesh::Remote(Box::new(links)), timer, options, options.shuffle_bytes_max as usize);
     worker.survivors = Some(survivors);

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use sanderling_client::{Cluster, Meeting, RemoteTable, SyncGroup, SyncOptions};
+use sanderling_client::{ClientError, Cluster, Meeting, RemoteTable, SyncGroup, SyncOptions};
 use sanderling_observe::Stages;
 use sanderling_store::Table;
 
 use crate::error::JobError;
 use crate::hosts::{self, Hosts, Observer};
-use crate::mesh::{Mesh, here};
+use crate::mesh::{Mesh, local};
 use crate::worker::{SharedWorker, Worker};
 
 /// The stages of a worker, in the order of their numbers: reading (decompression included) and passing over what others
@@ -226,9 +226,10 @@ where
     let stopped = Arc::new(AtomicBool::new(false));
     let first = AtomicU32::new(NOBODY);
     let meeting = match tables {
-        Tables::Embedded(tables) => {
-            Some(Meeting::new(tables.clone(), workers).map_err(|error| E::from(error.into()))?)
-        }
+        Tables::Embedded(tables) => Some(
+            Meeting::new(tables.clone(), workers)
+                .map_err(|error| E::from(ClientError::from(error).into()))?,
+        ),
         Tables::Servers(..) => None,
     };
     let number = sanderling_observe::unique();
@@ -241,7 +242,7 @@ where
             (Tables::Embedded(_), Some(meeting)) => SyncGroup::join_here(meeting, rank, sync)?,
             (Tables::Embedded(_), None) => unreachable!("made above"),
         };
-        Ok(group.call_off_with(&stopped).call_off_with(&options.stop))
+        Ok(group.cancel_with(&stopped).cancel_with(&options.stop))
     };
     let one = |rank: u32, mesh: local::LocalMesh| -> Result<T, E> {
         let mut failing = Failing { first: &first, stopped: &stopped, rank, is_done: false };

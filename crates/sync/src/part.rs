@@ -40,6 +40,20 @@ impl Gradients {
     }
 }
 
+/// Borrowed [`Gradients`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum GradientsRef<'a> {
+    /// Single precision.
+    Single(&'a [f32]),
+    /// Multiples of 2 to a power, see [`Fixed`](crate::Fixed).
+    Fixed {
+        /// The power.
+        unit_log2: i8,
+        /// Multiples of the unit.
+        sums: &'a [i64],
+    },
+}
+
 /// One message: gradients of some keys of a table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Part {

@@ -17,26 +17,26 @@ pub(super) const OTHER: usize = 4;
 pub(super) const PARTS: [Part; 5] = [
     Part {
         name: "rpc",
-        about: "messages to servers: crates wire and transport, the client's exchange, their libraries",
+        about: "messages to servers: crates wire and transport, the client's connections, their libraries",
     },
     Part { name: "parse", about: "from text to batches: crates sample and hub" },
-    Part { name: "table", about: "rows: crates store and meet, and which keys are asked for" },
+    Part { name: "table", about: "rows: crates store and sync, and which keys are asked for" },
     Part { name: "compute", about: "model, optimizer, workers, metrics: crates learner and job" },
     Part { name: "other", about: "everything else" },
 ];
 
 /// Modules of the client that are there for servers alone; what tables in this process need, too, is not among them.
 const CLIENT_OF_SERVERS: [&str; 13] = [
-    "ahead",
     "cluster",
-    "exchange",
-    "fan",
-    "fed",
-    "links",
+    "connection_set",
+    "feed_ahead",
+    "key_partition",
     "packing",
     "pipeline",
     "placement",
+    "pull_or_feed",
     "remote",
+    "rpc_state",
     "session",
     "statistics",
     "stop",
@@ -67,7 +67,7 @@ pub(super) fn part(function: &str) -> Option<usize> {
         "client" if CLIENT_OF_SERVERS.contains(&module) => RPC,
         "client" if function.contains("sanderling_client::step::servers") => RPC,
         "sample" | "hub" => PARSE,
-        "store" | "meet" | "client" => TABLE,
+        "store" | "sync" | "client" => TABLE,
         "learner" | "job" => COMPUTE,
         _ => OTHER,
     })
@@ -107,10 +107,10 @@ mod tests {
         for (function, expected) in [
             ("sanderling_wire::codec::encode", Some(RPC)),
             ("<sanderling_transport::poller::Poller>::wait", Some(RPC)),
-            ("<sanderling_client::links::Links as core::ops::drop::Drop>::drop", Some(RPC)),
+            ("<sanderling_client::connection_set::ConnectionSet as core::ops::drop::Drop>::drop", Some(RPC)),
             ("<sanderling_client::lookup::Lookup>::pull", Some(TABLE)),
             ("sanderling_client::shared_push::push_shared", Some(TABLE)),
-            ("<sanderling_client::step::here::Meeting>::wait", Some(TABLE)),
+            ("<sanderling_sync::meeting::Meeting>::wait", Some(TABLE)),
             ("<sanderling_client::step::servers::Servers>::wait", Some(RPC)),
             ("tokio::runtime::park::Inner::park", Some(RPC)),
             ("<&mut sanderling_sample::libsvm::Rows>::next", Some(PARSE)),

@@ -10,7 +10,7 @@ use crate::error::{ClientError, Names};
 use crate::key_partition::KeyPartition;
 use crate::remote::RemoteTable;
 use crate::rpc_state::CallError;
-use crate::scatter::gather;
+use sanderling_store::gather;
 
 /// Tags with this bit are pushes, whose answers have no place to go to; the others are positions in `asked`. Below it are the
 /// mark of the push and, in so many bits, the number of its table.

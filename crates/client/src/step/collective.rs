@@ -66,10 +66,8 @@ impl SyncGroup {
         }
         let until = Instant::now() + self.timeout;
         let met = match &mut self.way {
-            Way::Here(meeting, _) => {
-                meeting.meet(self.who, self.round, name, bytes, until, &self.called_off)?
-            }
-            Way::Servers(servers) => servers.meet(self.round, name, bytes, until, &self.called_off)?,
+            Way::Here(meeting, _) => meeting.meet(self.who, self.round, name, bytes, until, &self.cancel)?,
+            Way::Servers(servers) => servers.meet(self.round, name, bytes, until, &self.cancel)?,
         };
         match met {
             Ok(parts) => {

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sanderling_store::PushScale;
-use sanderling_sync::{Participant, Progress, StepReport};
+use sanderling_sync::{CancelFlags, Participant, Progress, StepReport};
 use sanderling_wire::{self as wire, Meet, Member, Met, PushStep, Reply, Request, StepGradients, WaitStep};
 
-use super::{CalledOff, Handed, nap};
+use super::{Handed, check_cancel, nap};
 use crate::cluster::Cluster;
 use crate::connection_set::ConnectionSet;
 use crate::error::{ClientError, Names};
@@ -18,8 +18,8 @@ use crate::key_partition::KeyPartition;
 use crate::placement::Placement;
 use crate::remote::RemoteTable;
 use crate::rpc_state::CallError;
-use crate::scatter::gather;
 use crate::session::rows_per_request;
+use sanderling_store::gather;
 
 #[derive(Debug)]
 pub(super) struct Servers {
@@ -123,7 +123,7 @@ impl Servers {
                 StepReport::Nothing
             }
         };
-        self.wait(step, timeout, &CalledOff::default(), said)?;
+        self.wait(step, timeout, &CancelFlags::default(), said)?;
         Ok((step, found[0].round))
     }
 
@@ -244,16 +244,16 @@ impl Servers {
         &mut self,
         step: u64,
         timeout: Duration,
-        called_off: &CalledOff,
+        cancel: &CancelFlags,
     ) -> Result<(), ClientError> {
-        self.wait(step, timeout, called_off, self.whole(step))
+        self.wait(step, timeout, cancel, self.whole(step))
     }
 
     fn wait(
         &mut self,
         step: u64,
         timeout: Duration,
-        called_off: &CalledOff,
+        cancel: &CancelFlags,
         said: impl Fn(usize) -> StepReport,
     ) -> Result<(), ClientError> {
         let start = Instant::now();
@@ -272,7 +272,7 @@ impl Servers {
             }
             let mut found = found.iter();
             waiting.retain(|_| found.next().is_some_and(|progress| progress.applied < step));
-            called_off.check(|| self.name(0), || format!("step {step}"))?;
+            check_cancel(cancel, || self.name(0), || format!("step {step}"))?;
             nap(start);
         }
     }
@@ -333,7 +333,7 @@ impl Servers {
         name: &str,
         bytes: &[u8],
         until: Instant,
-        called_off: &CalledOff,
+        cancel: &CancelFlags,
     ) -> Result<Result<Vec<Vec<u8>>, Vec<u32>>, ClientError> {
         let start = Instant::now();
         loop {
@@ -341,7 +341,7 @@ impl Servers {
             if met.is_ok() || Instant::now() >= until {
                 return Ok(met);
             }
-            called_off.check(|| self.name(0), || format!("meeting {name:?}"))?;
+            check_cancel(cancel, || self.name(0), || format!("meeting {name:?}"))?;
             nap(start);
         }
     }

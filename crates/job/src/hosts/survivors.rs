@@ -374,7 +374,7 @@ impl Worker {
         };
         let (place, left, sync) = (place as u32, living.len() as u32, SyncOptions { attempt: 0, timeout });
         let group = SyncGroup::join(&cluster, &tables, number, place, left, sync)?;
-        let group = group.call_off_with(status.called_off()).call_off_with(status.stop());
+        let group = group.cancel_with(status.called_off()).cancel_with(status.stop());
         (survivors.number, survivors.start) = (number, 0);
         survivors.members.clone_from(&living);
         if let Mesh::Remote(links) = &mut self.mesh {

@@ -50,7 +50,7 @@ pub(crate) fn status(hosts: &Hosts) -> Arc<PeerStatus> {
 fn worker(hosts: &Hosts, rows: BTreeMap<u32, Peer>, meeting: &Arc<Meeting>, place: u32) -> Worker {
     let status = status(hosts);
     let sync = SyncOptions { attempt: 0, timeout: LONG };
-    let group = SyncGroup::join_here(meeting, place, sync).unwrap().call_off_with(status.called_off());
+    let group = SyncGroup::join_here(meeting, place, sync).unwrap().cancel_with(status.called_off());
     let links = PeerLinks::new(hosts.rank, rows, &status).unwrap();
     let options = Options { timeout: LONG, ..Options::default() };
     Worker::new(group, Mesh::Remote(Box::new(links)), Stages::new(&STAGES).timer(), &options, 1 << 20)

@@ -1,32 +1,31 @@
-//! The messages of a step of one process, each cut into shards by key, so that as many workers can add them up and apply
-//! them at the same time. Knows no group.
+//! Cuts the messages of a step into shards by key, so that several threads can sum and apply them at the same time.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use sanderling_store::{PushScale, index_part};
-use sanderling_sync::{Gradients, Part};
-use sanderling_wire::StepGradients;
+use sanderling_store::{PushScale, Scatter, gather, index_part};
 
-use crate::scatter::{Scatter, gather};
+use crate::part::{Gradients, GradientsRef, Part};
 
-/// There are as many shards as workers, and at most so many.
+/// There is one shard per worker, up to this many.
 const SHARDS_MAX: u32 = 32;
-/// Bytes of lists that are kept for their memory, of each kind of gradients.
+/// Bytes of spare lists that are kept for reuse, per kind of gradients.
 const SPARE_BYTES_MAX: usize = 64 << 20;
-/// How messages are cut, and memory for those to come. To a group a shard of a table is a table.
+/// The number of shards, and spare memory for the next messages. A group sees each shard of a table as a table.
 #[derive(Debug)]
-pub(super) struct Shards {
+pub(crate) struct Shards {
     count: u32,
     spare: Mutex<Spare>,
 }
 
-/// Lists of steps that are applied. What one thread allocates and another frees, step by step, the allocator gives back to
-/// the system and takes again.
+/// Lists of applied steps, kept for reuse.
+///
+/// One thread allocates a list and another one frees it; without reuse the allocator would return the memory to the system
+/// and request it again in every step.
 #[derive(Debug, Default)]
 struct Spare {
     single: Lists<f32>,
     fixed: Lists<i64>,
-    /// One per worker that cuts at the same time.
+    /// One per worker that cuts a message at the same time.
     scatter: Vec<Scatter>,
 }
 
@@ -36,7 +35,7 @@ struct Lists<T> {
     bytes: usize,
 }
 
-/// A shard of a message.
+/// One shard of a message.
 #[derive(Debug)]
 struct List<T> {
     keys: Vec<u64>,
@@ -45,41 +44,41 @@ struct List<T> {
 }
 
 impl Shards {
-    /// For so many workers.
-    pub(super) fn new(workers: u32) -> Shards {
+    /// Shards for this many workers.
+    pub(crate) fn new(workers: u32) -> Shards {
         Shards { count: workers.clamp(1, SHARDS_MAX), spare: Mutex::default() }
     }
 
-    /// How many parts there are of so many messages.
-    pub(super) fn parts_of(&self, messages: u32) -> u32 {
+    /// Number of parts that this many messages are cut into.
+    pub(crate) fn parts_of(&self, messages: u32) -> u32 {
         messages.saturating_mul(self.count)
     }
 
-    /// The table that a number is a shard of.
-    pub(super) fn table_of(&self, number: u32) -> u32 {
+    /// The table of a shard number.
+    pub(crate) fn table_of(&self, number: u32) -> u32 {
         number / self.count
     }
 
-    /// Cuts a message for a table: a part per shard, in their order, be it empty.
-    pub(super) fn cut(
+    /// Cuts a message for a table into one part per shard, in the order of shards; a part may be empty.
+    pub(crate) fn cut(
         &self,
         table: u32,
         dim: usize,
         (keys, counts): (&[u64], &[u32]),
-        gradients: StepGradients<'_>,
+        gradients: GradientsRef<'_>,
         scale: PushScale,
     ) -> Vec<Part> {
         let (first, lr_scale) = (table * self.count, scale.lr_scale);
         let part =
             |(table, (keys, counts, gradients))| Part { table, lr_scale, dim, keys, counts, gradients };
         match gradients {
-            StepGradients::Single(values) => {
+            GradientsRef::Single(values) => {
                 let lists = self.spare().single.take(self.count);
                 let lists = self.deal(dim, keys, counts, values, lists).into_iter();
                 let whole = |list: List<_>| (list.keys, list.counts, Gradients::Single(list.gradients));
                 (first..).zip(lists.map(whole)).map(part).collect()
             }
-            StepGradients::Fixed { unit_log2, sums } => {
+            GradientsRef::Fixed { unit_log2, sums } => {
                 let lists = self.spare().fixed.take(self.count);
                 let lists = self.deal(dim, keys, counts, sums, lists).into_iter();
                 let fixed = |sums| Gradients::Fixed { unit_log2, sums };
@@ -89,7 +88,7 @@ impl Shards {
         }
     }
 
-    /// Gives each key, its count and its gradients to the list of its shard.
+    /// Copies each key, its count and its gradients to the list of its shard.
     fn deal<T: Copy>(
         &self,
         dim: usize,
@@ -99,7 +98,7 @@ impl Shards {
         mut lists: Vec<List<T>>,
     ) -> Vec<List<T>> {
         let mut scatter = self.spare().scatter.pop().unwrap_or_default();
-        // Whoever applies a shard has a part of the tables' indexes for itself.
+        // A shard is a part of the table's index, so the thread that applies it is alone in that part.
         scatter.deal(self.count as usize, keys, |key| index_part(key, self.count) as usize);
         for (shard, list) in lists.iter_mut().enumerate() {
             let positions = scatter.part(shard);
@@ -111,8 +110,8 @@ impl Shards {
         lists
     }
 
-    /// Takes back what is applied, for its memory.
-    pub(super) fn keep(&self, parts: impl Iterator<Item = Part>) {
+    /// Takes back applied parts to reuse their memory.
+    pub(crate) fn keep(&self, parts: impl Iterator<Item = Part>) {
         let mut spare = self.spare();
         for Part { keys, counts, gradients, .. } in parts {
             match gradients {
@@ -128,7 +127,7 @@ impl Shards {
 }
 
 impl Spare {
-    /// For who deals next; unless it has become very large.
+    /// Keeps a scatter for the next message unless it has become very large.
     fn keep(&mut self, scatter: Scatter) {
         if scatter.bytes() <= SPARE_BYTES_MAX {
             self.scatter.push(scatter);
@@ -143,7 +142,7 @@ impl<T> Default for Lists<T> {
 }
 
 impl<T> Lists<T> {
-    /// So many empty lists.
+    /// This many empty lists.
     fn take(&mut self, count: u32) -> Vec<List<T>> {
         let one = |_| match self.lists.pop() {
             Some(list) => {
@@ -167,7 +166,7 @@ impl<T> Lists<T> {
 }
 
 impl<T> List<T> {
-    /// That it takes, be they used or not.
+    /// Allocated bytes, used or not.
     fn bytes(&self) -> usize {
         size_of::<List<T>>()
             + self.keys.capacity() * size_of::<u64>()
@@ -189,10 +188,10 @@ mod tests {
         let counts: Vec<u32> = (0..3001).collect();
         let values: Vec<f32> = (0..6002).map(|at| at as f32).collect();
         let sums: Vec<i64> = (0..6002).collect();
-        // Again and again, with the memory of before.
+        // Several times, with reused memory.
         for table in [0, 7, 1] {
-            let single = shards.cut(table, 2, (&keys, &counts), StepGradients::Single(&values), SCALE);
-            let fixed = StepGradients::Fixed { unit_log2: -20, sums: &sums };
+            let single = shards.cut(table, 2, (&keys, &counts), GradientsRef::Single(&values), SCALE);
+            let fixed = GradientsRef::Fixed { unit_log2: -20, sums: &sums };
             let fixed = shards.cut(table, 2, (&keys, &counts), fixed, SCALE);
             assert!(single.len() == 3 && fixed.len() == 3);
             let mut seen = vec![0; 3001];
@@ -217,11 +216,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_for_its_memory_is_bounded() {
+    fn spare_memory_is_bounded() {
         let shards = Shards::new(1);
         let values = vec![0.0; 1 << 20];
         let (keys, counts) = (vec![1; 1 << 20], vec![1; 1 << 20]);
-        let cut = || shards.cut(0, 1, (&keys, &counts), StepGradients::Single(&values), SCALE);
+        let cut = || shards.cut(0, 1, (&keys, &counts), GradientsRef::Single(&values), SCALE);
         let parts: Vec<Part> = (0..8).flat_map(|_| cut()).collect();
         shards.keep(parts.into_iter());
         let bytes = |shards: &Shards| shards.spare().single.bytes;

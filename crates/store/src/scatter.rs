@@ -1,27 +1,27 @@
-//! The keys of a request dealt to a few parts, be they servers or shards of this process. Knows not what a part is.
+//! Sorts the keys of a request into a few parts, such as servers or shards of a table. Knows not what a part is.
 
-/// So few parts have the counts of their keys in one word, a register: a count in memory that the next key may want is there
-/// some cycles too late.
+/// Up to this many parts have their counts in one register: the next key may need a count that was just written, and a
+/// load from memory would wait for that store.
 const COUNTED_TOGETHER: usize = (u64::BITS / COUNT_BITS) as usize;
 const COUNT_BITS: u32 = 16;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
-/// Per part, where its keys stood in the request; reused from request to request.
+/// The positions of each part's keys in the request; reused from request to request.
 #[derive(Debug, Default)]
-pub(crate) struct Scatter {
+pub struct Scatter {
     parts: Vec<Part>,
 }
 
 #[derive(Debug, Default)]
 struct Part {
-    /// With room for the whole request, so that no key asks whether there is some.
+    /// Long enough for the whole request, so that no key checks for room.
     positions: Vec<u32>,
     len: usize,
 }
 
 impl Scatter {
-    /// Deals keys to so many parts; each part's are in their order.
-    pub(crate) fn deal(&mut self, parts: usize, keys: &[u64], part_of: impl Fn(u64) -> usize) {
+    /// Assigns each key to one of `parts` parts; the keys of a part keep their order.
+    pub fn deal(&mut self, parts: usize, keys: &[u64], part_of: impl Fn(u64) -> usize) {
         self.parts.resize_with(parts, Part::default);
         for Part { positions, len } in &mut self.parts {
             *len = 0;
@@ -56,21 +56,23 @@ impl Scatter {
         }
     }
 
-    /// Where the keys of a part stood.
-    pub(crate) fn part(&self, number: usize) -> &[u32] {
+    /// Positions of a part's keys in the request.
+    #[must_use]
+    pub fn part(&self, number: usize) -> &[u32] {
         let Part { positions, len } = &self.parts[number];
         &positions[..*len]
     }
 
-    /// Bytes that are kept allocated.
-    pub(crate) fn bytes(&self) -> usize {
+    /// Allocated bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
         self.parts.iter().map(|part| part.positions.capacity() * size_of::<u32>()).sum()
     }
 }
 
-/// The values of what stood at these positions, `dim` each, in place of what `into` held.
+/// Replaces the contents of `into` with the values at these positions, `dim` each.
 #[inline]
-pub(crate) fn gather<T: Copy>(positions: &[u32], dim: usize, values: &[T], into: &mut Vec<T>) {
+pub fn gather<T: Copy>(positions: &[u32], dim: usize, values: &[T], into: &mut Vec<T>) {
     into.clear();
     if dim == 1 {
         into.extend(positions.iter().map(|&at| values[at as usize]));
