@@ -10,7 +10,7 @@ use crate::connection_set::ConnectionSet;
 use crate::error::ClientError;
 use crate::rpc_state::CallError;
 
-/// What the servers of a cluster saved or restored, all together.
+/// Rows, tables and bytes that the servers of a cluster saved or restored, all together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CheckpointSize {
     /// Rows.

@@ -15,8 +15,8 @@ use crate::session::{PullInto, PullPart, Session, check_push};
 use crate::shared_push::push_shared;
 use crate::stop::Stop;
 
-/// Distinct keys of a table in this process that are pulled together: many enough that their misses overlap, few enough that
-/// what is pulled is still in a near cache when it is shown.
+/// Distinct keys that are pulled together from a table in this process: enough for overlapping cache misses, few
+/// enough that the rows are still in the cache when the caller reads them.
 const TOGETHER_KEYS: usize = 1024;
 
 /// The tables of a model, and which feature reads which. Cheap to share: workers bring their own [`Lookup`].
@@ -140,7 +140,8 @@ impl Client {
         self.pull_each(rows, absent, lookup, |_, _| {})
     }
 
-    /// The same, and does something while servers are waited for. Tables in this process are not: then it is not done.
+    /// [`Client::pull`] that runs `meanwhile` while servers are waited for; with tables in this process `meanwhile`
+    /// is not run.
     pub fn pull_while(
         &self,
         rows: &Rows<'_>,
@@ -251,8 +252,8 @@ impl Client {
         self.push_by(1, lookup, scale)
     }
 
-    /// The same, by up to so many threads where tables in this process get many keys. Each key is one thread's, so that rows
-    /// become what they become by one.
+    /// [`Client::push`] by up to this many threads for tables in this process with many keys. Each key belongs to one
+    /// thread, so the result does not depend on the number of threads.
     pub fn push_by(&self, threads: usize, lookup: &mut Lookup, scale: PushScale) -> Result<(), ClientError> {
         self.push_each(threads, lookup, &|_| scale)
     }
@@ -269,8 +270,8 @@ impl Client {
         Ok(())
     }
 
-    /// The same, but to servers it goes with the lookup's next pull, or when that is finished: for who pulls at once, and sends
-    /// half as many messages so. A gradient that is refused in one table is applied in none.
+    /// [`Client::push`] that sends to servers only with the lookup's next pull or [`Client::finish`]: a caller that
+    /// pulls at once sends half as many messages. A gradient that one table refuses is applied in none.
     pub fn begin_push(&self, lookup: &mut Lookup, scale: PushScale) -> Result<(), ClientError> {
         self.begin(1, lookup, &|_| scale)
     }
@@ -298,7 +299,7 @@ impl Client {
             Tables::Remote(tables) => {
                 let Some(session) = &mut lookup.session else { return Ok(()) };
                 if !lookup.fed.is_empty() {
-                    // What comes under its number from now on could overtake the push.
+                    // Keys fed under the same number from now on could overtake the push.
                     lookup.batch = None;
                 }
                 for number in lookup.unfed.drain(..) {
@@ -323,7 +324,7 @@ impl Client {
         Ok(())
     }
 
-    /// What whoever waits for its servers asks now and then; None if there are none, or nothing is to be asked.
+    /// The stop check of waits for servers; `None` without servers or without a check.
     #[must_use]
     pub fn stop(&self) -> Option<&Stop> {
         self.remote_tables().first().and_then(|table| table.cluster().stop())

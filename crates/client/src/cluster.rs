@@ -34,7 +34,7 @@ pub struct Server {
     pub address: Address,
     /// Where it is talked to: the same, or a faster way on this host.
     pub way: Address,
-    /// What it says about itself.
+    /// Its identity.
     pub peer: Peer,
 }
 
@@ -152,7 +152,7 @@ impl Cluster {
         }
     }
 
-    /// What whoever waits for the servers asks now and then.
+    /// The stop check of waits for servers.
     #[must_use]
     pub fn stop(&self) -> Option<&Stop> {
         self.options.stop.as_ref()
@@ -219,7 +219,8 @@ impl Cluster {
         self.times.table()
     }
 
-    /// What the servers say of the commands that they carried out since their start, everybody's, by server and command.
+    /// Statistics of the commands that the servers have executed for all clients since their start, by server and
+    /// command.
     pub fn server_statistics(self: &Arc<Cluster>) -> Result<Vec<ServerCommand>, ClientError> {
         let mut all = Vec::new();
         self.with_session(|session| {
@@ -250,7 +251,7 @@ impl Cluster {
         })
     }
 
-    /// What the hedging of all threads has come to.
+    /// Hedging counts of all threads.
     #[must_use]
     pub fn hedges(&self) -> HedgeCounts {
         self.hedges.counts()
@@ -283,7 +284,7 @@ impl Cluster {
     }
 }
 
-/// What a server says of itself and of its cluster.
+/// A server's identity and its view of the cluster.
 struct Known {
     peer: Peer,
     placement: Placement,
@@ -291,7 +292,7 @@ struct Known {
     urls: Vec<String>,
 }
 
-/// Who is at an address, and the placement that it knows.
+/// Asks the server at an address for its identity and its placement.
 fn ask(address: &Address, options: &Arc<ConnectOptions>) -> Result<Known, ClientError> {
     let timeout = options.connect_timeout.min(options.timeout);
     let outages = Outages::new(1, timeout, options.on_wait.clone());

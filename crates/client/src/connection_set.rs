@@ -1,5 +1,5 @@
-//! The connections of one thread, one per server, or two when pulls are hedged: opens them, moves frames between them and
-//! the exchanges, and waits. What is asked and answered is not known here.
+//! The connections of one thread, one per server, or two when pulls are hedged: opens them, moves frames between them
+//! and the RPC states, and waits. Knows no request.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,9 +28,9 @@ const TELL_TIME_US: u64 = 1000;
 /// The frame that does so.
 const SENT_AT_BYTES: usize = HEADER_BYTES + size_of::<u64>();
 
-/// Time in which nobody looked is not noticed below this.
+/// A gap between two looks at the connections counts as unseen time from this length on.
 const UNSEEN_US_MIN: u64 = 1000;
-/// Instead of when somebody last looked: somebody waits.
+/// Value of `looked_us` while the thread waits.
 const WAITING: u64 = u64::MAX;
 
 /// How long frames are.
@@ -43,7 +43,7 @@ const FRAMING: Framing = Framing {
     frame_bytes_max: limit::FRAME_BYTES_MAX,
 };
 
-/// What becomes of a request: the server's index, the request's tag, and the answer.
+/// Receives the result of a request: the server's index, the request's tag, and the answer.
 pub(crate) type Sink<'a> = dyn FnMut(usize, u64, Result<Reply<'_>, CallError>) + 'a;
 
 #[derive(Debug)]
@@ -71,7 +71,7 @@ pub(crate) struct ConnectionSet {
     poller: Poller,
     ready: Vec<Token>,
     start: Instant,
-    /// When somebody last looked for what there is to do, or [`WAITING`].
+    /// When the connections were last looked at, or [`WAITING`].
     looked_us: u64,
     watch: Watch,
     outages: Arc<Outages>,
@@ -94,7 +94,7 @@ impl ConnectionSet {
         let link = |address: &Address| {
             let patience = Patience { timeout, away, seed: unique() };
             let rpc = RpcState::new(patience, &options.token, &options.name);
-            // What does not leave the host is copied faster than compressed.
+            // Frames that stay in memory are copied faster than compressed.
             let compression = options.compression.filter(|_| !address.in_memory());
             let packing = Packing::new(compression);
             Link { address: address.clone(), rpc, connection: None, packing, told_us: None }
@@ -165,7 +165,7 @@ impl ConnectionSet {
         self.names.clone()
     }
 
-    /// Who answered there.
+    /// The server that answered there.
     pub(crate) fn peer(&self, server: usize) -> Option<&Peer> {
         self.links[server].rpc.peer()
     }
@@ -222,7 +222,7 @@ impl ConnectionSet {
         self.settle_while(|| {}, sink);
     }
 
-    /// The same, and does something else meanwhile.
+    /// [`ConnectionSet::settle`] that runs `meanwhile` after sending.
     pub(crate) fn settle_while(&mut self, meanwhile: impl FnOnce(), sink: &mut Sink<'_>) {
         self.send(sink);
         meanwhile();
@@ -319,7 +319,7 @@ impl ConnectionSet {
             .any(|token| poller.connection(token).is_some_and(|connection| connection.sender.is_blocked()))
     }
 
-    /// Does what the exchange of a link wants, without waiting for frames.
+    /// Does the work that the RPC state of a link asks for, without waiting for frames.
     fn advance(&mut self, at: usize, sink: &mut Sink<'_>) {
         let mut committed = false;
         loop {
@@ -356,15 +356,15 @@ impl ConnectionSet {
         }
         let other = self.other(at);
         while let Some((tag, error)) = self.links[at].rpc.next_failure() {
-            // What is still under way over the other connection has not failed.
+            // A request that is under way over the other connection has not failed.
             if other == at || !self.links[other].rpc.has_hedged(tag) {
                 sink(at % self.servers, tag, Err(error));
             }
         }
     }
 
-    /// Time in which nobody looked is no delay of the servers: their answers may have been here all the while. It is one of
-    /// the server that was `waited_for`.
+    /// Adds unseen time to the deadlines: answers may have arrived meanwhile. The time of waiting for `waited_for`
+    /// counts for that server.
     fn notice(&mut self, now_us: u64, waited_for: Option<usize>) {
         let looked_us = std::mem::replace(&mut self.looked_us, now_us);
         if now_us.saturating_sub(looked_us) > UNSEEN_US_MIN {
@@ -518,7 +518,7 @@ pub(crate) fn is_reached(address: &Address, options: &ConnectOptions) -> bool {
     reach(address, options, FRAMING, Duration::MAX).is_ok()
 }
 
-/// What is wrong with a connection, for who names its server anyway.
+/// The error's text without the address, for callers that name the server themselves.
 fn without_place(error: &Error, address: &Address) -> String {
     let (said, place) = (error.to_string(), format!("{address}: "));
     said.strip_prefix(&place).unwrap_or(&said).to_owned()
@@ -531,7 +531,7 @@ fn own_token_of(address: &Address) -> String {
     endpoints.first().and_then(of).unwrap_or_default()
 }
 
-/// What is offered to a server at this address.
+/// The features that are offered to a server at this address.
 fn features(address: &Address, options: &ConnectOptions) -> Features {
     let rows = if options.f16_rows { Features::F16_ROWS } else { Features::NONE };
     let rows = rows | Features::FORGET | Features::SAVES | Features::SENT_AT | Features::TEMPORARY;

@@ -53,7 +53,7 @@ impl FeedAhead {
         })
     }
 
-    /// A number for a batch, which nobody else has.
+    /// A batch number that no other client uses.
     pub fn next_batch(&mut self) -> u64 {
         self.batches = self.batches.wrapping_add(1);
         self.batches

@@ -1,4 +1,4 @@
-//! How the keys of one request are shared out to servers, and where each came from. Knows no rows.
+//! Partitions the keys of a request by server and remembers the position of each. Knows no rows.
 
 use sanderling_wire::Home;
 
@@ -14,7 +14,7 @@ pub(crate) struct KeyPartition {
     home: Option<Home>,
 }
 
-/// What goes to one server, in the order of the request.
+/// One server's keys, in the order of the request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Share<'a> {
     pub(crate) keys: &'a [u64],
@@ -40,12 +40,12 @@ impl KeyPartition {
         }
     }
 
-    /// What goes to a server.
+    /// A server's keys.
     pub(crate) fn share(&self, server: usize) -> Share<'_> {
         Share { keys: &self.keys[server], positions: self.scatter.part(server) }
     }
 
-    /// What goes to each server.
+    /// Each server's keys.
     pub(crate) fn shares(&self) -> impl Iterator<Item = Share<'_>> {
         (0..self.keys.len()).map(|server| self.share(server))
     }
@@ -57,7 +57,7 @@ pub(crate) struct RaggedPartition {
     pub(crate) shares: Vec<RaggedShare>,
 }
 
-/// What goes to one server. Each run of samples that is added has offsets from 0 on, one more than samples.
+/// One server's samples. The offsets of each added run start at 0 and are one more than its samples.
 #[derive(Debug, Default)]
 pub(crate) struct RaggedShare {
     pub(crate) keys: Vec<u64>,

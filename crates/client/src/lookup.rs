@@ -1,5 +1,5 @@
-//! What one minibatch needs of the tables, reused from minibatch to minibatch: per table the distinct keys, their rows
-//! and room for their gradients; per feature where each of its keys went. Knows no table, only shapes.
+//! The buffers of one minibatch, reused: per table the distinct keys, their rows and gradients; per feature the
+//! positions of its keys. Knows no table, only shapes.
 
 use std::ops::Range;
 
@@ -240,7 +240,8 @@ impl Lookup {
         (&table.dedup.inverse[range.clone()], &table.rows, &mut table.grads)
     }
 
-    /// Collects the distinct keys of the features that somebody else fed, which are only now at hand: their gradients are 0.
+    /// Collects the distinct keys of features that a hub has fed, which are available only now; their gradients are
+    /// 0.
     pub fn assign_ahead(&mut self, rows: &Rows<'_>) {
         for at in 0..self.fed.len() {
             let feature = self.fed[at].feature();
@@ -267,7 +268,7 @@ impl Lookup {
         &self.fed
     }
 
-    /// The same, for their gradients.
+    /// The features that the servers pool, to change their gradients.
     pub fn fed_mut(&mut self) -> &mut [FedRows] {
         &mut self.fed
     }

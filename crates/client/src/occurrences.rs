@@ -7,7 +7,7 @@ use crate::lookup::Lookup;
 pub struct Occurrences {
     /// All of them.
     pub all: u64,
-    /// Those whose key has a row.
+    /// Occurrences whose key has a row.
     pub known: u64,
 }
 

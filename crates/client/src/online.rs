@@ -12,8 +12,8 @@ use crate::client::Client;
 use crate::error::ClientError;
 use crate::lookup::CONSTANT_KEY;
 
-/// Samples of a run that is worth its price: of tables that lend rows to one worker, who has nobody's updates to miss, and
-/// to several; and of others, which keep workers waiting.
+/// Length of a run of samples that pays off: for tables with a local cache and one worker, which misses no updates of
+/// others, or several; and for other tables, which block the other workers.
 const RUN_ROWS_ONE: usize = 4096;
 const RUN_ROWS_CACHED: usize = 1024;
 const RUN_ROWS_EXCLUSIVE: usize = 128;
@@ -112,7 +112,7 @@ impl<'a> Online<'a> {
         (&self.columns[column], &self.tables[self.column_tables[column]])
     }
 
-    /// The same, to update. Gradients must be finite.
+    /// Rows by handle, for updates. Gradients must be finite.
     #[inline]
     pub fn column_mut(&mut self, column: usize) -> (&[RowHandle], &mut OnlineTable<'a>) {
         (&self.columns[column], &mut self.tables[self.column_tables[column]])
@@ -184,7 +184,7 @@ impl OnlineTable<'_> {
         }
     }
 
-    /// The same for several rows, a gradient each, in their order; a row that is there twice is updated twice.
+    /// Updates several rows in their order, each with its gradient; a row that occurs twice is updated twice.
     ///
     /// # Panics
     /// If there is not one gradient value per weight of each row.

@@ -41,9 +41,9 @@ pub struct ConnectOptions {
     /// When a pull is asked for again over a second connection to the same server; the first answer is taken. At most 5 %
     /// of the pulls, each once. Pushes are never sent twice for this.
     pub hedge: Option<Hedge>,
-    /// Who waits for servers asks this now and then; none: only deadlines end a wait.
+    /// A check that waits for servers call now and then; without it only deadlines end a wait.
     pub stop: Option<Stop>,
-    /// Who is told when a server has been waited for, after a second and then more and more rarely.
+    /// A callback for waits: after one second, then less and less often.
     pub on_wait: Option<OnWait>,
 }
 

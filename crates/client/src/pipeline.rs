@@ -33,7 +33,7 @@ pub enum Call<'a> {
     Pull {
         /// Rows of these.
         keys: &'a [u64],
-        /// What keys without a row count as.
+        /// The value of keys without a row.
         absent: Absent,
     },
     /// As [`RemoteTable::pull_pooled`].
@@ -44,7 +44,7 @@ pub enum Call<'a> {
         offsets: &'a [u32],
         /// How a sample's rows become one.
         pooling: Pooling,
-        /// What keys without a row count as.
+        /// The value of keys without a row.
         absent: Absent,
     },
     /// As [`RemoteTable::push`].
@@ -63,7 +63,7 @@ pub enum Call<'a> {
     },
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Answered {
     /// Keys that had no row.
@@ -72,7 +72,7 @@ pub struct Answered {
     pub row_bytes: u64,
 }
 
-/// What one message must be answered with.
+/// The expected shape of one message's answer.
 #[derive(Debug, Clone, Copy)]
 struct Part {
     keys: usize,
@@ -105,7 +105,7 @@ pub struct Pipeline {
     summed: Vec<f32>,
 }
 
-/// What answers change.
+/// The state that answers change.
 #[derive(Debug)]
 struct State {
     names: Names,
@@ -164,7 +164,7 @@ impl Pipeline {
         self.begin_within(None, slot, table, call)
     }
 
-    /// The same, with a time-out of its own, at most that of the options; None: that one.
+    /// [`Pipeline::begin`] with a time-out for this request, at most that of the options.
     ///
     /// # Panics
     /// As [`Pipeline::begin`].

@@ -12,7 +12,7 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// The one that holds where nobody has decided otherwise. `servers` fit 16 bits.
+    /// The default placement. `servers` fit 16 bits.
     pub(crate) fn even(servers: usize) -> Placement {
         Placement { version: 0, servers, slots: even_slots(servers) }
     }

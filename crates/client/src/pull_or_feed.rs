@@ -1,6 +1,5 @@
-//! Minibatches of which some features are fed to the servers and pooled there, and the others' distinct rows pulled as ever:
-//! who chooses, is told what there is to choose by. Others may have been fed before, by somebody else. Knows not what the
-//! rows mean, nor why one way is better.
+//! Minibatches with some features fed to the servers and pooled there, and the rows of the others pulled. The caller
+//! chooses per feature; a hub may have fed features before. Knows not what rows mean, nor which way is better.
 
 use std::time::{Duration, Instant};
 
@@ -36,8 +35,8 @@ pub struct Feedable {
     pub fits: bool,
 }
 
-/// What was fed longer ago is better pushed by its distinct rows ([`Lookup::unfeed`]): servers forget it after 300 s, and a
-/// push may have to wait for others.
+/// Batches fed longer ago are pushed by their distinct rows ([`Lookup::unfeed`]): servers forget a fed batch after
+/// 300 s, and a push may have to wait.
 pub const FED_AGE_MAX: Duration = Duration::from_secs(60);
 
 /// A feature that was fed: its pooled rows, and room for their gradients.
@@ -50,13 +49,13 @@ pub struct FedRows {
     /// Positions of keys without a row.
     missing: Vec<u32>,
     since: Option<Instant>,
-    /// Somebody else has fed it, and has its keys.
+    /// A hub has fed it, and has its keys.
     is_ahead: bool,
     /// The servers forget it by themselves.
     is_pushed: bool,
 }
 
-/// A feature of a minibatch whose keys somebody else has fed.
+/// A feature of a minibatch that a hub has fed.
 #[derive(Debug, Clone, Copy)]
 pub struct AheadFeature<'a> {
     /// Which feature.
@@ -76,7 +75,7 @@ impl FedRows {
         self.feature
     }
 
-    /// Whether somebody else has fed it, so that its keys are not here.
+    /// Whether a hub has fed it, so that its keys are not here.
     #[must_use]
     pub fn is_ahead(&self) -> bool {
         self.is_ahead
@@ -108,23 +107,23 @@ impl FedRows {
         &self.grads
     }
 
-    /// The same, to be added to or multiplied.
+    /// The gradients of the pooled rows, to be changed.
     pub fn grads_mut(&mut self) -> &mut [f32] {
         &mut self.grads
     }
 }
 
 impl Client {
-    /// As [`Client::pull_each`], but features for which `choose` says how are fed to the servers and pooled there: their rows are
-    /// in [`Lookup::fed`], where their gradients go, too, and [`Client::push`] has the servers spread those. Tables in this
-    /// process are never fed.
+    /// [`Client::pull_each`], with the features that `choose` selects fed to the servers and pooled there. Their
+    /// pooled rows and gradients are in [`Lookup::fed`], and [`Client::push`] makes the servers distribute the
+    /// gradients. Tables in this process are never fed.
     ///
-    /// Somebody else may have fed some features' keys, those of `ahead`, each the only feature of its table: `rows` then lack
-    /// them, and keys of theirs without a row are counted with their repetitions.
+    /// A hub may have fed the features in `ahead`, each the only feature of its table. `rows` then lack their keys,
+    /// and their keys without a row are counted with repetitions.
     ///
     /// # Errors
-    /// As [`Client::pull`]. [`Fault::UnknownBatch`](sanderling_wire::Fault::UnknownBatch) says that a server has forgotten
-    /// what was fed: with the keys, the minibatch can be looked up in the other way.
+    /// Errors of [`Client::pull`]. [`Fault::UnknownBatch`](sanderling_wire::Fault::UnknownBatch): a server has
+    /// forgotten the fed keys; look the minibatch up by its keys instead.
     pub fn pull_or_feed(
         &self,
         rows: &Rows<'_>,
@@ -164,7 +163,7 @@ impl Client {
         Ok(missing)
     }
 
-    /// Has the servers forget what somebody else fed for the minibatch before, if it was not pushed.
+    /// Makes the servers forget the batch that a hub fed for the minibatch before, unless it was pushed.
     fn forget_unpushed(&self, lookup: &mut Lookup, session: &mut Session) -> Result<(), ClientError> {
         for fed in lookup.fed.iter_mut().filter(|fed| fed.is_ahead && !fed.is_pushed) {
             fed.is_pushed = true;
@@ -173,7 +172,7 @@ impl Client {
         Ok(())
     }
 
-    /// Makes room for the pooled rows of what somebody else fed.
+    /// Makes room for the pooled rows of features that a hub fed.
     fn note_ahead(
         &self,
         samples: usize,

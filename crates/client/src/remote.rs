@@ -28,7 +28,7 @@ pub struct RemoteTable {
     shape: Arc<Shape>,
 }
 
-/// What requests need to know of a table.
+/// The parts of a table's description that requests need.
 #[derive(Debug)]
 struct Shape {
     name: String,
@@ -40,7 +40,7 @@ struct Shape {
     /// Per server, the table's number and the start of the server that it is good for; `None` where the table has no
     /// rows.
     numbers: Vec<Option<Number>>,
-    /// The same for those that only read: of the table that has the name now.
+    /// The numbers for reading requests: those of the table that has the name now.
     read_numbers: Vec<AtomicU32>,
 }
 
@@ -75,7 +75,7 @@ impl RemoteTable {
         RemoteTable::create_as(cluster, config, false)
     }
 
-    /// The same of a table that may be temporary.
+    /// [`RemoteTable::create`] of a table that may be temporary.
     pub(crate) fn create_as(
         cluster: &Arc<Cluster>,
         config: &TableConfig,
@@ -284,7 +284,7 @@ impl RemoteTable {
         })
     }
 
-    /// The same until `each` breaks off, which is no error.
+    /// [`RemoteTable::export`] until `each` breaks off, which is no error.
     pub fn try_export(
         &self,
         mut each: impl FnMut(&RowBlock<'_>) -> ControlFlow<()>,

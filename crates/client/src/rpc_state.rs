@@ -52,19 +52,19 @@ pub(crate) enum CallError {
     Refused { fault: Fault, reason: String },
     /// Not answered in time. `sent`: the server may have carried it out. `cause`: what went wrong meanwhile, if anything.
     Late { sent: bool, cause: Option<String> },
-    /// The same, since the server has been away for too long.
+    /// Not answered in time because the server has been away for too long.
     Away { sent: bool, cause: Option<String> },
     /// The server was started anew since its tables were opened.
     Restarted,
     /// The connection broke, and the request may not be repeated.
     Lost { cause: String },
-    /// What came is no answer.
+    /// The message is no valid answer.
     Protocol { reason: String },
-    /// Who asked was told to stop, and the server was silent.
+    /// The caller was told to stop while the server was silent.
     Stopped,
 }
 
-/// What the one who holds the connection is to do next.
+/// The next action of the owner of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Want {
     /// Open a connection, then say [`RpcState::connected`] or [`RpcState::disconnected`].
@@ -88,7 +88,7 @@ pub(crate) struct Done {
     pub(crate) is_hedged: bool,
 }
 
-/// What a received frame was.
+/// The meaning of a received frame.
 #[derive(Debug)]
 pub(crate) enum Answer<'a> {
     /// The answer to a request.
@@ -103,7 +103,7 @@ enum Phase {
     Down {
         until_us: u64,
     },
-    /// Somebody is connecting.
+    /// A connection attempt is running.
     Connecting,
     /// The hello is to be sent, or sent.
     Greeting {
@@ -138,13 +138,13 @@ pub(crate) struct RpcState {
     /// Nothing is sent before this time: the server is busy.
     hold_until_us: u64,
     heard_us: u64,
-    /// What last went wrong with the connection.
+    /// The last error of the connection.
     cause: Option<String>,
     /// It was silent when the client was told to stop, and has been since.
     given_up: bool,
     /// Since when the server is away, as far as anybody knows.
     outage_us: Option<u64>,
-    /// When somebody looked again after a long time.
+    /// When the owner looked again after a long pause.
     back_us: u64,
     /// When the latest attempt to connect began, and the latest that came to nothing.
     tried_us: u64,
@@ -183,12 +183,12 @@ impl RpcState {
         }
     }
 
-    /// Who answered last.
+    /// The server that answered last.
     pub(crate) fn peer(&self) -> Option<&Peer> {
         self.peer.as_ref()
     }
 
-    /// What holds for the next frame that is sent.
+    /// The agreement for the next frame that is sent.
     pub(crate) fn agreed(&self) -> Agreed {
         if matches!(self.phase, Phase::Up | Phase::Leaving) { self.agreed } else { Agreed::BEFORE_HELLO }
     }
@@ -237,7 +237,7 @@ impl RpcState {
         Ok(())
     }
 
-    /// The same with the usual time-out.
+    /// [`RpcState::begin_within`] with the usual time-out.
     #[cfg(test)]
     pub(crate) fn begin(
         &mut self,
@@ -256,7 +256,7 @@ impl RpcState {
         if is_known && !self.agreed.features.has(Features::F16_ROWS) { RowFormat::F32 } else { wanted }
     }
 
-    /// What to do now. After anything but [`Want::Nothing`], ask again.
+    /// The next action. After any action but [`Want::Nothing`], ask again.
     pub(crate) fn want(&mut self, now_us: u64) -> Want {
         match self.phase {
             Phase::Down { until_us } if self.outstanding() > 0 && until_us <= now_us => {
@@ -294,7 +294,7 @@ impl RpcState {
         Some(deadline.min(later).min(self.given_up_at_us().unwrap_or(u64::MAX)))
     }
 
-    /// Somebody knows since when the server is away; or that it is not.
+    /// Sets the start of the server's outage; `None`: it is not away.
     pub(crate) fn note_outage(&mut self, since_us: Option<u64>) {
         self.outage_us = since_us;
     }
@@ -305,7 +305,7 @@ impl RpcState {
         // Over a connection that was heard since, it is not away.
         let is_heard = matches!(self.phase, Phase::Up | Phase::Leaving) && self.heard_us > since_us;
         let away_us = u64::try_from(self.patience.away.as_micros()).unwrap_or(u64::MAX);
-        // Who has not looked has not tried either.
+        // Without a look there was no attempt.
         let least_us = self.back_us.saturating_add(self.last_try_us());
         (!is_heard).then(|| since_us.saturating_add(away_us).max(least_us))
     }
@@ -447,7 +447,7 @@ impl RpcState {
         silent_us.or(in_vain.then_some(now_us))
     }
 
-    /// Nobody has looked since `looked_us` until now: requests may take so much longer.
+    /// Extends the deadlines by the time since `looked_us`, in which the owner did not look.
     pub(crate) fn postpone(&mut self, now_us: u64, looked_us: u64) {
         if now_us.saturating_sub(looked_us) > self.last_try_us() {
             self.back_us = now_us;

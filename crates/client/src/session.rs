@@ -1,5 +1,4 @@
-//! The connections of one thread to all servers, and how one of them is asked something. Knows not how frames travel, nor
-//! what a row means.
+//! The connections of one thread to all servers, and single requests over them. Knows not how frames travel, nor
 //!
 //! A reply is framed by what was asked, never by what was found: its sizes must be those of the request, and its rows go
 //! to the places of the request's keys.
@@ -50,7 +49,7 @@ pub(crate) fn rows_per_request(connections: &ConnectionSet, values: usize) -> us
     (bytes / (size_of::<f32>() * values.max(1))).clamp(1, limit::KEYS_MAX)
 }
 
-/// The same of a pull of rows of this dim: the shortest have fewer bytes than their keys.
+/// [`rows_per_request`] for pulls of rows of this dim: the shortest rows have fewer bytes than their keys.
 pub(crate) fn rows_per_pull(connections: &ConnectionSet, dim: usize) -> usize {
     rows_per_request(connections, dim.max(size_of::<u64>() / size_of::<f32>()))
 }
@@ -96,7 +95,7 @@ impl Session {
         self.ask_start(server, table, None, request, read)
     }
 
-    /// The same about a table by its number.
+    /// [`Session::ask`] about a table by its number.
     pub(crate) fn ask_table<T>(
         &mut self,
         table: &RemoteTable,

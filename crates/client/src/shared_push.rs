@@ -44,7 +44,7 @@ pub(crate) fn push_shared(
     })
 }
 
-/// What two parts came to: how many keys both have left out.
+/// Combines the results of two parts, adding up the rejected keys.
 fn both(one: Result<(), StoreError>, other: Result<(), StoreError>) -> Result<(), StoreError> {
     match (one, other) {
         (
@@ -54,7 +54,7 @@ fn both(one: Result<(), StoreError>, other: Result<(), StoreError>) -> Result<()
         (Err(StoreError::NotFinite { table, key, rows }), Err(StoreError::NotFinite { rows: more, .. })) => {
             Err(StoreError::NotFinite { table, key, rows: rows + more })
         }
-        // What no row may be comes before what has no room.
+        // A bad value outranks a full table.
         (one @ Err(StoreError::TableFull { .. }), other @ Err(_)) => other.or(one),
         (one, other) => one.and(other),
     }

@@ -22,9 +22,9 @@ use crate::remote::RemoteTable;
 use servers::Servers;
 
 pub use collective::Reduce;
-/// Participant waits for less than this stays awake.
+/// Waits shorter than this stay awake.
 const AWAKE: Duration = Duration::from_micros(100);
-/// Participant waits for longer sleeps for an eighth of the time that it has waited, and at most for this.
+/// Longer waits sleep for an eighth of the time waited so far, up to this.
 const NAP_MAX: Duration = Duration::from_millis(1);
 
 /// The place of a meeting of threads, in messages.
@@ -81,7 +81,7 @@ enum Way {
     Servers(Box<Servers>),
 }
 
-/// What was handed in for a step at one place.
+/// The messages that were handed in for a step at one place.
 #[derive(Debug, Default)]
 struct Handed {
     step: u64,
@@ -156,8 +156,8 @@ impl SyncGroup {
         Ok(SyncGroup { way, who, timeout: options.timeout, cancel, applied, handed: 0, round })
     }
 
-    /// From when this is true, or what was given before, waits end with [`ClientError::CalledOff`], within moments: for
-    /// whoever knows that somebody will not come. What was waited for may have happened, or may yet.
+    /// Adds a cancel flag: once it is set, waits end with [`ClientError::CalledOff`] within moments. The awaited
+    /// event may have happened, or may happen later.
     #[must_use]
     pub fn cancel_with(mut self, flag: &Arc<AtomicBool>) -> SyncGroup {
         self.cancel.add(flag);
@@ -296,8 +296,8 @@ impl SyncGroup {
         Ok(())
     }
 
-    /// Says that this worker has finished a step of its own, and waits while the slowest is more than `bound` steps behind.
-    /// What it pushes is pushed as ever, not in step. How far behind the slowest is, then.
+    /// Reports that this worker has finished an asynchronous step, and waits while the slowest worker is more than
+    /// `bound` steps behind. Returns how far behind the slowest is then.
     pub fn progress(&mut self, step: u64, bound: u64) -> Result<u64, ClientError> {
         let (start, who) = (Instant::now(), self.who);
         loop {

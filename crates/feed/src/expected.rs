@@ -7,7 +7,7 @@ use sanderling_sample::spec::{Feature, FeatureKind, KeyRule, Label, Negatives, W
 
 use crate::error::FeedError;
 
-/// What a configuration says of rows that come from a hub; what is not there is as the hub has it.
+/// A configuration's requirements on rows that come from a hub; missing entries accept the hub's.
 #[derive(Debug, Clone, Default)]
 pub struct Expected {
     /// The label.

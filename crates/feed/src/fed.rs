@@ -14,7 +14,7 @@ const WORD: u64 = 4;
 /// quarters are not worth it.
 const WORTH_QUARTERS: u64 = 3;
 
-/// Who pools the rows of tables on servers. Those of tables in this process are always pooled here.
+/// Where rows of tables on servers are pooled. Rows of tables in this process are pooled in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PoolAt {
     /// The servers where that saves more than a quarter of the bytes, by feature and minibatch; else the trainer.

@@ -19,7 +19,7 @@ use crate::sampled::Sampled;
 pub struct LookedUp {
     embedding: Arc<Embedding>,
     sampled: Arc<Recycled<Sampled>>,
-    /// The same with the keys that its hub has fed, once they were needed.
+    /// The minibatch with the keys that its hub has fed, once they were needed.
     whole: Option<PackedBatch>,
     columns: Arc<[usize]>,
     /// Until the push.
@@ -64,7 +64,7 @@ impl LookedUp {
         &self.sampled
     }
 
-    /// What it was looked up in.
+    /// The embedding that it was looked up in.
     #[must_use]
     pub fn embedding(&self) -> &Arc<Embedding> {
         &self.embedding
@@ -108,8 +108,8 @@ impl LookedUp {
         self.staleness.unwrap_or_else(|| self.embedding.pushes().applied() - self.applied)
     }
 
-    /// Adds to the gradients of the rows: those of the pooled rows, [samples, width], and per feature that is not pooled
-    /// those of its keys' rows, [keys, dim].
+    /// Adds to the gradients of the pooled rows, [samples, width], and per feature that is not pooled of its keys'
+    /// rows, [keys, dim].
     ///
     /// # Errors
     /// Another number of values, a feature that is pooled, or a lookup that was pushed; nothing was added.
@@ -230,7 +230,7 @@ impl LookedUp {
         Ok(())
     }
 
-    /// What was taken away has been applied: the minibatch counts as pushed.
+    /// Marks the gradients taken away as applied: the minibatch counts as pushed.
     pub fn note_applied(&self) {
         if let Some(ticket) = self.sampled.ticket.upgrade() {
             ticket.note_pushed();
@@ -255,7 +255,7 @@ impl LookedUp {
         }
         let lookup = self.lookup.take().ok_or(FeedError::Pushed)?;
         let pushes = self.embedding.pushes();
-        // Those that were handed over before will be applied before.
+        // Pushes handed over before will be applied before.
         self.staleness = Some(pushes.begun() - self.applied);
         pushes.push(lookup, scales.into(), self.embedding.forgets_missing(), ticket)?;
         if self.embedding.waits_for_pushes() { pushes.finish() } else { Ok(()) }

@@ -25,7 +25,7 @@ pub enum Pooling {
 impl Pooling {
     const ALL: [Pooling; 4] = [Pooling::Sum, Pooling::Mean, Pooling::Max, Pooling::None];
 
-    /// What people call it.
+    /// The pooling's name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -27,7 +27,7 @@ pub struct FeedQueue {
     shared: Arc<Shared>,
     account: Account,
     threads: Option<JoinHandle<()>>,
-    /// What the trainer works on: used up when it asks for the next one.
+    /// The minibatch that the trainer works on; used up when it asks for the next one.
     in_hand: Mutex<Option<Arc<Ticket>>>,
     /// Where its threads are.
     origin: Origin,
@@ -97,11 +97,12 @@ impl FeedQueue {
         self.shared.reader.served()
     }
 
-    /// The next minibatch; None at the end of the last pass. Waits for it. To ask for it is to say that the one before was
-    /// used up: its hub hears of that when its push, if there is one, has been applied.
+    /// Waits for the next minibatch; `None` at the end of the last pass. The minibatch before counts as used up: its
+    /// hub is told once its push, if any, is applied.
     ///
     /// # Errors
-    /// What went wrong with the input; and [`FeedError::Unpushed`], if a push of a hub's minibatch has failed. It is the end.
+    /// Errors of the input, and [`FeedError::Unpushed`] if a push of a hub's minibatch has failed. The queue ends
+    /// with an error.
     pub fn next(&self) -> Result<Option<Fed>, FeedError> {
         if !self.origin.is_here() {
             return Err(FeedError::Forked);
@@ -142,13 +143,13 @@ impl FeedQueue {
         self.shared.reader.pass_rows()
     }
 
-    /// What it has done so far.
+    /// The statistics so far.
     #[must_use]
     pub fn statistics(&self) -> FeedStatistics {
         self.shared.statistics()
     }
 
-    /// The same for whoever asks from another thread, also after the queue is gone.
+    /// The statistics for another thread, also after the queue is gone.
     pub fn watch(&self) -> impl Fn() -> FeedStatistics + Send + Sync + 'static {
         let shared = Arc::clone(&self.shared);
         move || shared.statistics()
@@ -161,7 +162,7 @@ impl FeedQueue {
         self.end();
     }
 
-    /// The same for who has not used the one in hand: others get it with the rest.
+    /// Closes the queue without using up the minibatch in hand: another trainer gets it with the rest.
     pub fn close_unused(&self) {
         let in_hand = self.in_hand.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(ticket) = in_hand {

@@ -39,7 +39,7 @@ pub struct FeedTo {
 pub struct ServerFeeder {
     addresses: Vec<Address>,
     connect: ConnectOptions,
-    /// What is fed, by column.
+    /// The fed features, by column.
     features: Vec<(u32, sanderling_store::Pooling, FeedTo)>,
     patience: Duration,
     open: Option<Open>,

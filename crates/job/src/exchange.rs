@@ -23,11 +23,11 @@ const FILLING_BYTES: usize = 16 << 20;
 const PIECE_BYTES_MIN: usize = 4 << 10;
 const PIECE_BYTES_MAX: usize = 64 << 10;
 
-/// What has come so far.
+/// The state of an exchange at the receiver.
 struct Receiving {
     round: u64,
     kept: RowBuffer,
-    /// Who has not said that it has sent all.
+    /// Workers that have not sent all of their rows.
     missing: Vec<u32>,
 }
 
@@ -110,8 +110,8 @@ pub(crate) fn exchange(
         }
     }
     worker.timer.switch(WAIT);
-    // Also the barrier at the end of every use of the mesh.
-    // In another pass rows have other places: some would be given twice, and others to nobody.
+    // This is also the barrier at the end of every use of the mesh. The name contains the pass: in another pass rows
+    // have other places, so some would be delivered twice and others never.
     let name = format!("rows exchanged in pass {pass}");
     let counted = worker.group.all_reduce_counts(&name, &mut lane_rows, Reduce::Sum);
     counted.map_err(|error| worker.called_off(error))?;

@@ -47,13 +47,13 @@ use survivors::Survivors;
 pub struct Hosts {
     /// Which worker this is, from 0.
     pub rank: u32,
-    /// The same for all workers of a job, higher for each time that it is started again.
+    /// Attempt of the job, equal for all of its workers; increases with each restart.
     pub attempt: u32,
     /// Where each worker listens for those of higher rank, in the order of ranks: one TCP endpoint or unix socket each.
     pub hosts: Vec<Address>,
     /// Made of everything that must be the same for all workers: configuration, input, options.
     pub job: u64,
-    /// What workers must say to each other, or empty.
+    /// Shared auth token, or empty.
     pub token: String,
     /// Certificate and key, for TLS on TCP.
     pub tls: Option<TlsServer>,
@@ -67,7 +67,7 @@ pub struct Hosts {
     pub silence: Duration,
 }
 
-/// How long a worker may be silent, unless somebody chose otherwise.
+/// Default of [`Hosts::silence`].
 pub const SILENCE_DEFAULT: Duration = Duration::from_secs(30);
 
 impl Hosts {
@@ -115,7 +115,7 @@ impl Hosts {
     }
 }
 
-/// What happens to a job beside its work.
+/// An event of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobEvent {
     /// Before it begins, this worker has tried for long to reach another one, and goes on trying.
@@ -124,10 +124,10 @@ pub enum JobEvent {
         worker: u32,
         /// Where it should be.
         address: String,
-        /// What came of the last attempt.
+        /// The error of the last attempt.
         reason: String,
     },
-    /// Before it begins, somebody came to this worker who cannot take part. Told once per host and reason, and not of very many.
+    /// Before the job begins, a peer was rejected. Logged once per host and reason, up to a limit.
     TurnedAway {
         /// Which worker it says to be, if it has said so.
         worker: Option<u32>,
@@ -142,7 +142,7 @@ pub enum JobEvent {
         worker: u32,
         /// Where it is.
         address: String,
-        /// What it does, of the job's stages.
+        /// Its stage.
         stage: String,
         /// It said so when it was last heard of, some time ago.
         is_silent: bool,
@@ -155,7 +155,7 @@ pub enum JobEvent {
         worker: u32,
         /// Where it was.
         address: String,
-        /// What it did when it was last heard of.
+        /// Its stage when it was last heard of.
         stage: String,
         /// How it was noticed.
         reason: String,
@@ -192,7 +192,7 @@ impl fmt::Display for JobEvent {
     }
 }
 
-/// Who is told of events, on any thread: on rank 0, and before the job begins on all.
+/// A callback for events, on any thread: on rank 0, and on all workers before the job begins.
 #[derive(Clone)]
 pub struct Observer(pub Arc<dyn Fn(&JobEvent) + Send + Sync>);
 
@@ -234,13 +234,13 @@ where
 
 /// Tells the others why this worker ends before its time; why it does.
 fn say_why<E: From<JobError> + fmt::Display>(hosts: &Hosts, status: &PeerStatus, error: E) -> E {
-    // What is not sent yet must be, however little time the thread that sends it is given; then there is a while to hear it.
+    // Messages must be sent even if the sending thread is slow; then the others get some time to receive them.
     let stop_farewell = || {
         status.await_sent(Instant::now() + hosts.silence.min(FAREWELL));
         status.await_silence(Instant::now() + hosts.silence.min(STOP_FAREWELL));
     };
     if let Err(failed) = status.check() {
-        // What another worker failed of, or was stopped by, is why this one ended. On rank 0: until all have heard it.
+        // Another worker's failure or stop is the reason for this one. Rank 0 waits until all workers know it.
         stop_farewell();
         return failed.into();
     }
@@ -258,7 +258,7 @@ fn say_why<E: From<JobError> + fmt::Display>(hosts: &Hosts, status: &PeerStatus,
 
 /// Tells workers of higher rank that come why this one does not, for a while.
 pub(crate) fn reject_workers(hosts: &Hosts, stop: &AtomicBool, reason: &str) {
-    // Who cannot listen there has nobody to tell it to.
+    // Without a listening socket there is no worker to tell.
     if let Ok(acceptor) = Acceptor::shut(hosts, reason) {
         acceptor.wait_until_told(Instant::now() + TURN_AWAY, stop);
     }
@@ -266,7 +266,7 @@ pub(crate) fn reject_workers(hosts: &Hosts, stop: &AtomicBool, reason: &str) {
 
 /// How long a worker that fails tries to say why.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// The same for one that is asked to stop. Whoever does not hear it in this time, since it does not run at all, has it waiting.
+/// Time that a stopped worker takes to say why. Its message is queued for a worker that does not run at the moment.
 const STOP_FAREWELL: Duration = Duration::from_millis(500);
 /// How long one that could not start tells it to those that come.
 const TURN_AWAY: Duration = Duration::from_secs(15);
@@ -345,7 +345,7 @@ mod tests {
                 waits.join().unwrap()
             });
             assert!(waits.to_string().contains("was called off"), "{waits}");
-            // Nobody listens.
+            // No worker is connected.
             status.note_deaf();
             let error = say_why(&test_hosts::hosts(dir.path(), 0, 2), &status, error(&worker));
             assert_eq!(error.to_string(), expected);
@@ -353,7 +353,7 @@ mod tests {
             assert_eq!(Vec::from(status.take_says()), [told]);
         };
         check(&|_| JobError::Options(own.to_owned()), own);
-        // What comes of the loss says so.
+        // The handling of the loss reports itself.
         let called_off = || sanderling_client::ClientError::CalledOff { place: "a".into(), what: "b".into() };
         check(&|worker| worker.called_off(called_off()), &lost);
     }

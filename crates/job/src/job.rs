@@ -47,10 +47,10 @@ pub enum Place {
     Hosts(Hosts),
 }
 
-/// What the others do when a worker on another host dies. An error of a worker is no death: it stops all.
+/// Policy for the loss of a worker on another host. An error of a worker is no loss: it stops the job.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OnLoss {
-    /// They take its rows over, and make the step that it was in again. Nobody can go on without rank 0.
+    /// The others take its rows over and repeat the current step. The loss of rank 0 always stops the job.
     Redo,
     /// They stop, with an error that names it.
     #[default]
@@ -73,10 +73,9 @@ pub struct Options {
     pub shuffle_bytes_max: u64,
     /// Where temporary files are, which have no name and vanish with the process.
     pub scratch_dir: PathBuf,
-    /// What becomes of the job when a worker on another host dies.
+    /// Policy for the loss of a worker on another host.
     pub on_loss: OnLoss,
-    /// Who is told of workers that are lost or slow, on rank 0 of workers on several hosts; on each of these, of those
-    /// that it cannot reach, or that it turns away.
+    /// Callback for events: lost and slow workers on rank 0; unreachable and rejected workers on each.
     pub observer: Option<Observer>,
     /// Set to end the workers of this process, and with them the job: before it begins with [`JobError::Interrupted`],
     /// afterwards with [`JobError::Halted`], where they wait or read, within moments whatever the others do. Those on other
@@ -112,7 +111,7 @@ impl Options {
     }
 }
 
-/// Nobody has failed.
+/// No worker has failed.
 const NOBODY: u32 = u32::MAX;
 
 /// Says who was the first to fail, also by a panic, and with that stops all.
@@ -150,7 +149,7 @@ where
     })
 }
 
-/// The same with workers that are lent: for an interpreter, which keeps them among its objects.
+/// [`run`] for an interpreter that keeps references to its workers.
 pub fn run_shared<T, E>(
     options: &Options,
     tables: &Tables,
@@ -168,7 +167,7 @@ where
     })
 }
 
-/// The same for a function that gives the worker back, which is to leave no step behind.
+/// Runs `work`, which gives the worker back and must leave no step open.
 fn run_owned<T, E>(
     options: &Options,
     tables: &Tables,

@@ -1,7 +1,7 @@
 //! Direct ways between all workers of a job, each with a bounded queue. Knows not what the rows and bytes are.
 //!
-//! Every use of the mesh ends with a barrier, when all have received everything: so what is received always belongs to what
-//! is going on. Whoever cannot send receives first, so nobody waits for another in a circle.
+//! Every use of the mesh ends with a barrier after all parcels were received, so a received parcel belongs to the
+//! current use. A worker that cannot send receives first, so there is no circular wait.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(crate) mod local;
 /// Rows and bytes are sent in pieces of at most about this size.
 pub(crate) const PARCEL_BYTES: usize = 256 << 10;
 
-/// What one worker sends another. `round` numbers the exchanges of a job.
+/// A message from one worker to another. `round` numbers the exchanges of a job.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Parcel {
     /// Packed rows of a slice of places; see [`crate::packed_rows`].

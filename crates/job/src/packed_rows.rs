@@ -155,8 +155,8 @@ fn pack_group(
     let out = &mut out[..GROUP_BYTES_MAX];
     out[0] = width as u8;
     let at = 1 + usize::from(values.is_some());
-    // No branch depends on the width, which nobody could foresee. All eight bytes of a difference are written: the next one's
-    // are in the place of those that are too many.
+    // No branch depends on the width, which cannot be predicted. All eight bytes of a difference are written: the
+    // next difference overwrites the surplus bytes.
     let room = &mut out[at..at + DIFFERENCES_BYTES];
     for (place, difference) in differences.iter().enumerate() {
         room[place * width..][..8].copy_from_slice(&difference.to_le_bytes());
@@ -189,7 +189,7 @@ fn others(values: &[f32; GROUP]) -> u8 {
 
 const MISSING: JobError = JobError::Damaged("bytes are missing");
 
-/// What is left to read of a row.
+/// The unread rest of a row.
 struct Rest<'a> {
     left: usize,
     /// With whatever follows the row.

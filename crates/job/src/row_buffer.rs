@@ -21,7 +21,7 @@ pub(crate) struct RowBuffer {
     file_bytes: u64,
 }
 
-/// What part of memory is made room.
+/// The fraction of memory that is freed at a time.
 const ROOM_PART: usize = 8;
 
 #[derive(Default)]

@@ -18,7 +18,7 @@ pub struct Share {
 
 enum Given {
     InOrder(Box<InOrder>),
-    /// With the turn, and after how many losses it has these rows: nobody else has a later lost one's.
+    /// With the pass and the number of losses that it counts: a worker lost later keeps its rows.
     Shuffled(Box<Sorted>, Batch, Option<(Turn, usize)>),
     Owned(Box<Owned>),
 }
@@ -35,9 +35,10 @@ struct InOrder {
 }
 
 impl Worker {
-    /// This worker's rows of a pass. All workers must call it, with the same input and pass: in the order of the input nobody waits
-    /// for the others, and the rows of one that does not call it are nobody's; when they are shuffled it returns when all rows are
-    /// where they belong.
+    /// This worker's rows of a pass. All workers must call it with the same input and pass.
+    ///
+    /// In the order of the input it does not wait for the others, and the rows of a worker that does not call it are
+    /// not read. Shuffled, it returns when all rows are at their workers.
     pub fn share(&mut self, input: &Input, pass: u64, order: Order) -> Result<Share, JobError> {
         let workers = self.living();
         let given = match order {
@@ -102,7 +103,7 @@ impl Share {
         }
     }
 
-    /// Whether somebody wants to know soon how far this worker is; see [`Share::settled`].
+    /// Whether another worker needs this one's position soon; see [`Share::settled`].
     #[must_use]
     pub fn wants_settling(&self) -> bool {
         matches!(&self.given, Given::Owned(owned) if owned.wants_settling())

@@ -23,7 +23,7 @@ impl Lanes {
         (number % u64::from(self.count)) as u32
     }
 
-    /// Whose a lane is.
+    /// The worker of a lane.
     #[inline]
     pub(crate) fn owner(self, lane: u32) -> u32 {
         lane % self.workers

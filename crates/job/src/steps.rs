@@ -42,7 +42,7 @@ pub struct Steps {
     is_all: bool,
 }
 
-/// What the steps are made of.
+/// The source of the steps' rows.
 #[derive(Clone)]
 struct Plan {
     input: Input,
@@ -70,7 +70,7 @@ struct InOrder {
     round: Option<Vec<u64>>,
 }
 
-/// What is read of a lane.
+/// The rows of a lane read so far.
 #[derive(Default)]
 struct Ready {
     units: VecDeque<Batch>,
@@ -184,8 +184,8 @@ impl Steps {
         Ok(())
     }
 
-    /// This worker's rows of the next step, perhaps none; None when nobody has any more. When another worker was lost, its
-    /// rows are shared out anew, and the step that was not made is given once more ([`Worker::wait_applied`]).
+    /// This worker's rows of the next step, perhaps none; `None` when all workers have none left. After a loss the
+    /// lost rows are shared out anew and the open step is given once more ([`Worker::wait_applied`]).
     ///
     /// # Errors
     /// [`JobError::OpenStep`] if gradients were handed in for the step before, and it was not waited for.

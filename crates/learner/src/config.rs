@@ -100,14 +100,14 @@ impl Config {
         Self::from_toml(&read_text(path)?, path)?.adjusted(path, adjust)
     }
 
-    /// Changed as somebody wants it, and checked; named after its file if it does not name itself.
+    /// Applies the caller's changes, checks the configuration, and names the run after its file if it has no name.
     fn adjusted(mut self, path: &Path, adjust: impl FnOnce(&mut Self)) -> Result<Self, LearnError> {
         let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         adjust(&mut self);
         self.written(path, &stem.unwrap_or_default())
     }
 
-    /// Completes what somebody wrote, of whom more is demanded than of what a model has saved.
+    /// Completes a configuration that a person wrote, which must meet more demands than one that a model saved.
     fn written(self, path: &Path, name: &str) -> Result<Self, LearnError> {
         let wrong = |reason| LearnError::Config { path: path.into(), reason };
         check_all_written(&self.feature).map_err(wrong)?;
@@ -119,8 +119,8 @@ impl Config {
         self.complete(path, name)
     }
 
-    /// The same for who needs data, features, batches and passes alone: the configuration may also be of a model that is not
-    /// built in (`deep`), with sections and entries that mean nothing here and are left out.
+    /// [`Config::read`] for callers that need data, features, batches and passes alone. The configuration may also be
+    /// of a model that is not built in (`deep`); the sections and entries for that model are ignored.
     pub fn read_data(path: &Path, deep: &[&str], adjust: impl FnOnce(&mut Self)) -> Result<Self, LearnError> {
         let text = read_text(path)?;
         let wrong =
@@ -293,7 +293,7 @@ impl Config {
         for (section, optimizer) in
             [("optimizer", Some(self.optimizer)), ("factor_optimizer", self.factor_optimizer)]
         {
-            // What rows begin with is checked with their table.
+            // Initial values are checked with their table.
             let checked = optimizer.map_or(Ok(()), |optimizer| optimizer.check(Init::Zero));
             checked.map_err(|reason| format!("{section}.{reason}"))?;
         }
@@ -329,7 +329,7 @@ impl Config {
             Some(feature) => Err(format!(
                 "feature {:?}: quantile boundaries are fitted to a file before the first pass; {name} can be read only once, so give \
                  boundaries",
-                // Those of a family have no names of their own yet.
+                // The members of a family have no names of their own yet.
                 feature.each.first().unwrap_or(&feature.name)
             )),
             None => Ok(()),
@@ -431,7 +431,7 @@ mod tests {
             ),
         ] {
             match (parse(&text), expected) {
-                // What is listed as a format is one.
+                // Every listed format is one.
                 (Err(error), Err(_)) if error.contains("`train`, `valid`, `libsvm`") => {
                     panic!("{text}\n{error}")
                 }
@@ -447,7 +447,7 @@ mod tests {
         }
     }
 
-    /// What a model saved goes on being read.
+    /// Saved models stay readable.
     #[test]
     fn more_is_demanded_of_what_somebody_writes() {
         let dir = tempfile::tempdir().unwrap();

@@ -55,7 +55,7 @@ const PUSH: usize = 7;
 const SCORE: usize = 8;
 pub(crate) const STAGE_LIST: StageList = StageList { names: &STAGES, evaluate: 9, save: 10 };
 
-/// How long this thread waits for the workers before it looks whether somebody asks to stop.
+/// Interval at which the waiting thread checks for a stop.
 const POLL: Duration = Duration::from_millis(50);
 /// Windows that may wait for this thread, per worker.
 const WINDOWS_IN_FLIGHT: usize = 2;
@@ -63,7 +63,7 @@ const WINDOWS_IN_FLIGHT: usize = 2;
 /// How a job trains.
 #[derive(Clone, Debug)]
 pub struct JobOptions {
-    /// What the workers do.
+    /// The workers' algorithm.
     pub algorithm: Algorithm,
     /// Where each goes its own way: the most minibatches that a worker may be ahead of the slowest. `None`: any number.
     pub staleness: Option<u64>,
@@ -124,17 +124,17 @@ impl JobOptions {
     }
 }
 
-/// What a job came to beside what is in the trainer.
+/// The results of a job that are not in the trainer.
 #[derive(Debug, Default)]
 pub(crate) struct JobEnd {
-    /// At each place, how many pushes missed so many of others; none where nobody counts.
+    /// Number of pushes by how many pushes of others they missed; `None` if not counted.
     pub(crate) staleness: Option<Vec<u64>>,
     /// Whether it was stopped in the middle of a pass, so that the tables are not those of the state.
     pub(crate) is_cut: bool,
 }
 
-/// Trains until all passes are done, validation stops improving, or somebody asks to stop: then the run goes back to the end
-/// of the last pass, as it was saved there.
+/// Trains until all passes are done, validation stops improving, or the run is asked to stop. A stop restores the
+/// state saved at the end of the last pass.
 pub(crate) fn run(
     trainer: &mut Trainer<'_>,
     options: &JobOptions,
@@ -200,7 +200,7 @@ pub(crate) fn run(
     }
 }
 
-/// What the workers of this process are started with.
+/// The inputs of the workers of this process.
 pub(crate) struct Workers<'a> {
     /// None: they find its tables on the servers, where the first worker has made them.
     model: Option<&'a Model>,
@@ -250,7 +250,7 @@ fn work(
     };
     std::thread::scope(|scope| {
         let running = spawn(scope, move || {
-            // The course goes with the workers: when they have ended, nobody speaks any more.
+            // The shared state ends with the workers, and with it their messages.
             let shared = shared;
             let work = |worker: &mut Worker| {
                 let found = match (model, cluster) {
@@ -281,7 +281,7 @@ fn work(
     })
 }
 
-/// What every worker does.
+/// The function of every worker.
 fn train(algorithm: Algorithm, learner: &mut Learner<'_>, worker: &mut Worker) -> Result<(), LearnError> {
     match algorithm.is_in_step() {
         true => synchronous::train(learner, worker, algorithm.order()),
@@ -296,7 +296,7 @@ struct Judge<'a, 'b> {
     boundary: RunState,
     since: Instant,
     staleness: Vec<u64>,
-    /// What it could not do.
+    /// The first failure.
     failed: Option<LearnError>,
 }
 
@@ -306,13 +306,13 @@ impl<'a, 'b> Judge<'a, 'b> {
         Judge { trainer, boundary, since: Instant::now(), staleness: Vec::new(), failed: None }
     }
 
-    /// What the workers waited for each other before is no training.
+    /// The workers' wait for each other before is no training time.
     fn begin(&mut self) {
         self.since = Instant::now();
         self.trainer.begin_line();
     }
 
-    /// Judges a pass and tells the workers. When it was asked to stop, nobody tells them any more, and so they end.
+    /// Judges a pass and tells the workers. After a stop they are not told, and so they end.
     fn end_pass(&mut self, end: &PassEnd, verdicts: &mut Option<Sender<Judged>>) {
         self.close_pass(end);
         let judged = match self.judge_pass(end) {
@@ -374,8 +374,8 @@ impl<'a, 'b> Judge<'a, 'b> {
         Ok(Some(Verdict { goes_on, plateaus: trainer.state.plateaus }))
     }
 
-    /// Puts the state back to the end of the last pass. Before the first one ended that is an untrained model, which nobody
-    /// has saved yet.
+    /// Restores the state of the end of the last pass; before the first one ended, an untrained model that was never
+    /// saved.
     fn go_back(&mut self) -> Result<(), LearnError> {
         let trainer = &mut *self.trainer;
         trainer.state = self.boundary.clone();

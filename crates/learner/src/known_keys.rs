@@ -12,7 +12,7 @@ pub struct KnownKeys {
     pub feature: String,
     /// Occurrences of its keys.
     pub occurrences: u64,
-    /// Those whose key has a row in the model; every other one counts as zero.
+    /// Occurrences whose key has a row in the model; the others count as zero.
     pub known: u64,
 }
 
@@ -33,7 +33,7 @@ impl KnownKeys {
         self.occurrences > 0 && self.known == 0
     }
 
-    /// What is most likely wrong, if the model knows none of the keys.
+    /// The likely cause if the model knows none of the keys.
     #[must_use]
     pub fn remark(&self) -> Option<String> {
         self.is_unknown().then(|| {

@@ -93,7 +93,7 @@ pub fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// The same as [`Scores`] computes it.
+/// The log loss of one row, as [`Scores`] computes it.
 #[inline]
 pub(crate) fn probability(logit: f32) -> f32 {
     let e = (-f64::from(logit).abs()).exp();

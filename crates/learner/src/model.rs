@@ -40,7 +40,7 @@ impl Model {
         })
     }
 
-    /// The same with the rows of a saved model in the tables.
+    /// [`Model::on_servers`] with the rows of a saved model imported into the tables.
     pub(crate) fn onto_servers(
         config: Config,
         cluster: &Arc<Cluster>,
@@ -62,7 +62,7 @@ impl Model {
         Self::found_on_servers(config_of(&checkpoint, path)?, cluster)
     }
 
-    /// The same for a model of which nothing was saved yet, whose tables somebody else has made.
+    /// [`Model::on_servers`] for a model that was never saved, whose tables exist.
     pub(crate) fn found_on_servers(config: Config, cluster: &Arc<Cluster>) -> Result<Self, LearnError> {
         Self::remote(config, |table| {
             // It must be there: a new one would predict from nothing.

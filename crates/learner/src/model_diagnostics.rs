@@ -1,5 +1,5 @@
-//! What a path is that was named as a model's and is none, and what to name instead; whether anything is there, and whose model
-//! a run may replace. Opens no table.
+//! Explains a path that is no model, and suggests a better one; whether a model is saved at a path, and whether a run
+//! may replace it. Opens no table.
 
 use std::io::{ErrorKind, Read};
 use std::path::Path;
@@ -9,9 +9,9 @@ use sanderling_store::{Checkpoint, StoreError, open_regular};
 use crate::error::LearnError;
 use crate::metrics_log::METRICS;
 
-/// What there is in every checkpoint, and in that of a deep model as well.
+/// The file in every checkpoint, of a deep model as well.
 const MANIFEST: &str = "manifest.json";
-/// A longer one is nobody's: neither the store nor the Python package writes one.
+/// Neither the store nor the Python package writes a longer one.
 const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 /// The blob that servers add to their checkpoints.
 const SERVER_BLOB: &str = "server.json";
@@ -103,7 +103,7 @@ fn nothing_at(path: &Path) -> String {
 fn is_deep(path: &Path) -> bool {
     let mut text = Vec::new();
     let Ok(file) = open_regular(&path.join(MANIFEST)) else { return false };
-    // What is longer is not read to its end.
+    // A longer file is not read to its end.
     if file.take(MANIFEST_BYTES_MAX + 1).read_to_end(&mut text).is_err() {
         return false;
     }
@@ -129,7 +129,7 @@ mod tests {
             ("another", |at| fs::write(at, "{}").unwrap(), false),
             // It would be read until the memory is full.
             ("a device", |at| std::os::unix::fs::symlink("/dev/zero", at).unwrap(), false),
-            // It would be waited for until somebody writes to it.
+            // Opening it would block until a writer comes.
             ("a pipe", |at| assert!(Command::new("mkfifo").arg(at).status().unwrap().success()), false),
         ];
         for (what, make, expected) in cases {

@@ -9,7 +9,7 @@ use crate::error::LearnError;
 /// Rows that are sent together.
 const ROWS: usize = 1 << 14;
 
-/// Fetches a table and writes it as one of this configuration. Nobody should push meanwhile.
+/// Fetches a table and writes it with this configuration. No client may push meanwhile.
 pub(crate) fn save(
     remote: &RemoteTable,
     config: &TableConfig,

@@ -1,6 +1,7 @@
-//! The report of a run: one HTML file that needs nothing else, neither network nor script.
-//! Everything it shows comes in as plain numbers and text, in a [`RunReport`]. Knows no trainer, no table and no file:
-//! who calls [`render`] gathers the numbers and writes the text.
+//! The report of a run: one HTML file without scripts and external files.
+//!
+//! All of its contents come in a [`RunReport`] as plain numbers and text. Knows no trainer, no table and no file: the
+//! caller of [`render`] gathers the numbers and writes the text.
 
 mod charts;
 mod numbers;
@@ -42,7 +43,7 @@ pub struct RunReport {
     pub examples_per_s: f64,
     /// The metrics that count: of the validation file if there is one, else progressive over the first pass.
     pub metrics: Metrics,
-    /// What `metrics`, `roc` and `calibration` were measured on: the validation files. None without one.
+    /// The validation files that `metrics`, `roc` and `calibration` were measured on; `None` without them.
     pub valid: Option<String>,
     /// Without a validation file and after more than one pass: metrics of the last pass over training (seen) data.
     pub seen: Option<SeenMetrics>,
@@ -58,7 +59,7 @@ pub struct RunReport {
     /// Calibration, by ascending prediction; serialized as triples.
     #[serde(serialize_with = "calibration_triples")]
     pub calibration: Vec<CalibrationBin>,
-    /// What is wrong with the predictions, in a few sentences.
+    /// Warnings about the predictions, in sentences.
     pub warnings: Vec<String>,
     /// Feature importance; none where it was not measured.
     pub importance: Option<Importance>,

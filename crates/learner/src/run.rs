@@ -34,7 +34,6 @@ use crate::model_diagnostics::{check_replaceable, is_saved};
 use crate::report::{self, TOP_KEYS_MAX, TableSummary, TableTally};
 use crate::run_marker::{self, RunMarker};
 use crate::state::{PROGRESSIVE_ROWS_MAX, RunState, data_bytes};
-use crate::table_summary;
 use crate::timing::Timing;
 use crate::train::{StageList, Trainer};
 use name::name_run;
@@ -56,8 +55,8 @@ pub struct RunOptions {
     pub runs_dir: PathBuf,
     /// Whether to go on from the checkpoint in the run's directory.
     pub resume: bool,
-    /// Whether an earlier run of another configuration is kept: this one then has a number after its name. For names that
-    /// nobody gave on purpose.
+    /// Whether an earlier run of another configuration is kept and this one gets a number after its name. For default
+    /// names.
     pub keeps_earlier: bool,
     /// Parameter servers that hold the tables; `None`: this process does.
     pub servers: Option<Arc<Cluster>>,
@@ -94,10 +93,11 @@ pub struct Summary {
     pub real_mean: Option<f64>,
     /// Logloss over that of predicting the share of positives for every row; null if there was only one class.
     pub normalized_entropy: Option<f64>,
-    /// What those metrics were measured on: `valid`, or `train` (rows of the first pass, each scored before it was learned
-    /// from). `train_seen` (rows that an earlier pass has learned from) only for a run that an earlier version began.
+    /// The rows that those metrics were measured on: `valid`, or `train` (rows of the first pass, each scored before
+    /// it was learned from). `train_seen` (rows that an earlier pass has learned from) only for a run that an earlier
+    /// version began.
     pub measured_on: &'static str,
-    /// Those rows.
+    /// Number of those rows.
     pub measured_examples: u64,
     /// Without validation and after more than one pass: metrics of the last pass over training (seen) data, which say nothing
     /// of new rows.
@@ -128,7 +128,7 @@ pub struct Summary {
     pub valid_bad_rows: u64,
     /// Whether the run was stopped before its end; it can be resumed.
     pub stopped: bool,
-    /// What is wrong with the predictions in a few sentences; none where nothing is.
+    /// Warnings about the predictions; `None` without any.
     pub warnings: Vec<String>,
     /// By feature, how many of its keys in the validation files the model knows; none without validation in this session.
     pub known: Vec<KnownKeys>,
@@ -138,7 +138,7 @@ pub struct Summary {
     pub model: PathBuf,
     /// The report.
     pub report: PathBuf,
-    /// What the time went to.
+    /// The run's time.
     pub timing: Timing,
 }
 
@@ -191,13 +191,13 @@ fn run(
 /// How far a run has come.
 #[derive(Default)]
 struct StartedRun {
-    /// That of one that is not resumed.
+    /// The marker of a run that is not resumed.
     mark: Option<RunMarker>,
     /// Whether it has come to where the workers of a job meet, if it is one.
     meets: bool,
 }
 
-/// Trains, or leads those who do, in a folder that nobody else has.
+/// Trains, or leads the workers, in a folder that no other run uses.
 fn lead(
     config: Config,
     options: &RunOptions,
@@ -217,7 +217,7 @@ fn lead(
     if let Some(mark) = begun.mark.take_if(|_| result.is_err()) {
         is_saved = [&model_dir, &last_dir].into_iter().any(|dir| is_of(dir, mark.run_id));
         if !is_saved {
-            // What an earlier run has saved is all there is to resume. A process that is killed leaves its mark.
+            // The state of the earlier run stays resumable. A killed process leaves its marker.
             mark.take_back();
             metrics_log::put_back(&run_dir.join(METRICS));
         }
@@ -232,7 +232,7 @@ fn lead(
 fn has_lost_rows(error: &ClientError) -> bool {
     match error {
         ClientError::Restarted { .. } | ClientError::Late { .. } => true,
-        // Somebody dropped a table, or had the server restore another checkpoint.
+        // A table was dropped, or the server restored another checkpoint.
         ClientError::Refused { fault, .. } => *fault == Fault::UnknownTable,
         _ => false,
     }
@@ -265,7 +265,7 @@ fn run_in(
             Some(cluster) => Model::on_servers(config, cluster)?,
             None => Model::new(config)?,
         };
-        // What an earlier run of this name left to resume from is not this run's.
+        // The resume state of an earlier run of this name is not this run's.
         let run_id = Some(begun.mark.insert(run_marker::mark(run_dir)?).run_id);
         let algorithm = options.job.as_ref().map(|job| job.algorithm);
         let data_bytes = data_bytes(model.config())?;
@@ -336,7 +336,7 @@ fn run_in(
     timing.staleness = job_end.as_ref().and_then(|end| end.staleness.clone());
     timing.stages.clone_from(&stages);
     timing.passes = passes;
-    // What is in the tables may be from the middle of a pass.
+    // The tables may be in the middle of a pass.
     let is_cut = job_end.is_some_and(|end| end.is_cut);
     let stopped = !state.is_whole(&model.config().train);
     let sizes = model.table_sizes()?;
@@ -350,7 +350,7 @@ fn run_in(
     drop(model);
     let tables = match tables {
         Some(tables) => tables,
-        None => table_summary::table_summaries(&model_dir, &sizes)?,
+        None => crate::table_summary::table_summaries(&model_dir, &sizes)?,
     };
     if plot_scores.is_none() && state.best.is_some() {
         // The best validation was before this session, which resumed the run: score it again for the plots.
@@ -385,7 +385,7 @@ fn run_in(
     Ok(summary)
 }
 
-/// What tables on servers cannot do.
+/// Refuses options that tables on servers do not support.
 fn check_servers(config: &Config, options: &RunOptions) -> Result<(), LearnError> {
     if options.servers.is_none() || config.train.batch > 1 {
         return Ok(());
@@ -455,7 +455,7 @@ fn is_of(dir: &Path, run_id: u64) -> bool {
     saved.flatten() == Some(run_id)
 }
 
-/// Scores and feature importance of the validation files, or none where somebody asks to stop.
+/// Scores and feature importance of the validation files; `None` after a stop.
 fn validate_again(
     model: &Model,
     stop: &AtomicBool,
@@ -478,7 +478,7 @@ fn validate_again(
     }
 }
 
-/// Feature importance over the first training rows; none of inputs that can be read once, or where somebody asks to stop.
+/// Feature importance over the first training rows; `None` after a stop and for inputs that can be read only once.
 fn explain_training(model: &Model, stop: &AtomicBool) -> Result<Option<Importance>, LearnError> {
     let config = model.config();
     if config.data.train.0.iter().any(|input| read_once(input)) || stop.load(Ordering::Relaxed) {
@@ -505,7 +505,7 @@ fn explain_training(model: &Model, stop: &AtomicBool) -> Result<Option<Importanc
 fn table_summaries(model: &Model) -> Vec<TableSummary> {
     let tables = model.client().tables().iter();
     let mut summaries: Vec<TableSummary> = tables.map(|table| table_summary(table, TOP_KEYS_MAX)).collect();
-    table_summary::sort(&mut summaries);
+    crate::table_summary::sort(&mut summaries);
     summaries
 }
 
@@ -514,6 +514,6 @@ fn table_summaries(model: &Model) -> Vec<TableSummary> {
 pub fn table_summary(table: &Table, top_max: usize) -> TableSummary {
     let mut tally = TableTally::new(table.name(), table.dim(), top_max);
     let blocks = &table.config().blocks;
-    table.for_each_row(|row| table_summary::tally_row(&mut tally, blocks, row));
+    table.for_each_row(|row| crate::table_summary::tally_row(&mut tally, blocks, row));
     tally.finish(table.bytes())
 }

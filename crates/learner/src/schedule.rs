@@ -58,7 +58,7 @@ impl Schedule {
         !matches!(self, Schedule::InverseSqrt { .. }) && step >= warmup_steps
     }
 
-    /// What is wrong with the schedule, if anything.
+    /// Why the schedule is invalid, if it is.
     pub(crate) fn check(&self) -> Result<(), String> {
         let positive = |factor: f32| factor > 0.0 && factor.is_finite();
         match *self {

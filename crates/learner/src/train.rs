@@ -1,7 +1,7 @@
 //! The training loop: passes over the data in segments, between which the run can be validated, saved and stopped.
 //!
-//! Within a segment workers train; between segments nobody touches the tables, so what is saved is one state of
-//! everything. The loop knows neither formats nor tables, only the model and its feed.
+//! Workers train within a segment; between segments the tables do not change, so a save is one consistent state. The
+//! loop knows neither formats nor tables, only the model and its feed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(crate) struct StageList {
 }
 
 impl Default for StageList {
-    /// Those of the workers of this file's loop.
+    /// The stages of the workers of this loop.
     fn default() -> Self {
         StageList { names: &STAGES, evaluate: EVALUATE, save: SAVE }
     }
@@ -81,11 +81,11 @@ pub(crate) struct Trainer<'a> {
     line: LineClock,
 }
 
-/// What the next step line is made of.
+/// The state of the next step line.
 struct LineClock {
     scores: Scores,
     steps: u64,
-    /// When the line before was; later by as long as nobody trained.
+    /// The time of the line before, moved by pauses of training.
     since: Instant,
 }
 
@@ -131,7 +131,7 @@ impl<'a> Trainer<'a> {
         }
     }
 
-    /// Trains until all passes are done, validation stops improving, or somebody asks to stop.
+    /// Trains until all passes are done, validation stops improving, or the run is asked to stop.
     pub(crate) fn run(&mut self) -> Result<(), LearnError> {
         let encoder = self.model.encoder(LabelUse::Required, true)?;
         loop {
@@ -499,7 +499,7 @@ impl<'a> Trainer<'a> {
         timer.switch(self.stage_list.save);
         self.model.save(path, &self.state.to_blobs(&self.pass_scores))?;
         if std::mem::take(&mut self.has_earlier) && *path != self.last_dir {
-            // What an earlier run left to resume from goes when there is something of this one.
+            // The resume state of an earlier run is removed once this run has saved its own.
             remove_dir(&self.last_dir)?;
         }
         timer.stop();
@@ -517,8 +517,8 @@ pub(crate) fn remove_dir(path: &Path) -> Result<(), LearnError> {
     }
 }
 
-/// Whether another thread decodes for a worker. Several decode for themselves; one has nobody else to do it meanwhile, or to wait
-/// for a stream, which may be silent.
+/// Whether another thread decodes for a worker. Several workers decode for themselves; a single one has no other
+/// worker to do it meanwhile, or to wait for a stream, which may be silent.
 fn reads_ahead(train: &Train, pass: &Pass) -> bool {
     train.threads == 1 && (train.decodes_ahead() || pass.bytes_total().is_none())
 }

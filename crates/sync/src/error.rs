@@ -38,7 +38,7 @@ pub enum StepError<F> {
     Incomplete {
         /// Its number.
         step: u64,
-        /// Whose part.
+        /// The worker.
         worker: u32,
         /// Messages that were handed in.
         found: u32,
@@ -58,11 +58,11 @@ pub enum StepError<F> {
     OtherMeeting {
         /// Its number.
         round: u64,
-        /// Participant calls it otherwise.
+        /// The worker that uses the other name.
         worker: u32,
-        /// What the first one called it.
+        /// Its name according to the first worker.
         expected: String,
-        /// What this one calls it.
+        /// Its name according to this worker.
         found: String,
     },
     /// Larger than its limit.
@@ -78,7 +78,7 @@ pub enum StepError<F> {
     /// No room for it now; there will be when others are done.
     #[error("no room now: {what}")]
     Full {
-        /// What there is too much of.
+        /// The limit that is reached.
         what: String,
     },
     /// The step failed when it was applied, and the group with it.

@@ -56,7 +56,7 @@ impl Fixed {
         adding.end()
     }
 
-    /// The same one by one.
+    /// An accumulator that adds gradients one at a time.
     #[must_use]
     pub fn adding(self) -> Adding {
         // 2^128 is none of a f64's problems.
@@ -76,7 +76,7 @@ pub struct Adding {
 /// Added to a smaller number, and taken away from the bits of the result, it leaves that number as an integer, rounded as
 /// additions are: to the nearest, ties to even. Not every machine has an instruction for it.
 const ROUNDING: f64 = 1.5 * (1_u64 << 52) as f64;
-/// What is below this in absolute value can be rounded in that way.
+/// Values below this in absolute value can be rounded that way.
 const ROUNDING_LIMIT: f64 = (1_u64 << 51) as f64;
 
 impl Adding {

@@ -21,7 +21,7 @@ pub struct Participant {
     pub attempt: u32,
 }
 
-/// What a worker says of a step.
+/// A worker's report on a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepReport {
     /// Nothing.
@@ -53,8 +53,8 @@ pub struct Progress {
     pub finished: u64,
     /// The first meeting for which this worker is awaited.
     pub round: u64,
-    /// Participant is awaited: those whose part of the step is not whole, or if it was said to be finished, those who have finished
-    /// least.
+    /// Missing workers: workers whose part of the step is incomplete or, after [`StepReport::Finished`], the slowest
+    /// ones.
     pub missing: Vec<u32>,
 }
 
@@ -99,7 +99,7 @@ impl<F: Clone> Group<F> {
         self.applied + u64::from(self.is_decided)
     }
 
-    /// Participant comes as a new attempt has not said what the one before said.
+    /// A new attempt has not repeated the reports of the attempt before.
     fn admit(&mut self, who: Participant) -> Result<(), StepError<F>> {
         let expected = self.seats.len() as u32;
         let Participant { worker, workers, attempt } = who;
@@ -200,8 +200,8 @@ impl<F: Clone> Group<F> {
         }
     }
 
-    /// What was handed in for the next step, if all of it is there and nobody has begun with it. Whoever is given it applies
-    /// it, and says so with [`Group::end`].
+    /// Takes the messages of the next step, if all of them are there and no other thread has begun the step.
+    /// The caller applies the step and calls [`Group::end`].
     pub fn begin(&mut self) -> Option<Complete> {
         if self.failed.is_some() || self.is_decided || !self.seats.iter().all(|seat| seat.is_whole) {
             return None;
@@ -255,7 +255,7 @@ impl<F: Clone> Group<F> {
 }
 
 impl WorkerState {
-    /// What another attempt handed in does not count any more.
+    /// Drops the messages of another attempt.
     fn make_parts_of(&mut self, attempt: u32) {
         if self.parts_of != attempt {
             self.parts.clear();
@@ -268,7 +268,7 @@ impl WorkerState {
             return Ok(());
         }
         self.make_parts_of(who.attempt);
-        // What is beyond was handed in by an earlier try of the same process.
+        // Further messages are from an earlier try of the same process.
         drop(self.parts.split_off(&messages));
         let found = self.parts.len() as u32;
         if found < messages {

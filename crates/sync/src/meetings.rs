@@ -6,16 +6,16 @@ use crate::budget::{Budget, Held};
 use crate::error::StepError;
 use crate::limit::MEETING_BYTES_MAX;
 
-/// What comes of a meeting.
+/// The state of a meeting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Met<'a> {
     /// These workers have not come.
     Waiting(Vec<u32>),
-    /// What each brought, in their order.
+    /// The bytes of all workers, in their order.
     All(Vec<&'a [u8]>),
 }
 
-/// The meetings of a group: the one that is going on, and the one before, which somebody may not have left yet.
+/// The current meeting of a group, and the one before, whose results some workers may not have fetched yet.
 #[derive(Debug, Default)]
 pub(crate) struct Meetings {
     kept: VecDeque<Round>,

@@ -1,4 +1,4 @@
-//! What a worker hands in for a step, in one message. Knows no group.
+//! One message of a worker's gradients for a step. Knows no group.
 
 use crate::budget::{Budget, Held};
 

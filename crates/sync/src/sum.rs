@@ -18,7 +18,7 @@ pub struct Complete {
     pub(crate) accumulators: Vec<Accumulator>,
 }
 
-/// What was handed in for one table. Several threads may sum up different ones at the same time.
+/// The messages for one table. Several threads may sum different tables at the same time.
 #[derive(Debug)]
 pub struct TableShare {
     kept: Vec<StoredPart>,
@@ -59,7 +59,7 @@ pub struct Sums<'a> {
 pub struct Mismatch {
     /// Number of the table.
     pub table: u32,
-    /// What is different.
+    /// The value that differs.
     pub what: &'static str,
     /// The first one's.
     pub one: f64,
@@ -211,7 +211,7 @@ impl Accumulator {
     }
 }
 
-/// What is added up: for each key that was handed in, of which distinct one it is.
+/// The summands: each key's position among the distinct keys.
 #[derive(Debug, Clone, Copy)]
 struct Terms<'a> {
     of: &'a [u32],

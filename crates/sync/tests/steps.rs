@@ -199,7 +199,7 @@ fn a_meeting_gives_everybody_what_all_have_brought() {
         })
     };
     assert_eq!(meet(b, 1, "start", b"b"), Ok(Err(vec![0, 2])));
-    // Participant comes again has changed its mind.
+    // The new attempt reports anew.
     assert_eq!(meet(b, 1, "start", b"B"), Ok(Err(vec![0, 2])));
     assert_eq!(meet(a, 2, "next", b""), Err(StepError::Round { round: 2, next: 1 }));
     let (expected, found) = ("start".to_owned(), "end".to_owned());
@@ -216,7 +216,7 @@ fn a_meeting_gives_everybody_what_all_have_brought() {
     assert_eq!(meet(a, 1, "start", b"a"), Err(StepError::Round { round: 1, next: 3 }));
     let long = vec![0; (1 << 20) + 1];
     assert!(matches!(meet(a, 3, "last", &long), Err(StepError::TooLarge { .. })));
-    // Participant takes another's place is told where to go on.
+    // A replacement is told where to go on.
     let again = Participant { attempt: 1, ..b };
     assert_eq!(group.say(again, 0, StepReport::Nothing).unwrap().round, 3);
     assert_eq!(group.say(a, 0, StepReport::Nothing).unwrap().round, 3);

@@ -21,7 +21,7 @@ impl ConnectionSet {
         self.tell_at = now + TELL_LOOK;
         for (at, link) in self.links.iter().enumerate() {
             let Some((asked_us, is_silent, cause)) = link.rpc.waits() else { continue };
-            // Whoever has them work for long knows that they say nothing meanwhile.
+            // Long operations answer nothing meanwhile, so silence is no sign of trouble.
             let is_silent = is_silent && !self.watch.bears_silence();
             let (server, asked) = (at % self.servers, self.at(asked_us));
             let name = &self.names.servers[server];

@@ -1,4 +1,4 @@
-//! What an exchange makes of the frames that it receives: greetings, answers, farewells, and bytes that are none of these.
+//! Handles received frames: greetings, answers, farewells, and invalid bytes.
 
 use sanderling_wire::{Codec, Fault, Frame, Identity, Parsed, Reply, WireError, on_one_line};
 

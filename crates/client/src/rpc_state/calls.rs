@@ -33,7 +33,7 @@ struct Call {
     boot_id: Option<u64>,
     /// May it have been carried out? It was sent, and the server did not say that it had no time for it.
     was_sent: bool,
-    /// The same, without the last time that it was sent.
+    /// Whether it was sent before its last attempt.
     was_sent_before: bool,
     /// Why the server had no time for it, when it last said so.
     busy: Option<String>,
@@ -43,7 +43,7 @@ struct Call {
     is_early: bool,
     began_us: u64,
     deadline_us: u64,
-    /// What its frame says of the time that is left.
+    /// The remaining time that its frame carries.
     within_us: u32,
     /// Has it a time-out of its own? Then whoever asked decides what to do when the server is busy.
     is_limited: bool,
@@ -76,7 +76,7 @@ impl Calls {
         self.calls.len() - self.free.len()
     }
 
-    /// Those of them that are on their way.
+    /// Requests that are sent and not answered.
     pub(super) fn sent(&self) -> usize {
         self.sent
     }

@@ -41,7 +41,7 @@ impl FromStr for Hedge {
     }
 }
 
-/// What hedging has come to.
+/// Counts of hedged pulls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HedgeCounts {
     /// Pulls, each request of them counted.
@@ -52,7 +52,7 @@ pub struct HedgeCounts {
     pub won: u64,
 }
 
-/// The same, counted by all threads.
+/// [`HedgeCounts`] of all threads.
 #[derive(Debug, Default)]
 pub(crate) struct HedgeCounters {
     pulls: AtomicU64,
@@ -149,7 +149,7 @@ impl Hedging {
 }
 
 impl RpcState {
-    /// Takes a pull that another exchange, of the same server, has under way.
+    /// Takes over a copy of a pull that another connection to the server has under way.
     fn repeat(&mut self, other: &mut RpcState, slot: u32) -> Result<(), sanderling_wire::WireError> {
         let slot = self.calls.repeat(&mut other.calls, slot, &self.agreed)?;
         if let (Phase::Up | Phase::Leaving, Some(peer)) = (self.phase, &self.peer) {

@@ -1,8 +1,8 @@
-//! What a server says about itself when it is greeted. Knows no connection.
+//! A server's identity, as its greeting states it. Knows no connection.
 
 use sanderling_wire::Identity;
 
-/// What a server says about itself.
+/// A server's identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
     /// Which shard it is, from 0.

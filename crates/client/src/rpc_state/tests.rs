@@ -1,5 +1,5 @@
-//! The exchange over a link that delays, cuts and loses, to a server that is busy, silent, leaves and is started anew: all
-//! of it from one seed, in one thread. `SEED=n cargo test -p sanderling-client lossy` replays a failure.
+//! The RPC state over a link that delays, cuts and loses, to a server that is busy, silent, leaves and is restarted:
+//! all
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -12,7 +12,7 @@ use super::*;
 
 mod hedging;
 
-/// What may go wrong, per thousand chances.
+/// Probabilities of faults, per thousand.
 #[derive(Debug, Clone, Copy, Default)]
 struct Weather {
     refuse: u64,
@@ -108,7 +108,7 @@ impl World {
         }
     }
 
-    /// Does what the exchange wants, lets what has arrived be taken, and lets time pass.
+    /// Does the work that the RPC state asks for, delivers arrived frames, and advances the time.
     fn step(&mut self) {
         self.now_us += self.random.below(400);
         let now_us = self.now_us;

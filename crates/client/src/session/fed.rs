@@ -22,11 +22,11 @@ pub struct FedBatch {
     batch: u64,
     feature: u32,
     samples: usize,
-    /// Per sample, its keys; nothing if somebody else fed them.
+    /// Number of keys per sample; empty if a hub fed them.
     counts: Vec<u32>,
     /// Per server, how many keys it got; one without keys is not asked.
     keys: Vec<u32>,
-    /// Per server, where its keys stood; nothing if somebody else fed them.
+    /// Positions of each server's keys; empty if a hub fed them.
     positions: Vec<Vec<u32>>,
     /// Whether sums of servers are divided here: a server knows only its share of a sample's keys.
     is_divided_here: bool,
@@ -39,7 +39,7 @@ pub(crate) struct FedPart<'a> {
     pub(crate) batch: &'a FedBatch,
 }
 
-/// What is fed.
+/// The keys to feed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FedKeys<'a> {
     pub(crate) keys: &'a [u64],
@@ -62,14 +62,14 @@ impl FedBatch {
         &self.keys
     }
 
-    /// Becomes what somebody else has fed under this number: so many keys per server.
+    /// Describes a batch that a hub has fed under this number, with this many keys per server.
     pub(crate) fn assign_ahead(&mut self, (batch, feature): (u64, u32), samples: usize, keys: &[u32]) {
         (self.batch, self.feature, self.samples) = (batch, feature, samples);
         self.counts.clear();
         self.keys.clear();
         self.keys.extend_from_slice(keys);
         self.positions.clear();
-        // Whoever feeds for others has the servers weigh the keys of a mean.
+        // A hub makes the servers weigh the keys of a mean.
         self.is_divided_here = false;
     }
 
@@ -101,7 +101,7 @@ impl Session {
         begun.and(finished).map(|()| fed)
     }
 
-    /// The same without waiting for the answers: [`Session::finish`], or the next pull of rows, says what failed.
+    /// [`Session::feed`] without waiting for the answers: [`Session::finish`] or the next pull reports failures.
     pub(crate) fn begin_feed(
         &mut self,
         table: &RemoteTable,
@@ -237,7 +237,7 @@ impl Session {
         begun.and(finished)
     }
 
-    /// The same without waiting for the answers, as [`Session::begin_push`].
+    /// [`Session::push_fed`] without waiting for the answers, as [`Session::begin_push`].
     pub(crate) fn begin_push_fed(
         &mut self,
         table: &RemoteTable,
@@ -321,7 +321,7 @@ impl Session {
     }
 }
 
-/// What would be refused is refused before any server has a part of it. The gradient of a sample without keys goes nowhere.
+/// Refuses bad gradients before any server gets a part. The gradient of a sample without keys is ignored.
 fn check_push(
     table: &RemoteTable,
     batch: &FedBatch,
@@ -330,7 +330,7 @@ fn check_push(
 ) -> Result<(), ClientError> {
     scale.check(table.name())?;
     for (sample, grads) in grads.chunks_exact(table.dim()).enumerate() {
-        // How many keys a sample has that somebody else fed, is not known here.
+        // The number of keys per sample is unknown for batches that a hub fed.
         if batch.counts.get(sample) != Some(&0)
             && let Some(coordinate) = bad_gradient(grads)
         {

@@ -17,23 +17,23 @@ use sanderling_store::gather;
 pub(super) const PUSH: u64 = 1 << 63;
 const TABLE_BITS: u32 = 24;
 
-/// What is under way without anybody waiting for it.
+/// Pushes that are under way.
 #[derive(Debug)]
 pub(super) struct Pushes {
     pub(super) outgoing: Outgoing,
     /// Names of the tables, by the number in the tags.
     pub(super) tables: Vec<String>,
-    /// What pushes are marked with from now on.
+    /// The mark of the next pushes.
     mark: u64,
     pub(super) failed: Failed,
 }
 
-/// What became of pushes that failed.
+/// Failures of pushes.
 #[derive(Debug, Default)]
 pub(super) struct Failed {
-    /// Why the first did, since somebody was told.
+    /// The first failure since the last report.
     pub(super) first: Option<ClientError>,
-    /// Which did, since somebody asked; each once.
+    /// Marks of failed pushes since the last query, each once.
     marks: Vec<u64>,
 }
 
@@ -237,7 +237,7 @@ pub(crate) fn sum_duplicates<'a>(
     summed
 }
 
-/// What a table in this process would refuse is refused before any server has a part of it.
+/// Refuses bad gradients before any server gets a part, as a table in this process does.
 pub(crate) fn check_push(
     table: &RemoteTable,
     partition: &KeyPartition,

@@ -1,4 +1,4 @@
-//! What all workers do together beside steps: barriers, and bytes or numbers that everybody gets from everybody. Knows not
+//! Collectives besides steps: barriers, and bytes or numbers that every worker gets from every worker. Knows not
 //! where they meet.
 
 use std::time::Instant;
@@ -52,8 +52,9 @@ impl SyncGroup {
         }
     }
 
-    /// The same, if so many of the workers bring any bytes, and each an equal part of a frame. The name is what all must agree on:
-    /// it says what is done, too, so that a sum of one does not meet a mean of another.
+    /// [`SyncGroup::all_gather`] where this many of the workers bring bytes, each an equal part of a frame. All
+    /// workers must give the same name, which includes the operation, so that the sum of one does not meet the mean
+    /// of another.
     pub fn gather(&mut self, name: &str, bytes: &[u8], givers: u32) -> Result<Vec<Vec<u8>>, ClientError> {
         let bytes_max = self.part_bytes_max(givers);
         if bytes.len() > bytes_max {
@@ -108,7 +109,7 @@ impl SyncGroup {
         Ok(())
     }
 
-    /// The same for counts. A sum that is too large is 2^64 - 1.
+    /// [`SyncGroup::all_reduce`] for counts. A sum that is too large is 2^64 - 1.
     pub fn all_reduce_counts(
         &mut self,
         name: &str,

@@ -47,7 +47,7 @@ struct Announced {
     is_settled: bool,
 }
 
-/// What servers say of a step, in the order in which they were asked.
+/// The servers' answers about a step, in the order of the requests.
 #[derive(Debug, Default)]
 struct Answers {
     found: Vec<Option<Progress>>,
@@ -232,7 +232,7 @@ impl Servers {
         announced.is_settled = true;
     }
 
-    /// What all servers answered when this step was announced to them, if it was.
+    /// The servers' answers to the announcement of this step, if it was announced.
     fn take_announced(&mut self, step: u64) -> Option<Result<Vec<Progress>, ClientError>> {
         self.settle_announced();
         let Announced { answers, .. } = self.announced.take().filter(|announced| announced.step == step)?;

@@ -19,17 +19,18 @@ use crate::error::JobError;
 
 /// Connections that have not said who they are yet; further ones are closed.
 const STRANGERS_MAX: usize = 256;
-/// Hosts of whom it is told that somebody was turned away, and causes for each: whoever tries all ports does not fill the log.
+/// Hosts whose rejected connections are logged, and causes per host. The bound keeps a port scan from filling the
+/// log.
 const HOSTS_TOLD_MAX: usize = 64;
 const CAUSES_TOLD_MAX: usize = 8;
-/// Whoever waits for this worker tries again every [`AGAIN_MAX`] or sooner, on a machine that has time for it: if nobody has come
-/// in so long, nobody waits.
+/// A worker that waits for this one retries every [`AGAIN_MAX`] or sooner. If no connection comes within this time,
+/// no worker is waiting.
 const FIRST_COMES_WITHIN: Duration = AGAIN_MAX.saturating_mul(8);
-/// Whoever comes as a worker that is here already waits for so long: that one may have gone, which nobody has noticed yet, since
-/// who looks gets no time.
+/// A second connection for a rank waits this long: the first one may have ended unnoticed, because the thread that
+/// checks got no processor time.
 const TWIN_WAIT: Duration = LOOK.saturating_mul(50);
 
-/// What is refused for safety, with the options that say otherwise.
+/// Adds the options that allow it to an error about safety.
 fn unopened(error: Error) -> JobError {
     match error {
         Error::NotLoopback { address } => JobError::Options(format!(
@@ -60,7 +61,7 @@ impl Acceptor {
         Self::of(hosts, observer, handshakes, None)
     }
 
-    /// One behind which nobody is let in any more: whoever belongs to the job hears why.
+    /// An acceptor that tells every worker of the job why this worker does not start.
     pub(super) fn shut(hosts: &Hosts, reason: &str) -> Result<Acceptor, JobError> {
         Self::of(hosts, None, channel().0, Some(reason.to_owned()))
     }
@@ -100,8 +101,9 @@ impl Acceptor {
         self.state.forget(who);
     }
 
-    /// Waits until all workers of higher rank have heard why they are not let in, or somebody asks to stop; not for long where
-    /// nobody comes, since whoever waits for this worker tries often.
+    /// Waits until all workers of higher rank know why this one does not start, or `stop` is set.
+    ///
+    /// Ends early if no connection comes, since waiting workers retry often.
     pub(super) fn wait_until_told(&self, until: Instant, stop: &AtomicBool) {
         let Join { rank, workers, .. } = self.state.join;
         let all = workers.saturating_sub(rank + 1) as usize;
@@ -127,9 +129,9 @@ struct AcceptorState {
     /// Of this worker.
     join: Join,
     token: Option<String>,
-    /// Why nobody is let in.
+    /// The reason to reject every worker.
     shut: Option<String>,
-    /// Those workers that have been told so.
+    /// Workers that were told the reason.
     told: Mutex<BTreeSet<u32>>,
     here: Mutex<BTreeSet<Who>>,
     /// One of those that were here is not any more.
@@ -162,7 +164,7 @@ impl AcceptorState {
                     }
                 }
                 Ok(None) => return,
-                // Who was meant comes again.
+                // The peer will connect again.
                 Err(error) => not_accepted.note(&error, |_| ()),
             }
         }
@@ -194,7 +196,7 @@ impl AcceptorState {
                 self.told().extend(shut_out);
                 self.tell(connection.peer(), claimed, &reason);
             }
-            // It went by itself: somebody looked whether anybody listens here.
+            // The peer closed the connection: it only checked whether the port is open.
             (Err(HandshakeError::Broken(_)), None) => {}
         }
     }
@@ -260,7 +262,7 @@ impl AcceptorState {
     }
 }
 
-/// Who was turned away, and why.
+/// Rejected peers, and the reasons.
 #[derive(Default)]
 struct TurnedAway {
     /// Causes by host.
@@ -268,7 +270,7 @@ struct TurnedAway {
 }
 
 impl TurnedAway {
-    /// What is to be told of it; nothing if it was told before, or very much was.
+    /// The event to log; `None` if it was logged before, or the log has too many.
     fn note(&mut self, host: &str, worker: Option<u32>, reason: &str) -> Option<JobEvent> {
         let is_known = self.told.contains_key(host);
         if !is_known && self.told.len() == HOSTS_TOLD_MAX {

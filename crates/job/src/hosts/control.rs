@@ -39,7 +39,7 @@ struct Open {
     agreed: Agreed,
     early: Option<Vec<u8>>,
     pending: VecDeque<ControlMsg>,
-    /// What was taken from there is on its way.
+    /// All messages taken from `pending` are sent.
     is_flushed: bool,
 }
 
@@ -94,7 +94,7 @@ impl Control {
             self.status.note_failure(self.status.rank, &error.to_string());
         }
         let Control { poller, status, event_log, .. } = self;
-        // Nobody waits for this worker any more.
+        // This worker's answers are needed no more.
         drop(poller);
         event_log.finish();
         status.note_deaf();
@@ -150,8 +150,8 @@ impl Control {
         Ok(())
     }
 
-    /// A worker 0 that was stopped for longer than the others wait for it goes on with nobody: they have ended, and must not be
-    /// taken for lost.
+    /// Whether rank 0 was suspended for longer than the others wait for it. The others have ended then and must not
+    /// be reported as lost.
     fn slept_too_long(&self, unseen: Duration) -> bool {
         let is_too_long = self.coordinator.is_some() && unseen > self.silence && !self.status.is_over();
         if is_too_long {
@@ -201,7 +201,7 @@ impl Control {
         }
     }
 
-    /// Somebody, perhaps this worker itself, has said something.
+    /// Handles a message from a worker, perhaps from this one.
     fn deliver(&mut self, from: u32, said: ControlMsg) {
         if let (Some(_), &ControlMsg::Lost { loss, .. }) = (&self.coordinator, &said) {
             // Before it closed its ways it may have said that it was stopped.
@@ -265,7 +265,7 @@ impl Control {
         let Some(coordinator) = &mut self.coordinator else { return };
         for said in coordinator.take_said() {
             self.status.note(&said);
-            // Whoever is lost is told, too, if it can be.
+            // A lost worker is told as well, if it can be.
             self.open.iter_mut().for_each(|open| open.pending.push_back(said.clone()));
         }
         if let Some(pace) = coordinator.take_pace() {
@@ -297,7 +297,7 @@ impl Control {
     }
 }
 
-/// What a frame of a control connection says.
+/// Decodes a frame of a control connection.
 fn told(bytes: &[u8], agreed: &Agreed) -> Result<ControlMsg, WireError> {
     let Parsed::Frame(frame) = Frame::parse(bytes, agreed)? else {
         return Err(WireError::Cut { what: "frame", needed: 0, found: bytes.len() as u64 });

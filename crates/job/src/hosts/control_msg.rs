@@ -1,4 +1,4 @@
-//! What workers on several hosts tell each other beside rows, as values that can be kept. Knows no connection.
+//! Messages between workers on several hosts, except for rows, as owned values. Knows no connection.
 
 use sanderling_wire::{Agreed, Buffer, Request, Tell, WireError, limit, on_one_line};
 

@@ -3,16 +3,17 @@
 
 use super::control_msg::{ALL, ControlMsg, JOB, LEFT, Loss};
 
-/// Whoever others wait for is named after so long,
+/// A straggler is logged after this time,
 const WAITED_US: u64 = 1_000_000;
 /// and again when it has taken this many times as long.
 const WAITED_AGAIN: u64 = 10;
 
-/// Who is silent for so long, or for this part of what it takes to be lost, may have stopped in any stage: others wait for it.
+/// A worker silent for this long, or for this part of the silence limit, may have stopped in any stage and counts as
+/// a straggler.
 const SILENT_US: u64 = 3_000_000;
 const SILENT_PART: (u64, u64) = (3, 8);
 
-/// What the desk noticed, for the log.
+/// An observation of the coordinator, for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Note {
     /// Others have waited for so long, and this worker does not, or says nothing.
@@ -24,7 +25,7 @@ pub(crate) enum Note {
 #[derive(Debug)]
 struct Seat {
     is_lost: bool,
-    /// It is lost, but had come to the end of the job, and nobody was told.
+    /// It is lost after it had reached the end of the job, and the others were not told.
     is_untold: bool,
     heard_us: u64,
     /// It was named for its silence, which goes on.
@@ -77,7 +78,7 @@ pub(crate) struct Coordinator {
     has_failed: bool,
     said: Vec<ControlMsg>,
     notes: Vec<Note>,
-    /// Whoever is waited for is named when the others have waited for so long.
+    /// The next straggler is logged after this wait.
     named_us: u64,
     /// Whether anybody counts steps, and what was told of it last.
     is_paced: bool,
@@ -116,12 +117,12 @@ impl Coordinator {
         }
     }
 
-    /// What is to be told to all who live, rank 0 included, in this order.
+    /// The messages for all live workers, rank 0 included, in this order.
     pub(crate) fn take_said(&mut self) -> Vec<ControlMsg> {
         std::mem::take(&mut self.said)
     }
 
-    /// What was noticed.
+    /// The observations since the last call.
     pub(crate) fn take_notes(&mut self) -> Vec<Note> {
         std::mem::take(&mut self.notes)
     }
@@ -137,14 +138,14 @@ impl Coordinator {
         let slowest = slow.map(|(worker, seat)| (seat.steps(turn), worker)).min();
         let before = self.pace.filter(|pace| pace.turn == turn);
         let known = before.map_or((0, 0), |pace| (pace.least, pace.slowest));
-        // Who goes on for one that is lost begins where the others are.
+        // A worker that replaces a lost one begins where the others are.
         let (least, slowest) = slowest.unwrap_or(known).max(known);
         let sum = self.seats.iter().map(|seat| seat.steps(turn)).sum();
         let pace = Pace { turn, slowest, least, sum };
         (self.pace != Some(pace)).then(|| *self.pace.insert(pace))
     }
 
-    /// The same as it is told to one of them.
+    /// The progress of the others as one worker is told it.
     pub(crate) fn pace_for(&self, to: u32, pace: Pace) -> ControlMsg {
         let Pace { turn, slowest, least, sum } = pace;
         let own = self.seats.get(to as usize).map_or(0, |seat| seat.steps(turn));
@@ -167,10 +168,10 @@ impl Coordinator {
             ControlMsg::Alive { stage, for_us, turn, settled } => {
                 (seat.stage, seat.for_us, seat.turn, seat.settled) = (stage, for_us, turn, settled);
             }
-            // Nobody leaves the job as one leaves a turn.
+            // The job, unlike a pass, cannot be left early.
             ControlMsg::TurnOver { turn: JOB, losses: LEFT } => {}
             ControlMsg::TurnOver { turn, losses } => {
-                // What was left long ago may be said after what was done since.
+                // A late message may be about a pass that was left before the last done one.
                 if turn.saturating_add(1) >= seat.done.0 {
                     seat.done = (turn.saturating_add(1), losses);
                 }
@@ -230,7 +231,7 @@ impl Coordinator {
             self.named_us = waited_us.saturating_mul(WAITED_AGAIN);
         }
         for (worker, seat) in (0..).zip(&mut self.seats).filter(|(_, seat)| !seat.is_lost && !waits(seat)) {
-            // Who has stopped where it waited was not to be named before it was silent.
+            // A worker that stopped in its wait is logged only once it is silent.
             let (stage, is_silent) = (seat.stage, is_silent(seat));
             let is_new = is_silent && stage == wait && !seat.is_named;
             if names_all || is_new {
@@ -295,7 +296,7 @@ impl Coordinator {
 
     fn look_at_turns(&mut self) {
         let losses = self.losses.len() as u32;
-        // Who has left the next one, too, has said so already.
+        // Workers that left the next pass have reported so already.
         while !self.is_over && !self.has_failed {
             let mut living = self.seats.iter().filter(|seat| !seat.is_lost);
             if living.clone().all(|seat| seat.done == (JOB, losses)) {

@@ -35,7 +35,7 @@ impl EventLog {
         Ok(EventLog { names, stages, telling: telling.transpose()? })
     }
 
-    /// Waits for nobody.
+    /// Queues an event without waiting.
     pub(super) fn note(&self, note: &Note) {
         let Some((sender, _)) = &self.telling else { return };
         let stage = |stage: u32| {
@@ -58,7 +58,7 @@ impl EventLog {
                 goes_on,
             },
         };
-        // What there is no room for is not told: who reads none of 256 events would not read this one.
+        // An event without room is dropped: an observer that has not read 256 events would not read this one either.
         let _ = sender.try_send(event);
     }
 

@@ -22,13 +22,13 @@ pub(super) const AGAIN_MAX: Duration = Duration::from_millis(500);
 /// Why a worker is not reached is said after so long, and again when it has taken this many times as long.
 const UNREACHED: Duration = Duration::from_secs(5);
 const UNREACHED_AGAIN: u32 = 10;
-/// Who connects must have said who it is within this time.
+/// A peer must finish its handshake within this time.
 pub(super) const HELLO_WITHIN: Duration = Duration::from_secs(60);
 /// Whether a worker is dead is decided by its signs of life; rows may wait for as long as it has no time for them.
 pub(super) const ROWS_WAIT: Duration = Duration::from_secs(24 * 3600);
 /// How often a worker that waits for others looks whether it is to stop, and whether those that have come are still there.
 pub(super) const LOOK: Duration = Duration::from_millis(100);
-/// Whoever tries to reach a worker that is not there has so long to say why, when the time is over.
+/// A failed attempt to connect may report its reason for this long after the deadline.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// A connection to another worker.
@@ -65,9 +65,9 @@ pub(super) struct Party {
     pub(super) control: BTreeMap<u32, Peer>,
 }
 
-/// Whose connection it is, and what for.
+/// A connection's worker and purpose.
 pub(super) type Who = (u32, Way);
-/// What comes in: a connection, or why one cannot be.
+/// A finished handshake, or the reason why it cannot succeed.
 pub(super) type Handshake = Result<(Who, Peer), JobError>;
 
 pub(super) fn framing() -> Framing {
@@ -82,7 +82,7 @@ pub(super) fn framing() -> Framing {
 pub(super) fn gather(hosts: &Hosts, options: &Options, until: Instant) -> Result<Party, JobError> {
     let (rank, workers) = (hosts.rank, hosts.hosts.len() as u32);
     let (handshakes, came) = channel();
-    // Nobody connects to the last one.
+    // No worker connects to the last one.
     let is_last = rank + 1 == workers;
     let observer = options.observer.clone();
     let acceptor = if is_last { None } else { Some(Acceptor::open(hosts, observer, handshakes.clone())?) };
@@ -109,7 +109,7 @@ pub(super) fn gather(hosts: &Hosts, options: &Options, until: Instant) -> Result
     Ok(Party { rows, control })
 }
 
-/// Who is there and who is not.
+/// The workers that are connected, and those still missing.
 struct Gathering<'a> {
     hosts: &'a Hosts,
     options: &'a Options,
@@ -120,7 +120,7 @@ struct Gathering<'a> {
 }
 
 impl Gathering<'_> {
-    /// Those of lower rank are connected to; those of higher rank come by themselves.
+    /// This worker connects to workers of lower rank and accepts workers of higher rank.
     fn expect(&mut self, who: Who) {
         self.awaited.insert(who);
         if who.0 < self.hosts.rank {
@@ -170,7 +170,7 @@ impl Gathering<'_> {
         missing.into_iter().collect()
     }
 
-    /// Whoever came and has ended since is waited for anew: it may be started again.
+    /// Expects a worker anew whose connection has ended: it may be started again.
     fn look_around(&mut self) {
         let mut gone: Vec<Who> = Vec::new();
         for (&who, peer) in &mut self.found {
@@ -255,7 +255,7 @@ struct Reaching {
 }
 
 impl Reaching {
-    /// Connects to a worker of lower rank, which may not have been started yet; `None`: nobody wants it any more.
+    /// Connects to a worker of lower rank, which may not be running yet; `None`: the attempt is not needed any more.
     fn reach(&self, other: u32, way: Way) -> Result<Option<Peer>, JobError> {
         let (hosts, until) = (&self.hosts, self.until);
         let mut options = sanderling_transport::ConnectOptions::new(framing());
@@ -300,7 +300,7 @@ impl Reaching {
     }
 }
 
-/// What is worth another attempt, and what is not.
+/// Decides whether a failed connection is worth another attempt.
 fn unreached(error: Error) -> HandshakeError {
     match error {
         Error::Tls { .. } | Error::Options { .. } | Error::NoServer { .. } | Error::SeveralServers { .. } => {

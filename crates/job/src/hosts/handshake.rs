@@ -30,7 +30,7 @@ fn refused(error: impl std::fmt::Display) -> HandshakeError {
     HandshakeError::Refused(error.to_string())
 }
 
-/// Whoever answers with something else will do so again.
+/// A peer that is no worker stays one, so there is no retry.
 fn unreceived(error: Error) -> HandshakeError {
     match error {
         Error::TalksTls { .. } | Error::NotAFrame { .. } | Error::Cut { bytes: 1.., .. } => {
@@ -56,7 +56,7 @@ fn receive<'a>(
     agreed: &Agreed,
     until: Instant,
 ) -> Result<Frame<'a>, HandshakeError> {
-    // Whoever is not known yet gets no room for more.
+    // Unauthenticated peers get only small frames.
     connection.receiver.limit_frames(limit::FRAME_BYTES_MIN);
     let bytes = connection.receiver.receive(Some(until)).map_err(unreceived)?;
     let bytes = bytes.ok_or_else(|| HandshakeError::Broken("it has closed the connection".to_owned()))?;

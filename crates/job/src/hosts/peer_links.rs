@@ -21,20 +21,20 @@ use crate::mesh::Parcel;
 const QUEUE_PARCELS: usize = 4;
 /// How often whoever waits looks whether it is to stop.
 const POLL: Duration = Duration::from_millis(50);
-/// Who can neither send nor hand on tries again after so long at most.
+/// Longest sleep of a thread that can neither send nor hand on.
 const NAP_MAX: Duration = Duration::from_millis(1);
 
 /// A worker's ends.
 #[derive(Debug)]
 pub(crate) struct PeerLinks {
     rank: u32,
-    /// Those who live, in the order of their places in the group.
+    /// Live workers, in the order of their places in the group.
     members: Vec<u32>,
     /// The exchange that goes on; what comes of those before is of no use any more.
     round: u64,
     to: BTreeMap<u32, SyncSender<Parcel>>,
     inbox: Receiver<(u32, Parcel)>,
-    /// What it sends itself.
+    /// Its own queue, for parcels to itself.
     own: SyncSender<(u32, Parcel)>,
     pub(crate) status: Arc<PeerStatus>,
     stopped: Arc<AtomicBool>,
@@ -144,7 +144,7 @@ impl Drop for PeerLinks {
     }
 }
 
-/// What a thread at the end of a way knows.
+/// The context of a thread that sends or receives for one peer.
 struct End {
     other: u32,
     agreed: Agreed,
@@ -248,7 +248,7 @@ impl Nap {
     }
 }
 
-/// What a frame of a connection for rows holds.
+/// Decodes a frame of a connection for rows.
 fn parcel(bytes: &[u8], agreed: &Agreed) -> Result<Parcel, String> {
     let Parsed::Frame(frame) = Frame::parse(bytes, agreed).map_err(|error| error.to_string())? else {
         return Err("half a frame".to_owned());

@@ -1,5 +1,5 @@
-//! What a worker knows of the others: who is lost, which turns are over, why the job ends. Written by the thread that talks to
-//! rank 0, read by the worker's own. Knows no connection.
+//! The state of the other workers: losses, finished passes, why the job ends. The thread that talks to rank 0 writes
+//! it, the worker's own thread reads it. Knows no connection.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,11 +23,11 @@ struct State {
     turns: u64,
     is_over: bool,
     failure: Option<Failure>,
-    /// What this worker wants to tell.
+    /// Messages to be sent.
     says: VecDeque<ControlMsg>,
     /// Some of that, or on rank 0 why the job ends, is not sent yet.
     is_unsent: bool,
-    /// What it is doing.
+    /// Its position: the pass, and its done units.
     turn: u64,
     settled: u64,
     /// Steps of its own that this worker has finished, and in which turn; and whether they are to be told.
@@ -194,8 +194,8 @@ impl PeerStatus {
         if others.turn == turn { (others.least, others.sum) } else { (0, 0) }
     }
 
-    /// Waits while the slowest is more than `bound` steps behind; how far it is, then. `None`: somebody is lost. Ends with who is
-    /// waited for when the time is over.
+    /// Waits while the slowest worker is more than `bound` steps behind; returns how far it is then. `None`: a worker
+    /// is lost. On time-out the error names the slowest worker.
     pub(crate) fn await_pace(
         &self,
         (turn, steps): (u64, u64),
@@ -289,8 +289,8 @@ impl PeerStatus {
         }
     }
 
-    /// Takes note of all losses for the group, which is to be made anew for them: they, and the number of the first group.
-    /// Whoever waits may wait again.
+    /// Marks all losses as handled by a new group; returns them and the number of the first group. Workers may wait
+    /// again afterwards.
     pub(crate) fn regroup(&self) -> (u64, Vec<Loss>) {
         let mut state = self.state();
         state.regrouped = state.losses.len();

@@ -42,7 +42,7 @@ impl Owned {
     pub(crate) fn open(worker: &mut Worker, input: &Input) -> Result<Owned, JobError> {
         let (turn, workers) = (worker.begin_turn(), worker.workers());
         let losses = worker.losses();
-        // What was lost in this turn already is taken over after the own units.
+        // Units of workers lost in this pass are taken over after the own units.
         let known = losses.iter().take_while(|loss| loss.turn < turn.number).copied().collect();
         Ok(Owned {
             input: input.clone(),
@@ -102,8 +102,8 @@ impl Owned {
         Ok(true)
     }
 
-    /// Whoever gives out the last rows must know that they are: they are to be settled before all is said to be done. So units
-    /// that have none are passed over here.
+    /// Reads ahead past empty units, because the last rows must be known as such when they are given out: they are
+    /// settled before the pass is reported as done.
     fn read_ahead(&mut self, worker: &mut Worker) -> Result<(), JobError> {
         let (rank, workers, turn) = (worker.rank(), worker.workers(), self.turn.number);
         let (known, before) = (&self.known, &self.before);
@@ -149,7 +149,7 @@ impl Owned {
 
     pub(crate) fn settled(&mut self, worker: &mut Worker) {
         self.settled_at = Instant::now();
-        // What was taken over is done when the turn is.
+        // Units that were taken over are done when the pass is.
         if self.before.is_none() {
             let is_whole = self.head == self.unit.len();
             worker.set_position(self.turn.number, self.number + u64::from(is_whole));

@@ -34,7 +34,7 @@ pub(crate) struct Survivors {
     given: u64,
     /// Steps of this turn that are applied, if the rows are to be read again from there.
     redo: Option<u64>,
-    /// What all do together beside passes and this worker has done, so many times.
+    /// Number of collectives besides passes that this worker has finished.
     meetings: u64,
 }
 
@@ -53,8 +53,8 @@ impl Survivors {
     }
 }
 
-/// A pass that this worker takes part in. Whoever drops it before its end has left it: nobody waits for it there, and what it
-/// did not take is taken by nobody.
+/// A pass that this worker takes part in. Dropping it early leaves the pass: the others do not wait for this worker,
+/// and its remaining rows are not read.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
     /// From 0.
@@ -109,7 +109,7 @@ impl Worker {
         links.status.check_losses("it")
     }
 
-    /// Whether the job goes on; if somebody is lost, now without it.
+    /// Whether the job goes on; removes lost workers.
     pub(crate) fn check_others(&mut self) -> Result<(), JobError> {
         self.check_all().or_else(|error| self.go_on(error))
     }
@@ -140,8 +140,8 @@ impl Worker {
         self.links().map_or(0, |links| links.status.regrouped())
     }
 
-    /// This worker has done its part of a pass, as it is after so many losses: waits until all have. `false`: somebody else is
-    /// lost, and there may be more to do.
+    /// Waits until all workers have done the pass, given this many losses. `false`: another worker is lost, and there
+    /// may be more to do.
     pub(crate) fn end_turn(&mut self, turn: &mut Turn, losses: usize) -> Result<bool, JobError> {
         let is_over = self.end_turn_of(turn.number, losses)?;
         if is_over {
@@ -170,7 +170,7 @@ impl Worker {
         Ok(true)
     }
 
-    /// The same for the job; whoever is not yet so far may need this worker once more.
+    /// Waits for the end of the job: until then another worker may need this one again.
     pub(crate) fn end_job(&mut self) -> Result<(), JobError> {
         while !self.end_turn_of(JOB, self.losses_known())? {}
         Ok(())
@@ -187,8 +187,8 @@ impl Worker {
         Ok(true)
     }
 
-    /// Whether a step was given ([`crate::Steps::next`]) that was not waited for yet: among workers on hosts of their own,
-    /// who make it again if one of them is lost meanwhile, nothing else is to be agreed on until then.
+    /// Whether a step was given ([`crate::Steps::next`]) and not waited for. Among workers on several hosts no other
+    /// collective is allowed until then, because a lost worker makes the others repeat the step.
     #[must_use]
     pub fn is_step_open(&self) -> bool {
         self.survivors.as_ref().is_some_and(|survivors| {
@@ -221,7 +221,8 @@ impl Worker {
         }
     }
 
-    /// This worker has had all of its rows of a pass: nobody waits for it. On hosts of their own the end of the turn says it.
+    /// Declares that this worker has read all of its rows of a pass, so no worker waits for it. On several hosts the
+    /// end of the pass does that.
     pub(crate) fn rest(&mut self) -> Result<(), JobError> {
         if self.links().is_none() && self.living() > 1 {
             self.timer.switch(WAIT);
@@ -245,7 +246,7 @@ impl Worker {
         self.links().map_or(0, |links| links.status.others(self.turns.saturating_sub(1)).1)
     }
 
-    /// Something that all do together, once: with those who live if somebody is lost.
+    /// Runs a collective once; if a worker is lost, among the survivors.
     pub(crate) fn meet<T>(
         &mut self,
         mut together: impl FnMut(&mut SyncGroup) -> Result<T, ClientError>,
@@ -304,7 +305,7 @@ impl Worker {
         self.go_on_from(error).map(|_| ())
     }
 
-    /// The same; the group before, if others have passed a meeting there that this worker has not.
+    /// Regroups; returns the group before if others passed a meeting there that this worker has not.
     fn go_on_from(&mut self, error: JobError) -> Result<Option<SyncGroup>, JobError> {
         let may_be_loss =
             matches!(error, JobError::Client(ClientError::CalledOff { .. }) | JobError::Worker { .. });
@@ -319,7 +320,7 @@ impl Worker {
         let mut old = None;
         loop {
             let before = self.regroup(&status)?;
-            // In the groups on the way nobody has passed any meeting but this one.
+            // No worker passed a meeting in the groups between.
             old.get_or_insert(before);
             let (base, meetings) =
                 self.survivors.as_ref().map_or((0, 0), |survivors| (survivors.base, survivors.meetings));
@@ -357,13 +358,13 @@ impl Worker {
         let Some(survivors) = &mut self.survivors else { unreachable!("it is on a host of its own") };
         let (first, losses) = status.regroup();
         let living = living(workers, &losses);
-        // Those that were added since the job began, too.
+        // Includes tables that were added since the job began.
         let (cluster, tables) = (Arc::clone(&survivors.cluster), self.group.remote_tables().to_vec());
         let is_dead = |&at: &u32| !living.contains(&survivors.members[at as usize]);
         let (before, sync) = (survivors.members.len() as u32, SyncOptions { attempt: 1, timeout });
         let dead: Vec<u32> = (0..before).filter(is_dead).collect();
         if rank == 0 && !dead.is_empty() {
-            // Whoever comes in the place of the dead completes a step that is decided, and shuts any other out for good.
+            // The replacement completes a decided step and shuts the dead worker out for good.
             let applied = SyncGroup::take_over(&cluster, &tables, survivors.number, &dead, before, sync)?;
             survivors.base += applied - survivors.start.min(applied);
         }

@@ -89,7 +89,7 @@ pub(crate) fn without(dir: &Path, workers: u32, lost: &[u32]) -> Vec<Worker> {
     found
 }
 
-/// What rank 0 says of the first loss.
+/// Rank 0's message about the first loss.
 pub(crate) fn loss_of(worker: u32) -> ControlMsg {
     let loss = Loss { worker, turn: 0, settled: 0 };
     ControlMsg::Lost { losses: 1, loss, reason: "its connection has ended".to_owned() }

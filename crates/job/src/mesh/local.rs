@@ -45,7 +45,7 @@ impl LocalMesh {
         self.check()?;
         match self.to[to as usize].try_send((self.rank, parcel)) {
             Ok(()) => Ok(None),
-            // Who has ended may have failed, which is soon said; else it is waited for in vain.
+            // A worker that has ended may have failed, which is reported soon; otherwise the wait times out.
             Err(TrySendError::Full((_, parcel)) | TrySendError::Disconnected((_, parcel))) => {
                 Ok(Some(parcel))
             }
@@ -62,7 +62,7 @@ impl LocalMesh {
             let left = until.saturating_duration_since(Instant::now());
             match self.inbox.recv_timeout(left.min(POLL)) {
                 Ok(received) => return Ok(Some(received)),
-                // Nobody can leave: this worker has a sender to itself.
+                // The channel cannot disconnect: this worker holds a sender to itself.
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) if left <= POLL => {
                     return Ok(None);
                 }

@@ -17,7 +17,7 @@ pub struct Data {
     pub reading: DataConfig,
 }
 
-/// What a run is called whose training file has no name that a run may have.
+/// The name of a run whose training file gives none.
 const RUN_NAME: &str = "run";
 
 impl Data {

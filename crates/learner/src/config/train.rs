@@ -29,7 +29,7 @@ pub struct Train {
     pub warmup_steps: u64,
     /// Stop after this many passes whose validation did not improve; 0: never.
     pub early_stop: u32,
-    /// What validation looks at.
+    /// The metric that validation compares.
     pub monitor: Monitor,
     /// Print a line of progressive metrics every so many steps; 0: every 256,000 rows or so.
     pub print_every: u64,

@@ -1,14 +1,16 @@
-//! **ftrl** and **fm**: logistic regression by FTRL-proximal, and a factorization machine, asynchronous. Each worker reads its
-//! share of the input, and what it pushes is applied as it comes, to rows that others may have changed since it pulled them.
-//! How many pushes of others it missed is counted; with a bound of staleness nobody is more than so many minibatches ahead of
-//! the slowest. What a row is made of, the model says: a weight, or a weight and its factors.
+//! **ftrl** and **fm**: asynchronous logistic regression by FTRL-proximal, and factorization machine.
+//!
+//! Each worker reads its share of the input. Its pushes are applied at once, to rows that others may have changed
+//! since the pull; the number of missed pushes is counted. With a staleness bound no worker is more than that many
+//! minibatches ahead of the slowest. The model determines the contents of a row: a weight, or a weight and its
+//! factors.
 
 use sanderling_job::{Order, Worker};
 
 use super::learner::Learner;
 use crate::error::LearnError;
 
-/// What every worker does.
+/// The loop of every worker.
 pub(super) fn train(learner: &mut Learner<'_>, worker: &mut Worker, order: Order) -> Result<(), LearnError> {
     while let Some(pass) = learner.next_pass() {
         let mut share = worker.share(&learner.input(), pass, order)?;

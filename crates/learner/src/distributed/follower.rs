@@ -44,12 +44,12 @@ pub(crate) fn follow(
         let end = match said {
             WorkerMsg::Ended(end) => end,
             WorkerMsg::Started(start) => {
-                // What the workers waited for each other is no training.
+                // The workers' wait for each other is no training time.
                 (stands, before, judged, since) = (start, start, start.pass, Instant::now());
                 return;
             }
             WorkerMsg::Judged(pass) => {
-                // What the first worker took to validate and save is no training.
+                // Validation and saving by the first worker are no training time.
                 since = Instant::now();
                 return judged = pass;
             }

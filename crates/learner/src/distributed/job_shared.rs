@@ -1,5 +1,5 @@
-//! What the workers of one process share in a job, and what they and the thread that started them tell each other: windows of
-//! metrics, the end of a pass, and whether another one follows. Knows no algorithm.
+//! State shared by the workers of one process in a job, and their messages to the thread that started them: windows
+//! of metrics, the end of a pass, and whether another one follows. Knows no algorithm.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
@@ -65,9 +65,9 @@ impl Start {
     }
 }
 
-/// What workers tell.
+/// A worker's message.
 pub(super) enum WorkerMsg {
-    /// What one did since its last window.
+    /// A worker's results since its last window.
     Window {
         scores: BinnedScores,
         steps: u64,
@@ -81,14 +81,14 @@ pub(super) enum WorkerMsg {
     Judged(u64),
 }
 
-/// What a pass came to, over all workers.
+/// The results of a pass, over all workers.
 pub(super) struct PassEnd {
     pub(super) scores: BinnedScores,
     pub(super) steps: u64,
     pub(super) bad_rows: u64,
-    /// What was wrong with the first of those that this process read.
+    /// The first bad rows that this process read, with their errors.
     pub(super) bad_row_messages: Vec<String>,
-    /// At each place how many pushes missed so many of others; empty if nobody counted.
+    /// Number of pushes by how many pushes of others they missed; empty if not counted.
     pub(super) staleness: Vec<u64>,
 }
 
@@ -111,7 +111,7 @@ impl PassEnd {
     }
 }
 
-/// What comes after a pass.
+/// The decision after a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
     /// Whether another pass follows.
@@ -123,7 +123,7 @@ pub(super) struct Verdict {
 /// A verdict, or why there can be none.
 pub(super) type Judged = Result<Verdict, String>;
 
-/// What the bytes of a reason begin with; those of a verdict with whether the run goes on.
+/// The first byte of a failure; a verdict begins with its `goes_on`.
 const NO_VERDICT: u8 = 2;
 
 /// As all workers are told; nothing while nothing is known.
@@ -167,12 +167,12 @@ impl JobShared<'_> {
         Arc::clone(&self.account.lock().unwrap_or_else(PoisonError::into_inner).1)
     }
 
-    /// Tells the thread that started the workers; should it be gone, there is nobody to tell.
+    /// Sends a message to the thread that started the workers; does nothing if that has ended.
     pub(super) fn say(&self, said: WorkerMsg) {
         let _ = self.said.send(said);
     }
 
-    /// Fails once somebody asked to stop.
+    /// Fails once the run is asked to stop.
     pub(super) fn check_stop(&self) -> Result<(), LearnError> {
         if self.stop.load(Ordering::Relaxed) { Err(LearnError::Stopped) } else { Ok(()) }
     }
@@ -183,7 +183,7 @@ impl JobShared<'_> {
         match verdicts.recv_timeout(self.timeout / 4) {
             Ok(verdict) => Ok(Some(verdict)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
-            // Who judges was asked to stop.
+            // The judging thread was asked to stop.
             Err(RecvTimeoutError::Disconnected) => Err(LearnError::Stopped),
         }
     }

@@ -1,5 +1,5 @@
-//! What the algorithms are written in: one worker's pull, forward, backward, push and score, and the end of a pass. Which of
-//! them follow each other, and over which rows, is said on the pages of the algorithms.
+//! The operations of a worker: pull, forward, backward, push, score, and the end of a pass. The pages of the
+//! algorithms say in which order, and over which rows.
 
 use sanderling_client::{ClientError, Fixed, Handles, Lookup, StepGradients, SyncGroup};
 use sanderling_job::{Input, Share, Worker};
@@ -107,7 +107,7 @@ impl<'a> Learner<'a> {
         self.goes_on.then_some(self.pass)
     }
 
-    /// What is read in it.
+    /// The input of the pass.
     pub(super) fn input(&self) -> Input {
         self.shared.input(self.pass)
     }
@@ -175,8 +175,8 @@ impl<'a> Learner<'a> {
         self.compute.backward(rows, &mut self.lookup);
     }
 
-    /// The same exactly, so that the sum of all workers' gradients does not depend on who had which rows. A step of one row
-    /// has nothing to add up.
+    /// The backward pass in fixed point, so that the sum over all workers does not depend on how rows are shared out.
+    /// A step of one row needs no sum.
     pub(super) fn backward_in_step(
         &mut self,
         worker: &mut Worker,
@@ -296,7 +296,7 @@ impl<'a> Learner<'a> {
         Ok(())
     }
 
-    /// If somebody wants to know it: whatever was pushed so far is applied.
+    /// Waits until all pushes are applied, if another worker needs this one's position.
     pub(super) fn settle(&mut self, worker: &mut Worker, share: &mut Share) -> Result<(), LearnError> {
         if share.wants_settling() {
             worker.timer().switch(PUSH);
@@ -343,7 +343,7 @@ impl<'a> Learner<'a> {
         Ok(())
     }
 
-    /// What comes after the pass, from whoever judges it beside the first worker.
+    /// The verdict on the pass, from the thread that judges it beside the first worker.
     fn verdict(&self, worker: &mut Worker) -> Result<Verdict, LearnError> {
         loop {
             let known = if worker.rank() == 0 { self.shared.await_verdict()? } else { None };

@@ -51,7 +51,7 @@ pub(crate) fn push(call: &Call<'_>, push: &PushStep<'_>, slot: &mut [u8]) -> Res
         group.take(who, push.step, push.number, part)?;
         Ok(group.progress(who, push.step, StepReport::Nothing))
     })?;
-    // Participant is awaited matters to those who wait.
+    // The missing workers matter only to waiting ones.
     call.encode(&Reply::PushStep(state_of(&progress, &[])), slot)
 }
 

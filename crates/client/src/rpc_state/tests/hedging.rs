@@ -13,7 +13,7 @@ const DELAY_US: u64 = 2_000;
 /// Far beyond the delay, and within the time-out.
 const SLOW_US: u64 = 40_000;
 
-/// What may happen to an answer on the first link, per thousand.
+/// Faults of answers on the first link, per thousand.
 #[derive(Debug, Clone, Copy, Default)]
 struct Mood {
     slow: u64,
@@ -92,7 +92,7 @@ impl Race {
             steps += 1;
             assert!(steps < 100_000, "it never ends: {:?}", self.outcomes);
         }
-        // What has an answer is under way nowhere.
+        // An answered request is under way on no connection.
         assert_eq!(self.lanes.each_ref().map(RpcState::outstanding), [0, 0]);
         assert!(self.lanes.iter().all(|lane| lane.wake_us().is_none()));
     }

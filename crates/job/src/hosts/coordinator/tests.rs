@@ -27,7 +27,7 @@ struct Model {
     is_over: bool,
 }
 
-/// What a worker has said, with the unit that was done before it.
+/// A message of a worker, with the unit that was done before it.
 type Up = (ControlMsg, Option<(u64, u64)>);
 
 struct World {
@@ -128,7 +128,7 @@ impl World {
         }
     }
 
-    /// What it has told so much of is done for good; nobody knows of the rest.
+    /// The reported units are done for good; the rest is unknown to the others.
     fn die(&mut self, at: usize, told: usize) {
         if at == 0 || !self.workers[at].lives {
             return;
@@ -145,7 +145,7 @@ impl World {
         self.route();
     }
 
-    /// Those that are dead and that the last group counts, but for who had come to the end of the job in it.
+    /// The dead workers that the last group counts, except for workers that had reached the end of the job in it.
     fn awaited_in_vain(&self) -> Vec<usize> {
         let losses = &self.coordinator.losses;
         let is_in_vain = |&at: &usize| {
@@ -246,14 +246,14 @@ fn who_is_silent_is_lost_and_who_is_waited_for_is_named() {
         assert_eq!(said, [expected]);
         assert_eq!(coordinator.take_notes(), [Note::Lost { worker: 1, stage: WAIT, reason, goes_on }]);
         assert!(!coordinator.is_here(1) && coordinator.is_here(2));
-        // What the others report of it is no news.
+        // Reports of the others about it are no news.
         let loss = Loss { worker: 1, turn: 0, settled: 0 };
         coordinator.heard(2, ControlMsg::Lost { losses: 0, loss, reason: "closed".to_owned() }, late_us + 3);
         assert_eq!((coordinator.take_said(), coordinator.take_notes()), (vec![], vec![]));
     }
 }
 
-/// Nobody but it could be waited for, and its last word was that it waits.
+/// Only this worker can be the straggler, and its last report says that it waits.
 #[test]
 fn who_has_stopped_where_it_waited_is_named_before_it_is_lost() {
     let alive = |for_us| ControlMsg::Alive { stage: WAIT, for_us, turn: 0, settled: 0 };
@@ -309,10 +309,10 @@ fn the_slowest_is_who_has_rows_left_and_lives_and_nobody_falls_behind_what_was_t
     assert_eq!(told(&mut coordinator, 0, pace(0, 2)), Some((1, 0, 0, [0, 2, 2])));
     assert_eq!(told(&mut coordinator, 1, pace(0, 1)), Some((2, 0, 0, [1, 2, 3])));
     assert_eq!(told(&mut coordinator, 2, pace(0, 3)), Some((1, 0, 1, [4, 5, 3])));
-    // What is known already is no news, nor what comes late.
+    // Known and late reports are no news.
     assert_eq!(told(&mut coordinator, 2, pace(0, 3)), None);
     assert_eq!(told(&mut coordinator, 2, pace(0, 1)), None);
-    // Who has done its part is not waited for.
+    // A worker that has done its part is no straggler.
     assert_eq!(told(&mut coordinator, 1, over(0, 0)), Some((0, 0, 2, [4, 5, 3])));
     // Nor who is lost. Who takes its rows over goes on from where the others are.
     coordinator.gone(0, "no".to_owned());
@@ -337,7 +337,7 @@ fn who_leaves_a_turn_is_waited_for_nowhere_and_may_be_turns_ahead() {
         coordinator.heard(from, said, 0);
         assert_eq!(coordinator.take_said(), []);
     }
-    // Whoever is lost was waited for; there are no rows of it for who has left.
+    // The lost worker was the straggler; a worker that left the pass takes over no rows.
     coordinator.gone(2, "its connection has ended".to_owned());
     let loss = Loss { worker: 2, turn: 0, settled: 0 };
     let lost = ControlMsg::Lost { losses: 1, loss, reason: "its connection has ended".to_owned() };
@@ -348,7 +348,7 @@ fn who_leaves_a_turn_is_waited_for_nowhere_and_may_be_turns_ahead() {
     assert_eq!(coordinator.take_said(), [over(1, 1)]);
     coordinator.heard(0, over(2, LEFT), 0);
     assert_eq!(coordinator.take_said(), [over(2, 1)]);
-    // Nobody can have left all turns that there will ever be.
+    // No worker can have left all future passes.
     coordinator.heard(1, over(JOB, LEFT), 0);
     coordinator.heard(0, over(JOB, LEFT), 0);
     assert_eq!(coordinator.take_said(), []);
@@ -386,10 +386,10 @@ fn who_dies_at_the_end_of_the_job_is_a_loss_for_those_who_need_a_group_without_i
         }
         assert_eq!(coordinator.take_said(), expected);
     };
-    // Nobody needs it.
+    // The worker is not needed any more.
     check(true, &[Ends(1, 0), Dies(1)], &[]);
     check(true, &[Ends(1, 0), Dies(1), Ends(2, 0), Ends(0, 0), Ends(3, 0)], &[over(0)]);
-    // Those who live make a group without it when another one is lost, and it takes nothing over.
+    // The surviving workers form a group without it when another one is lost, and it takes nothing over.
     check(true, &[Ends(1, 0), Dies(1), Dies(2)], &[untold(1, 1), lost(2, 2, 0)]);
     check(
         true,
@@ -427,7 +427,7 @@ fn who_cannot_reach_another_one_is_believed_and_without_the_first_one_it_is_lost
 fn who_is_stopped_is_no_loss_and_the_first_reason_is_the_one() {
     for goes_on in [true, false] {
         let mut coordinator = Coordinator::new(3, SILENCE_US, goes_on, WAIT, 0);
-        // Whoever it names, it is who says it.
+        // The sender counts, not the worker that the message names.
         coordinator.heard(1, ControlMsg::Stop { worker: 2 }, 0);
         coordinator.gone(1, "its connection has ended".to_owned());
         coordinator.heard(2, ControlMsg::Fail { worker: 2, reason: "late".to_owned() }, 0);
