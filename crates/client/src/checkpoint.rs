@@ -22,8 +22,10 @@ pub struct CheckpointSize {
 }
 
 impl Cluster {
-    /// Has every server save all its tables under this name, all at once, each as of its own moment, once all are reached. When
-    /// one fails, others may have saved theirs, which the error says; what that one had saved before is intact.
+    /// Makes every server save all of its tables under this name.
+    ///
+    /// Servers save at the same time, each its state at its own moment, after all of them were reached. If a server
+    /// fails, the others may have saved, as the error says; the failed server keeps its earlier save.
     pub fn save(&self, name: &str, timeout: Duration) -> Result<CheckpointSize, ClientError> {
         let mut connections = self.patient_connections(timeout)?;
         let can_number = greet(&mut connections)?;
@@ -43,8 +45,10 @@ impl Cluster {
         Ok(CheckpointSize::sum(sizes))
     }
 
-    /// Has every server restore all its tables from what it saved under this name, if all of them have the same save. Tables must
-    /// be opened again. When one fails, others may have restored theirs, which the error says.
+    /// Makes every server restore all of its tables from its save of this name.
+    ///
+    /// All servers must have the same save. Tables must be opened again. If a server fails, the others may have
+    /// restored, as the error says.
     pub fn restore(&self, name: &str, timeout: Duration) -> Result<CheckpointSize, ClientError> {
         let mut connections = self.patient_connections(timeout)?;
         if greet(&mut connections)? {
@@ -83,8 +87,9 @@ fn greet(connections: &mut ConnectionSet) -> Result<bool, ClientError> {
     Ok((0..connections.len()).all(|server| connections.can(server, Features::SAVES)))
 }
 
-/// Servers that restore together must have the same save of this name, by its number at each: one that failed on some of them, or
-/// that some made alone, left the others with another.
+/// Checks that all servers have the same save of this name, by its number at each.
+///
+/// A save that failed on some servers, or that a server made alone, leaves the others with another one.
 ///
 /// # Errors
 /// [`ClientError::Cluster`] names two that have not.

@@ -65,8 +65,9 @@ pub struct Cluster {
     origin: Origin,
 }
 
-/// Addresses from a text: those of several servers are separated by commas, each as [`Address`] reads it. (The path of a
-/// unix socket cannot have a comma.)
+/// Parses the comma-separated addresses of servers, each as [`Address`] reads it.
+///
+/// The path of a unix socket cannot contain a comma.
 pub fn addresses(text: &str) -> Result<Vec<Address>, ClientError> {
     text.split(',').map(|one| Ok(one.trim().parse()?)).collect()
 }
@@ -212,15 +213,17 @@ impl Cluster {
         Ok(connections)
     }
 
-    /// How long answers took to all threads, retries included, by command: a *single RPC call*, and *all RPC calls of one
-    /// request*, which ends with the last of them. Resolved to microseconds.
+    /// Latencies of all threads by command, in microseconds, retries included.
+    ///
+    /// A *single RPC call* is one message; *all RPC calls of one request* end with the last answer.
     #[must_use]
     pub fn latencies(&self) -> LatencyTable {
         self.times.table()
     }
 
-    /// Statistics of the commands that the servers have executed for all clients since their start, by server and
-    /// command.
+    /// Statistics of the executed commands, by server and command, since the start of each server.
+    ///
+    /// They count the commands of all clients.
     pub fn server_statistics(self: &Arc<Cluster>) -> Result<Vec<ServerCommand>, ClientError> {
         let mut all = Vec::new();
         self.with_session(|session| {

@@ -59,9 +59,10 @@ impl FeedAhead {
         self.batches
     }
 
-    /// Feeds a feature of a batch unless it does not fit into a frame, its rows may be more than a server pools at once, or
-    /// `choose` is against it, without waiting for the answers: how many keys each server got. What was fed under the same
-    /// number is replaced.
+    /// Feeds a feature of a batch without waiting for the answers; returns the number of keys per server.
+    ///
+    /// Returns `None` if the feature does not fit into a frame, its rows may be more than a server pools at once, or
+    /// `choose` rejects it. An earlier feed of the same number is replaced.
     pub fn begin(
         &mut self,
         batch: u64,

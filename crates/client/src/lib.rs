@@ -1,11 +1,11 @@
 //! The trainer's side of the tables: deduplicate a minibatch's keys, pull their rows, push their gradients.
 //!
-//! The tables are in this process ([`Client::embedded`]) or on the servers of a [`Cluster`] ([`Client::remote`]). The crate knows no file and
-//! no model; what a row means is the caller's.
+//! The tables are in this process ([`Client::embedded`]) or on the servers of a [`Cluster`] ([`Client::remote`]);
+//! `backend` has both behind one trait. The crate knows no file and no model.
 //!
-//! The way of a remote request: [`Session`] shares its keys out (`fan`, by `placement`) and asks all servers at once;
-//! `links` moves frames over the thread's connections; `exchange`, one per server, decides what is sent, sent again and
-//! given up.
+//! Path of a remote request: [`Session`] partitions the keys by server (`key_partition`, `placement`) and asks all
+//! servers at once; `connection_set` moves frames over the thread's connections; `rpc_state`, one per server, decides
+//! what is sent, repeated and given up.
 
 mod error;
 pub use error::ClientError;
@@ -15,6 +15,10 @@ pub use lookup::{CONSTANT_KEY, Lookup, TableLookup};
 
 mod client;
 pub use client::Client;
+
+mod backend;
+
+mod whole_rows;
 
 mod floats;
 pub use floats::Floats;

@@ -12,8 +12,10 @@ pub struct Occurrences {
 }
 
 impl Lookup {
-    /// Adds the occurrences of the minibatch that was pulled last, feature by feature; [`Lookup::note_missing`] must have been
-    /// called before the pull. `scratch` is reused; where every key has a row, nothing is looked at per key.
+    /// Adds the key occurrences of the last pulled minibatch, feature by feature.
+    ///
+    /// [`Lookup::note_missing`] must have been called before the pull. `scratch` is reused. If every key has a row,
+    /// the cost per key is zero.
     pub fn count_known(&self, scratch: &mut Vec<bool>, counts: &mut [Occurrences]) {
         for (number, table) in self.tables.iter().enumerate() {
             if !table.missing.is_empty() {

@@ -69,14 +69,12 @@ impl Client {
         scale: PushScale,
         handles: &'a mut Handles,
     ) -> Result<Online<'a>, ClientError> {
-        if !self.remote_tables().is_empty() {
-            return Err(ClientError::NotHere);
-        }
+        let all = self.online_tables()?;
         let Handles { columns, constant, buffers } = handles;
-        buffers.resize_with(self.tables().len(), CacheBuffers::default);
+        buffers.resize_with(all.len(), CacheBuffers::default);
         let supports_local_cache = self.supports_local_cache();
         // Always in the same order, so that two workers cannot wait for each other.
-        let tables = self.tables().iter().zip(buffers).map(|(table, buffers)| {
+        let tables = all.iter().zip(buffers).map(|(table, buffers)| {
             Ok(if supports_local_cache {
                 OnlineTable::Cached(table.local_cache(scale, buffers)?)
             } else {
@@ -184,7 +182,9 @@ impl OnlineTable<'_> {
         }
     }
 
-    /// Updates several rows in their order, each with its gradient; a row that occurs twice is updated twice.
+    /// Updates several rows in their order, each with its gradient.
+    ///
+    /// A row that occurs twice is updated twice.
     ///
     /// # Panics
     /// If there is not one gradient value per weight of each row.

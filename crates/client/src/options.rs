@@ -17,7 +17,7 @@ const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
 /// How servers are reached.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
-    /// Bearer token, or empty: the one that a server of this user and host has made for itself, if there is one.
+    /// Bearer token; empty for the token that a server of this user and host has made for itself.
     pub token: String,
     /// How this client is called in the servers' lists.
     pub name: String,
@@ -26,20 +26,24 @@ pub struct ConnectOptions {
     pub timeout: Duration,
     /// Within which a server must be reached at the start.
     pub connect_timeout: Duration,
-    /// Whether servers of the same host are talked to over the fastest way that they offer, whatever their address.
+    /// Whether servers of the same host are reached by their fastest transport, whatever the address.
     pub prefer_local: bool,
     /// Whom to trust, for TLS on TCP.
     pub tls: Option<TlsClient>,
     /// How long waits stay awake at most before they sleep, in microseconds.
     pub spin_us: u32,
-    /// Whether pulled rows travel in half precision: half the bytes, each value rounded to the nearest, with a relative
-    /// error of at most 2^-11 (absolute 2^-25 below 2^-14; beyond 65504 it becomes 65504). For links that are slower
-    /// than memory.
+    /// Whether pulled rows are sent in half precision, for links slower than memory.
+    ///
+    /// Each value is rounded to the nearest half: the relative error is at most 2^-11 (absolute 2^-25 below 2^-14),
+    /// and values beyond 65504 become 65504.
     pub f16_rows: bool,
-    /// How requests and answers of 1 KiB and more are compressed, for slow links; never where bytes stay in memory.
+    /// Compression of requests and answers of 1 KiB and more, for slow links.
+    ///
+    /// It is never used where bytes stay in memory.
     pub compression: Option<Compression>,
-    /// When a pull is asked for again over a second connection to the same server; the first answer is taken. At most 5 %
-    /// of the pulls, each once. Pushes are never sent twice for this.
+    /// Hedging: when to repeat a slow pull over a second connection to the same server.
+    ///
+    /// The first answer is taken. At most 5 % of the pulls are repeated, each once; pushes never are.
     pub hedge: Option<Hedge>,
     /// A check that waits for servers call now and then; without it only deadlines end a wait.
     pub stop: Option<Stop>,

@@ -11,7 +11,7 @@ use sanderling_wire::{
 
 use crate::connection_set::ConnectionSet;
 use crate::error::{ClientError, Names};
-use crate::key_partition::{KeyPartition, RaggedPartition};
+use crate::key_partition::{KeyPartition, RaggedPartition, RunSamples};
 use crate::placement::Placement;
 use crate::remote::RemoteTable;
 use crate::rpc_state::CallError;
@@ -234,7 +234,9 @@ impl Pipeline {
                 let absent = wire_absent(absent);
                 for run in sample_runs(connections, dim, offsets) {
                     ragged.clear(connections.len());
-                    ragged.add(placement, table.home(), keys, None, &offsets[run.start..=run.end]);
+                    let which = if alone { RunSamples::All } else { RunSamples::WithKeys };
+                    let run_offsets = &offsets[run.start..=run.end];
+                    ragged.add(placement, table.home(), keys, None, run_offsets, run.start, which);
                     for (server, share) in ragged.shares.iter().enumerate() {
                         if share.keys.is_empty() {
                             continue;
@@ -242,7 +244,7 @@ impl Pipeline {
                         let (number, format) = (table.number(server), connections.row_format(server));
                         let (table, dim) = (number.table, dim as u32);
                         let ragged = Ragged { keys: &share.keys, offsets: &share.offsets, values: None };
-                        let part = Part { keys: ragged.keys.len(), rows: run.len() };
+                        let part = Part { keys: ragged.keys.len(), rows: share.samples.len() };
                         let request =
                             Request::PullPooled(PullPooled { table, dim, pooling, absent, format, ragged });
                         send(connections, state, slot, server, number.boot_id, part, &request)

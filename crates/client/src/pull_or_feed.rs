@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 use sanderling_sample::Rows;
 use sanderling_store::{Absent, Pooling, PushScale};
 
-use crate::client::Client;
+use crate::backend::{ChooseFed, EachFeature, ServerTables};
 use crate::error::ClientError;
 use crate::lookup::Lookup;
 use crate::remote::RemoteTable;
 use crate::session::{FedBatch, FedKeys, FedPart, PullInto, Session};
 
-/// A feature that could be fed: nothing else in the minibatch reads its table, so that each of its rows has one update
-/// either way.
+/// A feature that could be fed: the only reader of its table in the minibatch.
+///
+/// Each of its rows has one update either way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Feedable {
     /// Which feature.
@@ -30,13 +31,13 @@ pub struct Feedable {
     pub servers: usize,
     /// Whether its keys have values.
     pub has_values: bool,
-    /// Whether it fits in one frame, and its rows in what a server pools at once; otherwise it is not fed, whatever is
-    /// chosen.
+    /// Whether it fits in one frame and in what a server pools at once; otherwise it is not fed.
     pub fits: bool,
 }
 
-/// Batches fed longer ago are pushed by their distinct rows ([`Lookup::unfeed`]): servers forget a fed batch after
-/// 300 s, and a push may have to wait.
+/// Age from which fed batches are pushed by their distinct rows ([`Lookup::unfeed`]).
+///
+/// Servers forget a fed batch after 300 s, and a push may have to wait.
 pub const FED_AGE_MAX: Duration = Duration::from_secs(60);
 
 /// A feature that was fed: its pooled rows, and room for their gradients.
@@ -113,32 +114,20 @@ impl FedRows {
     }
 }
 
-impl Client {
-    /// [`Client::pull_each`], with the features that `choose` selects fed to the servers and pooled there. Their
-    /// pooled rows and gradients are in [`Lookup::fed`], and [`Client::push`] makes the servers distribute the
-    /// gradients. Tables in this process are never fed.
-    ///
-    /// A hub may have fed the features in `ahead`, each the only feature of its table. `rows` then lack their keys,
-    /// and their keys without a row are counted with repetitions.
-    ///
-    /// # Errors
-    /// Errors of [`Client::pull`]. [`Fault::UnknownBatch`](sanderling_wire::Fault::UnknownBatch): a server has
-    /// forgotten the fed keys; look the minibatch up by its keys instead.
-    pub fn pull_or_feed(
+impl ServerTables {
+    /// See [`Client::pull_or_feed`](crate::Client::pull_or_feed).
+    pub(crate) fn pull_with_feeds(
         &self,
         rows: &Rows<'_>,
         absent: Absent,
         lookup: &mut Lookup,
         ahead: &[AheadFeature<'_>],
-        choose: impl FnMut(&Feedable) -> Option<Pooling>,
-        each: impl FnMut(&Lookup, usize),
+        choose: ChooseFed<'_>,
+        each: EachFeature<'_>,
     ) -> Result<usize, ClientError> {
-        if self.remote_tables().is_empty() {
-            return self.pull_each(rows, absent, lookup, each);
-        }
         let mut session = match lookup.session.take() {
             Some(session) => session,
-            None => self.remote_tables()[0].cluster().session()?,
+            None => self.tables[0].cluster().session()?,
         };
         let forgotten = self.forget_unpushed(lookup, &mut session);
         lookup.assign(rows);
@@ -152,7 +141,7 @@ impl Client {
         }
         lookup.session = Some(session);
         // With the rows' answers come those to what was fed.
-        let mut missing = fed.and_then(|()| self.pull_assigned(absent, lookup, each, || {}))?;
+        let mut missing = fed.and_then(|()| self.pull_assigned(absent, lookup, each, &mut || {}))?;
         if lookup.fed.is_empty() {
             lookup.batch = Some(id);
             return Ok(missing);
@@ -165,9 +154,13 @@ impl Client {
 
     /// Makes the servers forget the batch that a hub fed for the minibatch before, unless it was pushed.
     fn forget_unpushed(&self, lookup: &mut Lookup, session: &mut Session) -> Result<(), ClientError> {
-        for fed in lookup.fed.iter_mut().filter(|fed| fed.is_ahead && !fed.is_pushed) {
-            fed.is_pushed = true;
-            session.begin_forget(self.table_of(fed.feature), &fed.batch)?;
+        for at in 0..lookup.fed.len() {
+            let table = self.table_of(lookup, lookup.fed[at].feature);
+            let fed = &mut lookup.fed[at];
+            if fed.is_ahead && !fed.is_pushed {
+                fed.is_pushed = true;
+                session.begin_forget(table, &fed.batch)?;
+            }
         }
         Ok(())
     }
@@ -180,7 +173,7 @@ impl Client {
         lookup: &mut Lookup,
     ) -> Result<(), ClientError> {
         for &AheadFeature { feature, number, keys, since } in ahead {
-            let table = self.table_of(feature);
+            let table = self.table_of(lookup, feature);
             let (expected, found) = (table.cluster().servers().len(), keys.len());
             if expected != found {
                 let name = table.name();
@@ -204,16 +197,16 @@ impl Client {
         lookup: &mut Lookup,
         session: &mut Session,
         id: u64,
-        mut choose: impl FnMut(&Feedable) -> Option<Pooling>,
+        choose: ChooseFed<'_>,
     ) -> Result<(), ClientError> {
         let mut rebased = Vec::new();
-        for feature in 0..self.column_tables().len() {
-            let number = self.column_tables()[feature];
-            let is_alone = self.column_tables().iter().filter(|&&other| other == number).count() == 1;
-            if !is_alone || self.constant_table() == Some(number) || lookup.is_fed(number) {
+        for feature in 0..lookup.features() {
+            let number = lookup.table_number(feature);
+            let is_alone = lookup.readers(number).len() == 1;
+            if !is_alone || lookup.is_constant(number) || lookup.is_fed(number) {
                 continue;
             }
-            let table = &self.remote_tables()[number];
+            let table = &self.tables[number];
             let column = lookup.column(feature);
             let (keys, samples) = (rows.keys(column), rows.len());
             let values = rows.values(column);
@@ -250,7 +243,7 @@ impl Client {
         let mut fed = std::mem::take(&mut lookup.fed);
         let (mut parts, mut into) = (Vec::new(), Vec::new());
         for FedRows { feature, batch, rows, missing, .. } in &mut fed {
-            parts.push(FedPart { table: self.table_of(*feature), batch });
+            parts.push(FedPart { table: self.table_of(lookup, *feature), batch });
             into.push(PullInto { out: rows, missing: Some(missing) });
         }
         let pulled = session.pull_fed_parts(&parts, &mut into, absent);
@@ -277,19 +270,20 @@ impl Client {
     /// Begins the pushes of the features that were fed.
     pub(crate) fn push_fed(
         &self,
-        fed: &mut [FedRows],
+        lookup: &mut Lookup,
         session: &mut Session,
         scale_of: &dyn Fn(usize) -> PushScale,
     ) -> Result<(), ClientError> {
-        for FedRows { feature, batch, grads, is_pushed, .. } in fed {
+        for at in 0..lookup.fed.len() {
+            let number = lookup.table_number(lookup.fed[at].feature);
+            let FedRows { batch, grads, is_pushed, .. } = &mut lookup.fed[at];
             *is_pushed = true;
-            let number = self.column_tables()[*feature];
-            session.begin_push_fed(&self.remote_tables()[number], batch, grads, scale_of(number))?;
+            session.begin_push_fed(&self.tables[number], batch, grads, scale_of(number))?;
         }
         Ok(())
     }
 
-    fn table_of(&self, feature: usize) -> &RemoteTable {
-        &self.remote_tables()[self.column_tables()[feature]]
+    fn table_of(&self, lookup: &Lookup, feature: usize) -> &RemoteTable {
+        &self.tables[lookup.table_number(feature)]
     }
 }

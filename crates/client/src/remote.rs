@@ -222,8 +222,10 @@ impl RemoteTable {
         self.cluster.with_session(|session| session.pull(self, keys, absent, out, missing))
     }
 
-    /// As [`sanderling_store::Table::pull_pooled`]; a sample's keys on different servers are summed there, and the sums
-    /// here, so that the last bits may differ from a sum in one place.
+    /// As [`sanderling_store::Table::pull_pooled`], with a partial sum per server.
+    ///
+    /// The servers sum a sample's keys, and the client adds these sums, so the last bits may differ from one sum in
+    /// one place.
     #[expect(clippy::too_many_arguments, reason = "a ragged batch is keys, values and offsets")]
     pub fn pull_pooled(
         &self,
@@ -246,8 +248,9 @@ impl RemoteTable {
         self.cluster.with_session(|session| session.push(self, keys, grads, scale))
     }
 
-    /// Removes the rows of these keys; how many there were, at least: when a connection breaks, a server is asked again, and what
-    /// it had removed before is not there any more.
+    /// Removes the rows of these keys; returns at least how many there were.
+    ///
+    /// After a broken connection a server is asked again, and rows that it had removed before are not counted.
     pub fn remove(&self, keys: &[u64]) -> Result<u64, ClientError> {
         let mut removed = 0;
         self.cluster.with_session(|session| {
@@ -316,9 +319,10 @@ impl RemoteTable {
         })
     }
 
-    /// Puts whole rows, with their state and metadata, where they belong; those that are there are replaced. No key may occur
-    /// twice. Each server takes its part in blocks, and each block whole or, if a value is not finite, not at all; after an
-    /// error others may have taken theirs.
+    /// Writes whole rows, with state and metadata, replacing existing ones. No key may occur twice.
+    ///
+    /// Each server gets its rows in blocks and takes a block whole or, if a value is not finite, not at all. After an
+    /// error some blocks may have been written.
     pub fn import(&self, rows: &RowBlock<'_>) -> Result<(), ClientError> {
         let (count, dim, state) = (rows.keys.len(), self.dim(), self.state());
         for (what, expected, found) in [

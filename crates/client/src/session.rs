@@ -1,4 +1,5 @@
-//! The connections of one thread to all servers, and single requests over them. Knows not how frames travel, nor
+//! The connections of one thread to all servers, and single requests over them. Knows neither how frames travel nor
+//! what a row means.
 //!
 //! A reply is framed by what was asked, never by what was found: its sizes must be those of the request, and its rows go
 //! to the places of the request's keys.

@@ -122,8 +122,10 @@ impl SyncGroup {
         Ok(SyncGroup { way, who, timeout: options.timeout, cancel, applied, handed: 0, round })
     }
 
-    /// Takes the places of workers that are gone: a step that any server has decided is completed for all of them, and whoever
-    /// had their places is shut out if `options` say a higher attempt. The last step that is applied.
+    /// Takes the places of dead workers and completes decided steps for them; the last applied step.
+    ///
+    /// A step that any server has decided is completed on all. With a higher attempt in `options` the earlier
+    /// processes are shut out.
     pub fn take_over(
         cluster: &Arc<Cluster>,
         tables: &[RemoteTable],
@@ -235,7 +237,7 @@ impl SyncGroup {
         (self.handed > self.applied).then_some(self.handed)
     }
 
-    /// Where in the list this table is, which is added if it is not there; `None`: the workers do not meet at servers.
+    /// Position of the table in the group's list, to which it is added; `None` without servers.
     pub fn place_of_remote(&mut self, table: &RemoteTable) -> Result<Option<usize>, ClientError> {
         match &mut self.way {
             Way::Here(..) => Ok(None),
@@ -270,8 +272,9 @@ impl SyncGroup {
         found.ok_or_else(|| ClientError::Group { place: self.place(), reason: reason() })
     }
 
-    /// Says that all of this worker's part of a step is handed in, which may be nothing, and does not wait: there is time for
-    /// something else before [`SyncGroup::wait_applied`], which says what failed.
+    /// Reports this worker's part of a step as complete, without waiting. The part may be empty.
+    ///
+    /// The caller can do other work before [`SyncGroup::wait_applied`], which reports errors.
     pub fn hand_over(&mut self, step: u64) {
         if let Way::Servers(servers) = &mut self.way
             && step > self.applied
@@ -280,7 +283,9 @@ impl SyncGroup {
         }
     }
 
-    /// Says the same unless it was said, and waits until the step is applied everywhere: a pull that begins then sees it.
+    /// Waits until the step is applied everywhere; reports this worker's part as complete if needed.
+    ///
+    /// A pull that begins afterwards sees the step.
     pub fn wait_applied(&mut self, step: u64) -> Result<(), ClientError> {
         if step <= self.applied {
             return Ok(());
@@ -296,8 +301,9 @@ impl SyncGroup {
         Ok(())
     }
 
-    /// Reports that this worker has finished an asynchronous step, and waits while the slowest worker is more than
-    /// `bound` steps behind. Returns how far behind the slowest is then.
+    /// Reports an asynchronous step as finished, and waits while the slowest is over `bound` behind.
+    ///
+    /// Returns how many steps the slowest worker is behind then.
     pub fn progress(&mut self, step: u64, bound: u64) -> Result<u64, ClientError> {
         let (start, who) = (Instant::now(), self.who);
         loop {

@@ -12,7 +12,9 @@ use crate::error::ClientError;
 use crate::remote::RemoteTable;
 
 impl RemoteTable {
-    /// Makes a table that no checkpoint has, or opens the one that is there with the same configuration, temporary or not.
+    /// Makes a temporary table, which no checkpoint contains, or opens an existing one.
+    ///
+    /// The existing one must have the same configuration; it may be temporary or not.
     ///
     /// # Errors
     /// As [`RemoteTable::create`]; [`ClientError::Cluster`] if a server is too old for temporary tables: nothing is made then.
@@ -36,8 +38,9 @@ impl RemoteTable {
 }
 
 impl Cluster {
-    /// Drops a table on every server that answers within a time, also after the process was told to stop; was it there? Of
-    /// several errors it is the first.
+    /// Drops a table on all servers that answer in time; was it there?
+    ///
+    /// It also works after the process was told to stop. Of several errors the first is returned.
     pub fn drop_where_reached(&self, name: &str, within: Duration) -> Result<bool, ClientError> {
         let mut connections = self.patient_connections(within)?;
         connections.bear_silence();

@@ -213,8 +213,9 @@ impl Embedding {
         Ok(columns)
     }
 
-    /// Looks up and pools the rows of a minibatch, without waiting for pushes: up to [`EmbeddingOptions::pushes`] of
-    /// the last pushes may be missed, or none after [`Embedding::finish`].
+    /// Looks up and pools the rows of a minibatch, without waiting for pushes.
+    ///
+    /// Up to [`EmbeddingOptions::pushes`] of the last pushes may be missed, or none after [`Embedding::finish`].
     ///
     /// Features that a hub has fed are requested by their number, once. Afterwards, or if a server has forgotten
     /// them, they are looked up by their keys, which come from the hub.
@@ -268,7 +269,7 @@ impl Embedding {
         });
         let missing = pulled?;
         pooled.add_fed(&self.features, &lookup);
-        if !self.client.remote_tables().is_empty() {
+        if self.client.is_remote() {
             self.note_trainer(&lookup);
         }
         Ok(LookedUp::new(Arc::clone(self), sampled, whole, columns, lookup, pooled, (missing, applied)))

@@ -108,8 +108,7 @@ impl LookedUp {
         self.staleness.unwrap_or_else(|| self.embedding.pushes().applied() - self.applied)
     }
 
-    /// Adds to the gradients of the pooled rows, [samples, width], and per feature that is not pooled of its keys'
-    /// rows, [keys, dim].
+    /// Adds to the gradients: pooled rows [samples, width], and keys' rows [keys, dim] per other feature.
     ///
     /// # Errors
     /// Another number of values, a feature that is pooled, or a lookup that was pushed; nothing was added.
@@ -213,8 +212,10 @@ impl LookedUp {
         Ok(())
     }
 
-    /// Takes the gradients away instead of a push, for workers that go in step: per table the distinct keys, how often each
-    /// occurs, and a row of gradients each. Keys that had no row and are to stay without one are left out.
+    /// Takes the gradients for a synchronous step instead of a push.
+    ///
+    /// Per table: the distinct keys, their counts, and a row of gradients each. Keys without a row that are to stay
+    /// so are left out.
     pub fn take_gradients(
         &mut self,
         mut each: impl FnMut(usize, &[u64], &[u32], &[f32]),

@@ -84,8 +84,9 @@ impl FeedQueue {
         &self.shared.names
     }
 
-    /// How the input is read and the spec as it is used, fitted boundaries included; None of hubs of an older version, which
-    /// do not say it.
+    /// The reading options and the feature spec in use, fitted boundaries included.
+    ///
+    /// `None` for hubs of an older version, which do not send them.
     #[must_use]
     pub fn reading(&self) -> Option<(&DataConfig, &Spec)> {
         self.shared.reader.reading()
@@ -136,8 +137,9 @@ impl FeedQueue {
         *self.in_hand.lock().unwrap_or_else(PoisonError::into_inner) = ticket;
     }
 
-    /// Rows of the pass that is read at the moment, all ranks together: an estimate from the bytes read so far. None before the
-    /// first minibatch, of streams and hubs, and unless minibatches are in order.
+    /// Estimated rows of the current pass over all ranks, from the bytes read so far.
+    ///
+    /// `None` before the first minibatch, for streams and hubs, and unless minibatches are in order.
     #[must_use]
     pub fn pass_rows(&self) -> Option<u64> {
         self.shared.reader.pass_rows()

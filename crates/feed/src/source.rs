@@ -151,7 +151,9 @@ impl Source {
         }
     }
 
-    /// How the input is read, and the spec as it is used, fitted boundaries included; None of hubs that do not say it.
+    /// The reading options and the feature spec in use, fitted boundaries included.
+    ///
+    /// `None` for hubs that do not send them.
     #[must_use]
     pub fn reading(&self) -> Option<(&DataConfig, &Spec)> {
         match &self.kind {

@@ -1,8 +1,9 @@
-//! Workers that are processes of their own, one on each host or several on one: how they find each other, what they tell each
-//! other, and what becomes of the job when one dies. Knows no model, and nothing of where rows belong.
+//! Workers that are processes of their own, one per host or several on one: how they connect, their messages, and
+//! recovery when one dies. Knows no model, and not which worker owns a row.
 //!
-//! Between every two workers there is a connection for rows and bytes of exchanges ([`ways`]); every worker has another one to
-//! rank 0 for all else ([`control`]), whose desk ([`desk`]) decides who is lost. See `docs/design/0012-*.md`.
+//! Every two workers have a connection for rows and collectives ([`peer_links`]). Every worker has another connection
+//! to rank 0 ([`control`]), whose coordinator ([`coordinator`]) decides which workers are lost. See
+//! `docs/design/0012-*.md`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -49,7 +50,9 @@ pub struct Hosts {
     pub rank: u32,
     /// Attempt of the job, equal for all of its workers; increases with each restart.
     pub attempt: u32,
-    /// Where each worker listens for those of higher rank, in the order of ranks: one TCP endpoint or unix socket each.
+    /// Listen address of each worker, by rank: one TCP endpoint or unix socket each.
+    ///
+    /// Workers of higher rank connect to it.
     pub hosts: Vec<Address>,
     /// Made of everything that must be the same for all workers: configuration, input, options.
     pub job: u64,
@@ -222,7 +225,7 @@ where
     });
     match done {
         Ok(done) => {
-            // Its ways are closed before: whoever is at the end has no use for them.
+            // Its connections are closed before: the job has ended.
             drop(worker);
             // On rank 0: until all others have heard it.
             status.await_silence(Instant::now() + FAREWELL);
@@ -245,7 +248,7 @@ fn say_why<E: From<JobError> + fmt::Display>(hosts: &Hosts, status: &PeerStatus,
         return failed.into();
     }
     if status.is_told() {
-        // Its ways stay open meanwhile: an end of one before it is known why would be a loss.
+        // Its connections stay open meanwhile: without the reason their end would count as a loss.
         status.say(ControlMsg::Stop { worker: hosts.rank });
         stop_farewell();
         return error;

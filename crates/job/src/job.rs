@@ -14,9 +14,10 @@ use crate::hosts::{self, Hosts, Observer};
 use crate::mesh::{Mesh, local};
 use crate::worker::{SharedWorker, Worker};
 
-/// The stages of a worker, in the order of their numbers: reading (decompression included) and passing over what others
-/// read; parsing and encoding; packing, sending, keeping and sorting rows that are shuffled; copying rows into minibatches;
-/// waiting for other workers. A caller's list of stages begins with these.
+/// The stages of a worker, in the order of their numbers; a caller's list of stages begins with these.
+///
+/// Reading (decompression included) and skipping rows of others; parsing and encoding; packing, sending, storing and
+/// sorting shuffled rows; copying rows into minibatches; waiting for other workers.
 pub const STAGES: [&str; 5] = ["read", "parse", "shuffle", "assemble", "wait"];
 pub(crate) const READ: usize = 0;
 pub(crate) const PARSE: usize = 1;
@@ -27,8 +28,9 @@ pub(crate) const WAIT: usize = 4;
 /// The most workers that a job may have.
 pub(crate) const WORKERS_MAX: u32 = 1024;
 
-/// The tables that workers push to in step, in the order of their numbers there ([`SyncGroup::push_step`]), and with that
-/// where workers meet. A job that pushes nothing in step needs none.
+/// The tables of synchronous steps, by their numbers there ([`SyncGroup::push_step`]).
+///
+/// They determine where the workers meet. A job without synchronous steps needs none.
 #[derive(Clone)]
 pub enum Tables {
     /// Tables of this process.
@@ -68,8 +70,9 @@ pub struct Options {
     pub seed: u64,
     /// How long other workers are waited for, each time.
     pub timeout: Duration,
-    /// Bytes of shuffled rows that this process keeps in memory, for all of its workers; what is beyond is kept in temporary
-    /// files. Not counted are those on their way, about 16 MiB per worker.
+    /// Memory limit for the shuffled rows of this process; further rows go to temporary files.
+    ///
+    /// Rows under way are not counted, about 16 MiB per worker.
     pub shuffle_bytes_max: u64,
     /// Where temporary files are, which have no name and vanish with the process.
     pub scratch_dir: PathBuf,
@@ -77,9 +80,10 @@ pub struct Options {
     pub on_loss: OnLoss,
     /// Callback for events: lost and slow workers on rank 0; unreachable and rejected workers on each.
     pub observer: Option<Observer>,
-    /// Set to end the workers of this process, and with them the job: before it begins with [`JobError::Interrupted`],
-    /// afterwards with [`JobError::Halted`], where they wait or read, within moments whatever the others do. Those on other
-    /// hosts end with [`JobError::HaltedBy`], and have it set for them.
+    /// Set to stop the workers of this process, and with them the job, within moments.
+    ///
+    /// Before the job begins it ends with [`JobError::Interrupted`], afterwards with [`JobError::Halted`]. Workers on
+    /// other hosts end with [`JobError::HaltedBy`], and their flag is set.
     pub stop: Arc<AtomicBool>,
 }
 
@@ -131,8 +135,10 @@ impl Drop for Failing<'_> {
     }
 }
 
-/// Runs `work` on the workers of this process, which is one of them if they are on several hosts; their results in the order
-/// of their ranks. The first error stops all and is what is returned; a panic goes on here.
+/// Runs `work` on the workers of this process; returns their results in the order of ranks.
+///
+/// On several hosts this process is one worker. The first error stops all workers and is returned; a panic continues
+/// here.
 pub fn run<T, E>(
     options: &Options,
     tables: &Tables,
@@ -193,9 +199,10 @@ where
     }
 }
 
-/// For a worker on a host of its own that fails before it has come to [`run`], while those of higher rank wait for it: tells them
-/// why, until all have heard it, for four seconds if none comes and fifteen at most. They end with [`JobError::Worker`]. Who comes
-/// later goes on waiting.
+/// Tells workers of higher rank why this one fails before [`run`].
+///
+/// Returns once all know it, after four seconds if none comes, or after fifteen. They end with [`JobError::Worker`];
+/// workers that come later keep waiting.
 pub fn reject_workers(options: &Options, reason: &str) {
     if let Place::Hosts(hosts) = &options.place {
         hosts::reject_workers(hosts, &options.stop, reason);

@@ -1,4 +1,4 @@
-//! Direct ways between all workers of a job, each with a bounded queue. Knows not what the rows and bytes are.
+//! Direct connections between all workers of a job, each with a bounded queue. Knows not what rows and bytes mean.
 //!
 //! Every use of the mesh ends with a barrier after all parcels were received, so a received parcel belongs to the
 //! current use. A worker that cannot send receives first, so there is no circular wait.
@@ -33,7 +33,7 @@ impl Parcel {
     }
 }
 
-/// A worker's ends of the ways to all others, who are numbered as in the group.
+/// A worker's connections to all others, numbered as in the group.
 #[derive(Debug)]
 pub(crate) enum Mesh {
     Local(local::LocalMesh),

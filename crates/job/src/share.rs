@@ -64,7 +64,7 @@ impl Worker {
 }
 
 impl Share {
-    /// The next minibatch, of so many rows, or of fewer at the end of the pass; None when this worker has had all.
+    /// The next minibatch of this many rows, or fewer at the end of the pass; `None` after the last.
     pub fn next(&mut self, worker: &mut Worker, rows: usize) -> Result<Option<Rows<'_>>, JobError> {
         match &mut self.given {
             Given::InOrder(in_order) => {
@@ -109,8 +109,9 @@ impl Share {
         matches!(&self.given, Given::Owned(owned) if owned.wants_settling())
     }
 
-    /// Says that whatever the rows given so far lead to is done and will not be lost with this worker: should it die, only
-    /// later ones are read again by others.
+    /// Declares that the effects of all rows given so far are stored outside this worker.
+    ///
+    /// If the worker dies, the others read only later rows again.
     pub fn settled(&mut self, worker: &mut Worker) {
         if let Given::Owned(owned) = &mut self.given {
             owned.settled(worker);

@@ -214,9 +214,10 @@ impl Steps {
         Rows::all(&self.minibatch)
     }
 
-    /// Reads the rows of the step after that, as far as this does not take the other workers: for the time between
-    /// [`SyncGroup::hand_over`](sanderling_client::SyncGroup::hand_over) and [`Worker::wait_applied`]. What fails is said by
-    /// [`Steps::next`].
+    /// Reads the rows of the next step ahead, as far as that needs no other worker.
+    ///
+    /// For the time between [`SyncGroup::hand_over`](sanderling_client::SyncGroup::hand_over) and
+    /// [`Worker::wait_applied`]. [`Steps::next`] reports errors.
     pub fn prepare(&mut self, worker: &mut Worker) {
         if self.prepared.is_some() {
             return;

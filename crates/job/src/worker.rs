@@ -210,7 +210,7 @@ impl Worker {
         self.links().map_or_else(|| (0..self.workers).collect(), |links| links.members().to_vec())
     }
 
-    /// Sends `parts[n]` to the worker of rank `n` and returns the parts of all workers, in the order of ranks.
+    /// Sends `parts[n]` to the worker of rank `n`; returns the parts of all workers, by rank.
     ///
     /// There is one part for each of [`Worker::workers`]. The parts to and from a lost worker are empty; a non-empty
     /// part for one is an error that names it. An [`Worker::all_gather`] of ranks tells which workers are alive.

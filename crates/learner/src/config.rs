@@ -142,8 +142,9 @@ impl Config {
         config.adjusted(path, adjust)
     }
 
-    /// Parses and checks the TOML text of a run that was begun, as a model has saved it; `path` is for messages, `name` for runs
-    /// that do not name themselves.
+    /// Parses and checks the TOML of a run as a model has saved it.
+    ///
+    /// `path` is for messages, `name` the default name.
     pub fn parse(text: &str, path: &Path, name: &str) -> Result<Self, LearnError> {
         Self::from_toml(text, path)?.complete(path, name)
     }
@@ -153,8 +154,9 @@ impl Config {
             .map_err(|error| LearnError::Config { path: path.into(), reason: error.to_string() })
     }
 
-    /// Parses a JSON value of the same structure, as other languages send it, lets `adjust` change what it says, and checks the
-    /// result; named after its first training file if it does not name itself.
+    /// Parses a JSON value of the same structure, lets `adjust` change it, and checks the result.
+    ///
+    /// The run is named after its first training file if it has no name.
     pub fn from_json(text: &str, adjust: impl FnOnce(&mut Self)) -> Result<Self, LearnError> {
         let path = Path::new("config");
         let mut config: Self =

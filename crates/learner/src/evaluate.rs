@@ -238,8 +238,9 @@ fn are_done<T>(handles: &[Started<'_, T>]) -> bool {
     handles.iter().flatten().all(ScopedJoinHandle::is_finished)
 }
 
-/// Predicts every row of the input, in its order: `write` gets the probabilities of consecutive rows, NaN for a row
-/// that could not be read where `bad_rows` lets it pass. Labels may be absent.
+/// Predicts every row of the input, in its order; labels may be absent.
+///
+/// `write` gets the probabilities of consecutive rows: NaN for a bad row that `bad_rows` allows.
 ///
 /// `stop` ends it early with [`LearnError::Stopped`], also while a stream is silent.
 pub fn predict(

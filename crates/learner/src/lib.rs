@@ -40,8 +40,6 @@ pub use magnitude::{LargeValues, SWAMPS};
 
 mod compute;
 
-mod remote_io;
-
 mod model_diagnostics;
 
 mod model;
@@ -65,11 +63,12 @@ pub mod distributed;
 mod run_marker;
 
 mod table_summary;
+pub use table_summary::table_summary;
 
 mod metrics_log;
 
 mod run;
-pub use run::{CALIBRATION_BINS, ROC_POINTS, RunOptions, Summary, table_summary, train};
+pub use run::{CALIBRATION_BINS, ROC_POINTS, RunOptions, Summary, train};
 
 mod timing;
 pub use timing::{PassTotal, Timing};

@@ -367,8 +367,10 @@ fn score_of_bin(bin: usize) -> f32 {
 const SAVED_HEAD_BYTES: usize = 80;
 
 impl Scores {
-    /// The set as bytes (little endian), for a run that is resumed: 0 or 1 for rows or bins, examples, the
-    /// two parts of four sums, then 12 bytes per row or 16 per bin. 2: rows that stand for several.
+    /// The set as bytes (little endian), for a run that is resumed.
+    ///
+    /// Format: 0 or 1 for rows or bins, examples, the two parts of four sums, then 12 bytes per row or 16 per bin. 2:
+    /// rows that stand for several.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(SAVED_HEAD_BYTES + self.rows.len() * 12);

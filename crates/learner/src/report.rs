@@ -35,21 +35,21 @@ pub struct RunReport {
     pub examples: u64,
     /// Passes over the training data that were begun.
     pub passes: u32,
-    /// Pass whose model was kept, by the metric that the run monitors: the best validation, or without one the last pass.
+    /// Pass whose model was kept: the best validation by the run's monitor, or the last pass.
     pub best_pass: u32,
     /// Training threads.
     pub threads: usize,
     /// Training examples per second of wall time.
     pub examples_per_s: f64,
-    /// The metrics that count: of the validation file if there is one, else progressive over the first pass.
+    /// The main metrics: of the validation file, or progressive over the first pass.
     pub metrics: Metrics,
     /// The validation files that `metrics`, `roc` and `calibration` were measured on; `None` without them.
     pub valid: Option<String>,
-    /// Without a validation file and after more than one pass: metrics of the last pass over training (seen) data.
+    /// Metrics of the last pass over training (seen) data, without a validation file after several passes.
     pub seen: Option<SeenMetrics>,
-    /// Whether `roc` and `calibration` are of training (seen) data: of a run that was resumed after its first pass.
+    /// Whether `roc` and `calibration` are of training (seen) data, for a run resumed after its first pass.
     pub plots_seen: bool,
-    /// Metrics of training rows, in order of the step: progressive in the first pass, of seen rows in later ones.
+    /// Metrics of training rows by step: progressive in the first pass, of seen rows later.
     pub train_curve: Vec<CurvePoint>,
     /// Metrics of the validation file, in order of the step.
     pub valid_curve: Vec<CurvePoint>,

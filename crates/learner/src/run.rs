@@ -16,7 +16,7 @@ use sanderling_client::{ClientError, Cluster, Fault};
 use sanderling_sample::fit::fit;
 use sanderling_sample::input::read_once;
 use sanderling_sample::{BadRowPolicy, BadRows, LabelUse, Reader, Source, refuse_url};
-use sanderling_store::{Checkpoint, Table};
+use sanderling_store::Checkpoint;
 use serde::Serialize;
 
 use crate::config::Config;
@@ -31,9 +31,10 @@ use crate::metrics::Scores;
 use crate::metrics_log::{self, METRICS, MetricsLog};
 use crate::model::{Model, encoder};
 use crate::model_diagnostics::{check_replaceable, is_saved};
-use crate::report::{self, TOP_KEYS_MAX, TableSummary, TableTally};
+use crate::report;
 use crate::run_marker::{self, RunMarker};
 use crate::state::{PROGRESSIVE_ROWS_MAX, RunState, data_bytes};
+use crate::table_summary::{summaries_of, table_summaries};
 use crate::timing::Timing;
 use crate::train::{StageList, Trainer};
 use name::name_run;
@@ -60,8 +61,7 @@ pub struct RunOptions {
     pub keeps_earlier: bool,
     /// Parameter servers that hold the tables; `None`: this process does.
     pub servers: Option<Arc<Cluster>>,
-    /// The workers and the algorithm of a job; `None`: `train.threads` and `train.shuffle` of the configuration say how
-    /// one process trains.
+    /// The workers and the algorithm of a job; `None`: one process trains as `train.*` configures.
     pub job: Option<JobOptions>,
 }
 
@@ -82,8 +82,9 @@ impl Default for RunOptions {
 pub struct Summary {
     /// Name of the run.
     pub name: String,
-    /// Area under the ROC curve of the best validation, or without one of the first pass over the training data, each row
-    /// scored before it was learned from; null if there was only one class.
+    /// Area under the ROC curve of the best validation; null if there was only one class.
+    ///
+    /// Without validation it is of the first pass over the training data, each row scored before it was learned from.
     pub auc: Option<f64>,
     /// Mean logistic loss of the same rows.
     pub logloss: Option<f64>,
@@ -91,16 +92,18 @@ pub struct Summary {
     pub prob_mean: Option<f64>,
     /// Share of positives among the same rows.
     pub real_mean: Option<f64>,
-    /// Logloss over that of predicting the share of positives for every row; null if there was only one class.
+    /// Logloss relative to predicting the share of positives; null if there was only one class.
     pub normalized_entropy: Option<f64>,
-    /// The rows that those metrics were measured on: `valid`, or `train` (rows of the first pass, each scored before
-    /// it was learned from). `train_seen` (rows that an earlier pass has learned from) only for a run that an earlier
-    /// version began.
+    /// Rows that those metrics were measured on: `valid` or `train`.
+    ///
+    /// `train` are the rows of the first pass, each scored before it was learned from. `train_seen` (rows that an
+    /// earlier pass has learned from) occurs only for runs that an earlier version began.
     pub measured_on: &'static str,
     /// Number of those rows.
     pub measured_examples: u64,
-    /// Without validation and after more than one pass: metrics of the last pass over training (seen) data, which say nothing
-    /// of new rows.
+    /// Metrics of the last pass over training (seen) data, without validation after several passes.
+    ///
+    /// They say nothing about new rows.
     pub seen: Option<SeenMetrics>,
     /// Rows trained on, over all passes.
     pub examples: u64,
@@ -130,11 +133,11 @@ pub struct Summary {
     pub stopped: bool,
     /// Warnings about the predictions; `None` without any.
     pub warnings: Vec<String>,
-    /// By feature, how many of its keys in the validation files the model knows; none without validation in this session.
+    /// Known keys of the validation files by feature; `None` without validation in this session.
     pub known: Vec<KnownKeys>,
-    /// Feature importance over the rows of the best validation, without one over training rows; null where there is none.
+    /// Feature importance over the best validation's rows, or training rows; null without either.
     pub importance: Option<Importance>,
-    /// The model's directory; empty for a worker on a host of its own that is not the first, as are the tables' numbers.
+    /// The model's directory; empty for workers on other hosts than the first, as are table sizes.
     pub model: PathBuf,
     /// The report.
     pub report: PathBuf,
@@ -342,7 +345,7 @@ fn run_in(
     let sizes = model.table_sizes()?;
     let is_kept = state.is_best() && !model.is_remote() && !is_cut;
     let config = model.config().clone();
-    let tables = is_kept.then(|| table_summaries(&model));
+    let tables = is_kept.then(|| summaries_of(&model));
     if importance.is_none() && state.best.is_none() && !is_cut {
         importance = explain_training(&model, stop)?;
     }
@@ -350,7 +353,7 @@ fn run_in(
     drop(model);
     let tables = match tables {
         Some(tables) => tables,
-        None => crate::table_summary::table_summaries(&model_dir, &sizes)?,
+        None => table_summaries(&model_dir, &sizes)?,
     };
     if plot_scores.is_none() && state.best.is_some() {
         // The best validation was before this session, which resumed the run: score it again for the plots.
@@ -499,21 +502,4 @@ fn explain_training(model: &Model, stop: &AtomicBool) -> Result<Option<Importanc
         Err(LearnError::Stopped | LearnError::Prediction { .. } | LearnError::NoRows { .. }) => Ok(None),
         found => found.map(|found| found.importance),
     }
-}
-
-/// Summaries of a model's tables, largest first.
-fn table_summaries(model: &Model) -> Vec<TableSummary> {
-    let tables = model.client().tables().iter();
-    let mut summaries: Vec<TableSummary> = tables.map(|table| table_summary(table, TOP_KEYS_MAX)).collect();
-    crate::table_summary::sort(&mut summaries);
-    summaries
-}
-
-/// The summary of a table, with as many keys of large norm as that.
-#[must_use]
-pub fn table_summary(table: &Table, top_max: usize) -> TableSummary {
-    let mut tally = TableTally::new(table.name(), table.dim(), top_max);
-    let blocks = &table.config().blocks;
-    table.for_each_row(|row| crate::table_summary::tally_row(&mut tally, blocks, row));
-    tally.finish(table.bytes())
 }

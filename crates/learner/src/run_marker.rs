@@ -1,5 +1,5 @@
-//! The mark that a run leaves in its folder when it begins, so that what an earlier run of the same name has saved is not taken
-//! for its own. Knows no model.
+//! The marker file that a run writes to its folder at the start, so that files saved by an earlier run of this name
+//! are not taken for its own. Knows no model.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -10,7 +10,7 @@ use crate::error::LearnError;
 /// The file's name.
 const NAME: &str = "begun";
 
-/// The mark of a run that was begun, and what stood in its place.
+/// The marker of a run, and the contents that it replaced.
 pub(crate) struct RunMarker {
     /// The run's number, which the state in its checkpoints carries.
     pub(crate) run_id: u64,
@@ -28,8 +28,8 @@ pub(crate) fn mark(run_dir: &Path) -> Result<RunMarker, LearnError> {
 }
 
 impl RunMarker {
-    /// Puts back what was there, for a run that has saved nothing: the run before can be resumed then. If that fails, the new
-    /// mark stays, as it does where the process is killed.
+    /// Restores the earlier marker for a run that has saved nothing, so that the earlier run can be resumed. If that
+    /// fails, the new marker stays, as after a killed process.
     pub(crate) fn take_back(self) {
         let _ = match self.before {
             Some(before) => fs::write(&self.path, before),
@@ -38,7 +38,7 @@ impl RunMarker {
     }
 }
 
-/// The number of the run that was begun last in this folder; none if that was by a version that does not mark it.
+/// The number of the run that began last in this folder; `None` if its version wrote no marker.
 pub(crate) fn last(run_dir: &Path) -> Result<Option<u64>, LearnError> {
     let path = run_dir.join(NAME);
     match fs::read_to_string(&path) {

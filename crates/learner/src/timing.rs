@@ -35,7 +35,7 @@ pub struct Timing {
     pub passes: Vec<PassTotal>,
 }
 
-/// A pass over the training data: how long it took, and how well each row was predicted before the pass learned from it.
+/// A pass over the training data: its duration and its progressive metrics.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct PassTotal {
     /// The pass, first is 1.

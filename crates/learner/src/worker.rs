@@ -1,5 +1,5 @@
 //! One training worker: takes minibatches from its feed, pulls, computes, pushes, and keeps score. Workers share the
-//! tables and the feed's source, nothing else; what they measured travels to the coordinator in windows.
+//! tables and the feed's source, nothing else; its measurements go to the coordinator in windows.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;

@@ -53,8 +53,7 @@ pub struct Progress {
     pub finished: u64,
     /// The first meeting for which this worker is awaited.
     pub round: u64,
-    /// Missing workers: workers whose part of the step is incomplete or, after [`StepReport::Finished`], the slowest
-    /// ones.
+    /// Workers whose part of the step is incomplete; after [`StepReport::Finished`], the slowest ones.
     pub missing: Vec<u32>,
 }
 
@@ -125,8 +124,9 @@ impl<F: Clone> Group<F> {
         Ok(step > self.decided())
     }
 
-    /// A worker hands in a message of its part of a step; in place of that of the same number, if there is one. What is
-    /// decided stays as it is.
+    /// Takes a message of a worker's part of a step, replacing one of the same number.
+    ///
+    /// Messages of a decided step are ignored.
     pub fn take(&mut self, who: Participant, step: u64, number: u32, part: Part) -> Result<(), StepError<F>> {
         self.admit(who)?;
         if !self.is_open(step)? {
@@ -200,7 +200,7 @@ impl<F: Clone> Group<F> {
         }
     }
 
-    /// Takes the messages of the next step, if all of them are there and no other thread has begun the step.
+    /// Takes the messages of the next step once all are there and no other thread has begun the step.
     /// The caller applies the step and calls [`Group::end`].
     pub fn begin(&mut self) -> Option<Complete> {
         if self.failed.is_some() || self.is_decided || !self.seats.iter().all(|seat| seat.is_whole) {

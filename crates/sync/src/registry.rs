@@ -1,4 +1,4 @@
-//! The groups of all jobs that meet at one place. Knows no clock: who asks says what time it is.
+//! The groups of all jobs at one server. Reads no clock: the caller gives the time.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,5 @@
 //! The RPC state over a link that delays, cuts and loses, to a server that is busy, silent, leaves and is restarted:
-//! all
+//! all of it from one seed, in one thread. `SEED=n cargo test -p sanderling-client lossy` replays a failure.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 

@@ -10,13 +10,14 @@ use super::Session;
 use super::pull::{Asked, PullInto, add_rows, check_offsets, wire_absent};
 use super::push::note;
 use crate::error::ClientError;
+use crate::key_partition::RunSamples;
 use crate::remote::RemoteTable;
 use crate::rpc_state::CallError;
 
 /// Bytes of a frame that are neither keys, offsets, values nor rows, rounded up.
 const FRAME_REST_BYTES: usize = 1024;
 
-/// The keys of one feature of a minibatch as the servers keep them, from [`Session::feed`] to [`Session::push_fed`].
+/// The keys of one feature of a minibatch that servers keep until [`Session::push_fed`].
 #[derive(Debug, Default)]
 pub struct FedBatch {
     batch: u64,
@@ -81,8 +82,10 @@ impl FedBatch {
 }
 
 impl Session {
-    /// Has the servers keep the keys of one feature of a minibatch, under a number of the caller's choice, until they are
-    /// pushed or forgotten. The same number and feature again replace what was there; nothing of it may be under way then.
+    /// Sends the keys of one feature of a minibatch to the servers, which keep them until the push.
+    ///
+    /// The caller chooses the number. The same number and feature replace earlier keys; no request about those may be
+    /// under way.
     #[expect(clippy::too_many_arguments, reason = "a ragged batch is keys, values and offsets")]
     pub fn feed(
         &mut self,
@@ -129,7 +132,7 @@ impl Session {
         let tag = self.pushes.tag(table.name());
         let Session { connections, pushes, placement, ragged, .. } = self;
         ragged.clear(connections.len());
-        ragged.add(placement, table.home(), keys, values, offsets);
+        ragged.add(placement, table.home(), keys, values, offsets, 0, RunSamples::All);
         into.positions.resize_with(connections.len(), Vec::new);
         let names = connections.names();
         for (server, (share, positions)) in ragged.shares.iter().zip(&mut into.positions).enumerate() {
@@ -153,8 +156,9 @@ impl Session {
         Ok(())
     }
 
-    /// The pooled rows of a batch that was fed, one per sample; the number of keys without a row, repetitions counted, whose
-    /// positions go to `missing`.
+    /// Pulls the pooled rows of a fed batch, one per sample; returns the number of keys without a row.
+    ///
+    /// Repeated keys count each time. The keys' positions go to `missing`.
     ///
     /// # Errors
     /// [`Fault::UnknownBatch`](wire::Fault::UnknownBatch), with the server's name, where a server has forgotten it.
@@ -223,8 +227,10 @@ impl Session {
         result
     }
 
-    /// Spreads a gradient per sample over the rows that were pooled, each of which is updated once; then the servers forget
-    /// the batch. Each server applies its part or refuses it, so that after an error others may have applied theirs.
+    /// Pushes one gradient per sample; the servers distribute it over the pooled rows and forget the batch.
+    ///
+    /// Each row is updated once. Each server applies its part or refuses it, so after an error other servers may have
+    /// applied theirs.
     pub fn push_fed(
         &mut self,
         table: &RemoteTable,

@@ -10,7 +10,7 @@ use super::push::PUSH;
 use super::{Session, rows_per_pull, rows_per_request};
 use crate::connection_set::ConnectionSet;
 use crate::error::ClientError;
-use crate::key_partition::KeyPartition;
+use crate::key_partition::{KeyPartition, RunSamples};
 use crate::remote::RemoteTable;
 use crate::rpc_state::CallError;
 
@@ -23,7 +23,7 @@ pub(super) struct Asked {
     /// Its keys, among those of the server's share.
     pub(super) first_key: usize,
     pub(super) keys: usize,
-    /// Its rows: one per key, or one per sample from this one on.
+    /// Its rows: one per key, or one per sample of the server's share from this one on.
     pub(super) first_row: usize,
     pub(super) rows: usize,
 }
@@ -197,15 +197,19 @@ impl Session {
         let mut ragged = std::mem::take(&mut self.ragged);
         ragged.clear(self.connections.len());
         self.asked.clear();
+        // With several servers, each gets the samples that have keys there; one server gets all, in their order.
+        let which = if alone { RunSamples::All } else { RunSamples::WithKeys };
         for (part, run) in sample_runs(&self.connections, dim, offsets).enumerate() {
             let firsts = self.asked.len();
             for (server, share) in ragged.shares.iter().enumerate() {
-                let (first_key, first_row) = (share.keys.len(), run.start);
-                self.asked.push(Asked { server, part, first_key, keys: 0, first_row, rows: run.len() });
+                let (first_key, first_row) = (share.keys.len(), share.samples.len());
+                self.asked.push(Asked { server, part, first_key, keys: 0, first_row, rows: 0 });
             }
-            ragged.add(&self.placement, table.home(), keys, values, &offsets[run.start..=run.end]);
+            let run_offsets = &offsets[run.start..=run.end];
+            ragged.add(&self.placement, table.home(), keys, values, run_offsets, run.start, which);
             for (asked, share) in self.asked[firsts..].iter_mut().zip(&ragged.shares) {
                 asked.keys = share.keys.len() - asked.first_key;
+                asked.rows = share.samples.len() - asked.first_row;
             }
         }
         out.fill(0.0);
@@ -230,11 +234,12 @@ impl Session {
                 (table, Request::PullPooled(pull))
             },
             |asked, reply| {
-                let out = &mut out[asked.first_row * dim..][..asked.rows * dim];
+                let rows = asked.first_row..asked.first_row + asked.rows;
                 if alone {
-                    reply.values.copy_to(out);
+                    reply.values.copy_to(&mut out[rows.start * dim..rows.end * dim]);
                 } else {
-                    add_rows(reply.values, &mut part, out);
+                    let samples = &ragged.shares[asked.server].samples[rows];
+                    add_rows_at(reply.values, &mut part, samples, dim, out);
                 }
                 if let Some(missing) = &mut missing {
                     let positions = &ragged.shares[asked.server].positions[asked.first_key..];
@@ -314,15 +319,34 @@ pub(crate) fn wire_absent(absent: Absent) -> wire::Absent {
 
 /// Adds the rows of a server to those of the others; halves become whole in `room`.
 pub(super) fn add_rows(values: wire::RowValues<'_>, room: &mut Vec<f32>, out: &mut [f32]) {
-    let rows = match values {
+    let rows = whole_rows(values, room);
+    out.iter_mut().zip(rows).for_each(|(sum, row)| *sum += row);
+}
+
+/// Adds the rows of a server to the rows of these samples.
+fn add_rows_at(
+    values: wire::RowValues<'_>,
+    room: &mut Vec<f32>,
+    samples: &[u32],
+    dim: usize,
+    out: &mut [f32],
+) {
+    let rows = whole_rows(values, room);
+    for (row, &sample) in rows.chunks_exact(dim).zip(samples) {
+        out[sample as usize * dim..][..dim].iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
+    }
+}
+
+/// The rows in single precision, halves converted in `room`.
+fn whole_rows<'a>(values: wire::RowValues<'a>, room: &'a mut Vec<f32>) -> &'a [f32] {
+    match values {
         wire::RowValues::F32(rows) => rows,
         halves @ wire::RowValues::F16(_) => {
-            room.resize(out.len(), 0.0);
+            room.resize(halves.len(), 0.0);
             halves.copy_to(room);
             &room[..]
         }
-    };
-    out.iter_mut().zip(rows).for_each(|(sum, row)| *sum += row);
+    }
 }
 
 /// Has the reply the sizes that were asked for?

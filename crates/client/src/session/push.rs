@@ -58,8 +58,8 @@ impl Session {
         begun.and(finished)
     }
 
-    /// Sends the gradients of distinct keys, which the fan holds, without waiting for the answers: the next pull of this
-    /// session, which sees the push, or [`Session::finish`] does and reports what failed.
+    /// Sends the gradients of the partition's distinct keys without waiting for the answers: the next pull of this
+    /// session, which sees the push, or [`Session::finish`] waits for them and reports failures.
     pub(crate) fn begin_push(
         &mut self,
         table: &RemoteTable,

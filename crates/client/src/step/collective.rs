@@ -38,8 +38,10 @@ impl SyncGroup {
         self.gather(&format!("barrier {name}"), &[], self.who.workers).map(|_| ())
     }
 
-    /// Everybody's bytes, in the order of workers: at most 1 MiB each, and an equal part of what fits one frame of the servers (of
-    /// 16 MiB unless they are told otherwise). Where one brings more, the others wait for it until the time-out.
+    /// Gathers the bytes of all workers, in their order.
+    ///
+    /// A worker brings at most 1 MiB, and at most an equal part of a frame of the servers (16 MiB by default). If one
+    /// brings more, the others wait for it until the time-out.
     pub fn all_gather(&mut self, name: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ClientError> {
         self.gather(&format!("all_gather {name}"), bytes, self.who.workers)
     }

@@ -319,7 +319,7 @@ mod tests {
                 Err(HandshakeError::Refused(reason)) => assert!(reason.contains(expected), "{reason}"),
                 other => panic!("{other:?}"),
             }
-            // Until the door has closed the connection too, it may have something to note.
+            // The acceptor may record the worker until it has closed the connection.
             drop(connection.receiver.receive(Some(until)));
             assert!(acceptor.state.told().iter().eq(told), "{join:?}: {:?}", acceptor.state.told());
         };

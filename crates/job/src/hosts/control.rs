@@ -204,7 +204,7 @@ impl Control {
     /// Handles a message from a worker, perhaps from this one.
     fn deliver(&mut self, from: u32, said: ControlMsg) {
         if let (Some(_), &ControlMsg::Lost { loss, .. }) = (&self.coordinator, &said) {
-            // Before it closed its ways it may have said that it was stopped.
+            // It may have reported its stop before it closed its connections.
             if loss.worker == self.status.rank {
                 self.hear_self();
             } else if let Some(lost) =
@@ -260,7 +260,7 @@ impl Control {
         }
     }
 
-    /// Gives to all what the desk says.
+    /// Sends the coordinator's messages to all workers.
     fn route(&mut self) {
         let Some(coordinator) = &mut self.coordinator else { return };
         for said in coordinator.take_said() {

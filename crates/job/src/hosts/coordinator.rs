@@ -1,5 +1,8 @@
-//! The desk of rank 0: who lives, who is lost and how far it was, and when all have done a turn. A state machine: it is fed
-//! with what came and the time, and says what is to be told to whom; it opens nothing and reads no clock.
+//! The coordinator on rank 0: which workers live, which are lost and how far they were, and when all have done a
+//! pass.
+//!
+//! A state machine: its inputs are messages and the time, its outputs messages to workers. It opens nothing and reads
+//! no clock.
 
 use super::control_msg::{ALL, ControlMsg, JOB, LEFT, Loss};
 

@@ -1,5 +1,6 @@
-//! Tells who watches a job what the desk noticed, on a thread of its own: whoever is told may be slow, or wait for a terminal
-//! or an interpreter, while the thread that talks to the other workers must not. Decides nothing.
+//! Delivers the coordinator's observations to the job's observer, on a thread of its own: the observer may be slow,
+//! or wait for a terminal or an interpreter, and the thread that talks to the other workers must not. Decides
+//! nothing.
 
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;

@@ -30,7 +30,7 @@ pub(crate) struct PeerLinks {
     rank: u32,
     /// Live workers, in the order of their places in the group.
     members: Vec<u32>,
-    /// The exchange that goes on; what comes of those before is of no use any more.
+    /// The current exchange; parcels of earlier ones are dropped.
     round: u64,
     to: BTreeMap<u32, SyncSender<Parcel>>,
     inbox: Receiver<(u32, Parcel)>,
@@ -124,7 +124,7 @@ impl PeerLinks {
         self.round = round;
     }
 
-    /// An exchange needs everybody.
+    /// An exchange needs every worker.
     fn check(&self) -> Result<(), JobError> {
         self.status.check_halt()?;
         self.status.check()?;

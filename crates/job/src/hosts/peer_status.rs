@@ -148,7 +148,7 @@ impl PeerStatus {
         self.changed.notify_all();
     }
 
-    /// Tells rank 0, or on rank 0 its desk.
+    /// Sends a message to rank 0, or on rank 0 to its coordinator.
     pub(super) fn say(&self, said: ControlMsg) {
         let mut state = self.state();
         state.says.push_back(said);

@@ -1,5 +1,5 @@
-//! How a worker on a host of its own goes on without one that is lost: all that live meet in a new group, learn how many steps
-//! of the pass are made and what the others have passed, and go on from there. Knows no row.
+//! Recovery from a lost worker: the survivors form a new group, agree on how many steps of the pass are applied and
+//! which collectives the others have passed, and go on from there. Knows no row.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -74,7 +74,7 @@ impl Drop for Turn {
 }
 
 impl Worker {
-    /// Its ways to others on other hosts, if there are such.
+    /// Its connections to workers on other hosts, if there are any.
     pub(crate) fn links(&self) -> Option<&PeerLinks> {
         match &self.mesh {
             Mesh::Remote(links) => Some(links),
@@ -197,8 +197,10 @@ impl Worker {
         })
     }
 
-    /// Says that this worker has finished one more step of its own in this pass, and waits while the slowest of those who live and
-    /// have not done the pass is more than `bound` steps behind; how far it is, then. All workers must call it, or none.
+    /// Reports one more asynchronous step of this pass, and waits while the slowest is over `bound` behind.
+    ///
+    /// The slowest is taken among live workers that have not done the pass; returns how far behind it is then. All
+    /// workers must call it, or none.
     pub fn keep_pace(&mut self, bound: u64) -> Result<u64, JobError> {
         self.timer.switch(WAIT);
         self.paced += 1;
@@ -239,8 +241,9 @@ impl Worker {
         }
     }
 
-    /// Steps of this pass that the others have finished together, as far as this worker was told; on hosts of their own, where
-    /// they keep pace ([`Worker::keep_pace`]).
+    /// Steps of this pass that the others have finished together, as last reported.
+    ///
+    /// Known only on several hosts with a bound ([`Worker::keep_pace`]).
     #[must_use]
     pub fn steps_of_others(&self) -> u64 {
         self.links().map_or(0, |links| links.status.others(self.turns.saturating_sub(1)).1)

@@ -1,4 +1,5 @@
-//! For tests: workers on hosts of their own, in one process and without rank 0's desk. What the others say, a test says.
+//! For tests: workers on several hosts, in one process and without rank 0's coordinator. The test sends the others'
+//! messages.
 
 use std::collections::BTreeMap;
 use std::path::Path;

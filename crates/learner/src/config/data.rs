@@ -21,8 +21,7 @@ pub struct Data {
 const RUN_NAME: &str = "run";
 
 impl Data {
-    /// A name for a run: that of the first training file without its endings, as far as the name of a run may have its
-    /// characters.
+    /// Default name of a run: the first training file without its endings and invalid characters.
     #[must_use]
     pub fn name(&self) -> String {
         let path = self.train.0.first().map_or("", String::as_str);

@@ -37,7 +37,9 @@ pub struct Train {
     pub save_every: u64,
     /// Stop after this many steps, as if interrupted; 0: do not.
     pub max_steps: u64,
-    /// Within which parameter servers must answer, and be back when they are away, in seconds; none: the client's default.
+    /// Request time-out of parameter servers, in seconds; default: the client's.
+    ///
+    /// A server that is away must be back within this time as well.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ps_timeout_s: Option<f64>,
 }
@@ -110,7 +112,7 @@ pub enum Reduction {
     Mean,
 }
 
-/// The validation metric that early stopping, the plateau schedule and the choice of the best pass go by.
+/// The validation metric for early stopping, the plateau schedule and the best pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Monitor {

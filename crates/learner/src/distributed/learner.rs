@@ -1,7 +1,7 @@
 //! The operations of a worker: pull, forward, backward, push, score, and the end of a pass. The pages of the
 //! algorithms say in which order, and over which rows.
 
-use sanderling_client::{ClientError, Fixed, Handles, Lookup, StepGradients, SyncGroup};
+use sanderling_client::{Fixed, Handles, Lookup, StepGradients};
 use sanderling_job::{Input, Share, Worker};
 use sanderling_sample::Rows;
 use sanderling_store::{Absent, GRADIENT_ABS_MAX, PushScale};
@@ -220,13 +220,13 @@ impl<'a> Learner<'a> {
                 let unit_log2 = Fixed::default().unit_log2();
                 for (table, (keys, counts, sums)) in self.lookup.sums().enumerate() {
                     let (group, sums) = (worker.group(), StepGradients::Fixed { unit_log2, sums });
-                    let table = place(group, model, table)?;
+                    let table = model.client().step_table(group, table)?;
                     group.push_step(step, table, keys, counts, sums, scale)?;
                 }
             } else {
                 for (table, (keys, counts, gradients)) in self.lookup.gradients().enumerate() {
                     let (group, gradients) = (worker.group(), StepGradients::Single(gradients));
-                    let table = place(group, model, table)?;
+                    let table = model.client().step_table(group, table)?;
                     group.push_step(step, table, keys, counts, gradients, scale)?;
                 }
             }
@@ -390,12 +390,6 @@ impl<'a> Learner<'a> {
         self.window.clear();
         self.window_steps = 0;
     }
-}
-
-/// The number of a table in a group of workers.
-fn place(group: &mut SyncGroup, model: &Model, table: usize) -> Result<usize, ClientError> {
-    let remote = model.client().remote_tables().get(table).map(|remote| group.place_of_remote(remote));
-    Ok(remote.transpose()?.flatten().unwrap_or(table))
 }
 
 /// Derivative of a row's loss by its logit.

@@ -53,8 +53,9 @@ impl ClassSums {
 }
 
 impl Scores {
-    /// The AUC's 95 % confidence interval by DeLong's method; none with fewer than two rows of a class, where all scores are
-    /// alike, or where weighted rows were too many to keep.
+    /// The AUC's 95 % confidence interval by DeLong's method.
+    ///
+    /// `None` with fewer than two rows of a class, with equal scores only, and with too many weighted rows to keep.
     #[must_use]
     pub fn auc_interval(&self) -> Option<AucInterval> {
         let (mut positives, mut negatives) = (ClassSums::default(), ClassSums::default());

@@ -1,4 +1,5 @@
-//! The desk with workers that do units as real ones do, over ways that keep the order but not the time, and die at random.
+//! The coordinator with simulated workers, over connections that keep the order but not the time; workers die at
+//! random.
 
 use std::collections::VecDeque;
 
