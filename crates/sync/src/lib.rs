@@ -11,7 +11,7 @@
 //! decided nowhere or can be completed everywhere.
 //!
 //! The messages of steps on the wire are in `sanderling-wire`, their commands in `sanderling-server`, and the worker's
-//! connections to servers in `sanderling-client` (docs/design/0010-steps-meet-at-the-servers.md).
+//! connections to servers in `sanderling-client` (docs/design/0010-synchronous-steps-at-the-servers.md).
 
 pub mod limit;
 

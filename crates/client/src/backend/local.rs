@@ -71,18 +71,13 @@ impl RowBackend for LocalTables {
         lookup: &mut Lookup,
         scale_of: &dyn Fn(usize) -> PushScale,
     ) -> Result<(), ClientError> {
-        let parts = &mut lookup.tables;
-        // Each table and thread checks its own gradients; a gradient that one refuses must be applied by none.
-        if self.0.len() > 1 || threads > 1 {
-            for (number, (table, part)) in self.0.iter().zip(&mut *parts).enumerate() {
-                let (keys, counts, grads) = part.gradients();
-                table.check_unique(keys, counts, grads, scale_of(number))?;
-            }
+        // All gradients are checked before any is applied.
+        let mut pushes = Vec::with_capacity(self.0.len());
+        for (number, (table, part)) in self.0.iter().zip(&mut lookup.tables).enumerate() {
+            let (keys, counts, grads) = part.gradients();
+            pushes.push(table.check_push(keys, counts, grads, scale_of(number))?);
         }
-        for (number, (table, part)) in self.0.iter().zip(parts).enumerate() {
-            push_shared(table, threads, part.gradients(), scale_of(number))?;
-        }
-        Ok(())
+        pushes.iter().try_for_each(|push| Ok(push_shared(push, threads)?))
     }
 
     fn online_tables(&self) -> Result<&[Arc<Table>], ClientError> {
