@@ -4,6 +4,7 @@
 //! Lookups, learners and the feed queue call the trait through [`Client`](crate::Client) and have no code of their own for
 //! either place. Knows no model.
 
+mod feeds;
 mod local;
 mod servers;
 
@@ -14,8 +15,8 @@ use sanderling_sample::Rows;
 use sanderling_store::{Absent, Checkpoint, CheckpointWriter, Pooling, PushScale, Table, TableConfig};
 
 use crate::error::ClientError;
+use crate::fed::{AheadFeature, Feedable};
 use crate::lookup::Lookup;
-use crate::pull_or_feed::{AheadFeature, Feedable};
 use crate::remote::RemoteTable;
 use crate::session::Session;
 use crate::step::SyncGroup;

@@ -1,4 +1,4 @@
-//! Saving and restoring what all servers of a cluster hold, under a name that they know. Knows no file.
+//! Saves and restores the tables of all servers of a cluster under a name. Knows no file.
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! The tables of a model, in this process or on servers, and which feature reads which. Knows nothing of what the rows
-//! mean.
+//! The tables of a model, in this process or on servers, and which feature reads which. Does not know what rows mean.
 
 use std::sync::Arc;
 
@@ -8,8 +7,8 @@ use sanderling_store::{Absent, Checkpoint, CheckpointWriter, Pooling, PushScale,
 
 use crate::backend::{LocalTables, RowBackend, ServerTables};
 use crate::error::ClientError;
+use crate::fed::{AheadFeature, Feedable};
 use crate::lookup::Lookup;
-use crate::pull_or_feed::{AheadFeature, Feedable};
 use crate::remote::RemoteTable;
 use crate::session::Session;
 use crate::step::SyncGroup;

@@ -1,5 +1,5 @@
-//! The servers of a cluster: who they are, over which way each is reached, and where keys are. Made once; every thread
-//! gets a [`Session`] of its own with copies of what it needs. Knows no table.
+//! The servers of a cluster: their identity, the transport to each, and the placement of keys. It is made once; every
+//! thread gets a [`Session`] of its own with copies of what it needs. Knows no table.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -127,7 +127,7 @@ impl Cluster {
         &self.servers
     }
 
-    /// Tables that are used together, over the same connections, must all be here: elsewhere the same number is another table.
+    /// Checks that tables that are used together are in this cluster: elsewhere the same number is another table.
     pub(crate) fn check_tables(&self, tables: &[RemoteTable]) -> Result<(), ClientError> {
         // Under another address it is the same start of it, and after another start it has the same address.
         let is_same = |one: &Server, other: &Server| {
@@ -159,8 +159,7 @@ impl Cluster {
         self.options.stop.as_ref()
     }
 
-    /// How the servers are really reached: `shm`, `unix`, `tcp`, `tls`, `grpc` or `grpc-tls`; with a plus between them where it is not the
-    /// same for all.
+    /// The transports in use: `shm`, `unix`, `tcp` or `tls`, joined by a plus where they differ.
     #[must_use]
     pub fn transport(&self) -> String {
         let tls = self.options.tls.is_some();

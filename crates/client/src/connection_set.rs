@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sanderling_observe::unique;
-use sanderling_transport::{Address, Endpoint, Error, Framing, Poller, Received, Token, own_token};
+use sanderling_transport::{Address, Error, Framing, Poller, Received, Token};
 use sanderling_wire::{Features, HEADER_BYTES, Reply, Request, RowFormat, WireError, body_bytes, limit};
 
 use crate::error::{ClientError, Names};
@@ -18,7 +18,10 @@ use crate::rpc_state::{Answer, CallError, Hedging, IN_FLIGHT_MAX, Patience, Peer
 use crate::statistics::Recorder;
 use crate::stop::Watch;
 
+mod connect;
 mod waiting;
+
+use connect::without_place;
 
 /// While a server takes nothing, its answers must be taken all the same, or the two would wait for each other.
 const BLOCKED_LOOK: Duration = Duration::from_millis(1);
@@ -179,8 +182,8 @@ impl ConnectionSet {
         self.start.elapsed().as_micros() as u64
     }
 
-    /// Would so many more requests of a server be taken without waiting? Of more than ever can be under way some wait anyway: then
-    /// it is enough that none is.
+    /// Whether a server takes this many more requests without a wait. Of more requests than can ever be under way
+    /// some wait anyway: then no request may be under way.
     pub(crate) fn has_room(&self, server: usize, requests: usize) -> bool {
         let outstanding = self.links[server].rpc.outstanding();
         outstanding == 0 || outstanding + requests <= IN_FLIGHT_MAX
@@ -459,81 +462,9 @@ impl ConnectionSet {
             None => {}
         }
     }
-
-    fn connect(&mut self, at: usize) {
-        let link = &mut self.links[at];
-        link.packing.restart();
-        link.told_us = None;
-        let asked_us = self.start.elapsed().as_micros() as u64;
-        let within = link.rpc.within(asked_us);
-        let connected = reach(&link.address, &self.options, FRAMING, within);
-        let connected = connected.and_then(|connection| self.poller.add(connection));
-        // A server that does not answer was waited for until now.
-        let now_us = self.now_us();
-        self.notice(now_us, Some(at));
-        let link = &mut self.links[at];
-        if self.options.token.is_empty() {
-            link.rpc.say_token(own_token_of(&link.address));
-        }
-        match connected {
-            Ok(token) => {
-                link.connection = Some(token);
-                let features = features(&link.address, &self.options) | link.packing.features();
-                if let Err(error) = link.rpc.connected(features) {
-                    self.lost(at, error.to_string());
-                }
-            }
-            // Neither certificates nor what the server talks become others by trying again.
-            Err(error @ (Error::Tls { .. } | Error::TalksTls { .. } | Error::TalksNoTls { .. })) => {
-                link.rpc.hopeless(now_us, without_place(&error, &link.address));
-            }
-            Err(error) => {
-                link.rpc.disconnected(now_us, error.to_string());
-                self.failed(at, asked_us);
-                self.tell_who_is_waited_for();
-                // Only this one: who has sent to the others takes their failures one after the other.
-                self.give_up_if_told(at..at + 1);
-            }
-        }
-    }
-
-    fn close(&mut self, at: usize) {
-        if let Some(token) = self.links[at].connection.take() {
-            self.poller.remove(token);
-        }
-    }
-
-    fn lost(&mut self, at: usize, cause: String) {
-        self.close(at);
-        let now_us = self.now_us();
-        self.links[at].rpc.disconnected(now_us, cause);
-        if self.links[at].rpc.outstanding() > 0 {
-            self.failed(at, now_us);
-        }
-    }
 }
 
 /// Does anybody listen there now?
 pub(crate) fn is_reached(address: &Address, options: &ConnectOptions) -> bool {
     reach(address, options, FRAMING, Duration::MAX).is_ok()
-}
-
-/// The error's text without the address, for callers that name the server themselves.
-fn without_place(error: &Error, address: &Address) -> String {
-    let (said, place) = (error.to_string(), format!("{address}: "));
-    said.strip_prefix(&place).unwrap_or(&said).to_owned()
-}
-
-/// The token that a server of this user has made for itself, if it is at this address of this host.
-fn own_token_of(address: &Address) -> String {
-    let Address::Tcp(endpoints) = address else { return String::new() };
-    let of = |endpoint: &Endpoint| own_token(&endpoint.host, endpoint.port);
-    endpoints.first().and_then(of).unwrap_or_default()
-}
-
-/// The features that are offered to a server at this address.
-fn features(address: &Address, options: &ConnectOptions) -> Features {
-    let rows = if options.f16_rows { Features::F16_ROWS } else { Features::NONE };
-    let rows = rows | Features::FORGET | Features::SAVES | Features::SENT_AT | Features::TEMPORARY;
-    if address.in_memory() { rows | Features::NO_CHECKSUM } else { rows }
 }

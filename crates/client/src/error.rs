@@ -1,4 +1,4 @@
-//! Errors of the tables of a client; each names server and table. Knows not what a row means.
+//! Errors of the tables of a client; each names server and table. Does not know what a row means.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Keys of minibatches fed to the servers for trainers elsewhere, which then ask for pooled rows by the number of the batch.
-//! Knows no trainer, and not how it hears of the number.
+//! Feeds the keys of minibatches to the servers for trainers elsewhere, which then pull pooled rows by the number of
+//! the batch. Knows no trainer.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use sanderling_store::{Dedup, Pooling};
 
 use crate::cluster::Cluster;
 use crate::error::ClientError;
-use crate::pull_or_feed::Feedable;
+use crate::fed::Feedable;
 use crate::remote::RemoteTable;
 use crate::session::{FedBatch, FedKeys, Session};
 

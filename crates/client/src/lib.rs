@@ -26,8 +26,8 @@ pub use floats::Floats;
 mod occurrences;
 pub use occurrences::Occurrences;
 
-mod pull_or_feed;
-pub use pull_or_feed::{AheadFeature, FED_AGE_MAX, FedRows, Feedable};
+mod fed;
+pub use fed::{AheadFeature, FED_AGE_MAX, FedRows, Feedable};
 
 mod feed_ahead;
 pub use feed_ahead::{FeedAhead, FeedFeature};

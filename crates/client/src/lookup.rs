@@ -6,9 +6,9 @@ use std::ops::Range;
 use sanderling_sample::Rows;
 use sanderling_store::Dedup;
 
+use crate::fed::FedRows;
 use crate::floats::Floats;
 use crate::key_partition::KeyPartition;
-use crate::pull_or_feed::FedRows;
 use crate::session::Session;
 
 /// The distinct keys of one table in a minibatch, with their rows and gradients.

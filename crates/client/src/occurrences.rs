@@ -1,4 +1,4 @@
-//! How many of a minibatch's key occurrences have a row, by feature. Knows no model.
+//! Counts the key occurrences of a minibatch that have a row, by feature. Knows no model.
 
 use crate::lookup::Lookup;
 

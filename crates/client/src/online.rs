@@ -1,9 +1,10 @@
-//! Row-by-row access for online learning with embedded tables: the keys of many samples are resolved together, then
-//! each sample reads and updates its rows at once. Same result as a pull and a push per sample, at a fraction of the
-//! lookups.
+//! Row-by-row access to tables in this process, for online learning: the keys of many samples are resolved together,
+//! then each sample reads and updates its rows at once. The result is the same as with a pull and a push per sample,
+//! with far fewer lookups.
 //!
-//! Tables that lend rows ([`sanderling_store::Table::supports_local_cache`]) are worked on in copies, so that workers learn at the
-//! same time and see each other's updates from run to run. With any other table, other workers wait while it lasts.
+//! Tables with a local cache ([`sanderling_store::Table::supports_local_cache`]) are updated in copies: workers learn
+//! at the same time and see each other's updates after each run of samples. Any other table blocks the other workers
+//! meanwhile.
 
 use sanderling_sample::Rows;
 use sanderling_store::{CacheBuffers, LocalCache, PushScale, RowHandle, TableWriter};
@@ -129,8 +130,8 @@ impl<'a> Online<'a> {
         }
     }
 
-    /// Ends the run. Fails when a table has no room for all new rows, or when an update of some is not finite; all others are
-    /// there.
+    /// Ends the run of samples. Fails if a table has no room for all new rows, or if an update is not finite; all
+    /// other updates are applied.
     pub fn finish(self) -> Result<(), ClientError> {
         let finish = |table| match table {
             OnlineTable::Exclusive(writer) => writer.finish(),

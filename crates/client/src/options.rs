@@ -1,4 +1,4 @@
-//! How servers are reached and how long they are waited for. Opens nothing.
+//! Options of connections to servers: transport, time-outs, compression. Opens nothing.
 
 use std::time::Duration;
 
@@ -21,8 +21,10 @@ pub struct ConnectOptions {
     pub token: String,
     /// How this client is called in the servers' lists.
     pub name: String,
-    /// Within which a request must be answered, all attempts together. A server that is away for so long is given up: what is
-    /// asked of it afterwards gets one attempt of at most two seconds, until it answers again.
+    /// Time limit of a request, over all attempts.
+    ///
+    /// A server that is away for this long is given up: each later request gets one attempt of at most two seconds,
+    /// until the server answers again.
     pub timeout: Duration,
     /// Within which a server must be reached at the start.
     pub connect_timeout: Duration,

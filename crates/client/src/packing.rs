@@ -1,4 +1,4 @@
-//! Compression of what one connection carries, both ways, as far as the server agreed to it. Knows frames, not messages.
+//! Compression of the frames of one connection, in both directions, as agreed with the server. Knows no messages.
 
 use sanderling_wire::{Agreed, Buffer, Codec, Compression, Features, limit};
 

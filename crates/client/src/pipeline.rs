@@ -1,6 +1,6 @@
-//! Requests of one thread of which many are under way at once, each over all servers that have a part of it. Who asks says
-//! with a slot which request an answer belongs to; rows are checked for what was asked and not kept. Knows not how frames
-//! travel, nor when a request is due.
+//! Many requests of one thread under way at once, each over all servers that have a part of it. A slot number
+//! identifies the request that an answer belongs to. Rows are checked for their shape and not kept. Does not know how
+//! frames travel, nor when a request is due.
 
 use std::time::{Duration, Instant};
 
@@ -155,8 +155,10 @@ impl Pipeline {
         (0..self.connections.len()).all(|server| self.connections.has_room(server, self.state.messages_max))
     }
 
-    /// Begins and sends a request; [`Pipeline::poll`] will tell how the slot's request ended. A request that cannot be made is an
-    /// error at once, and none is under way. Waits only while a server has as many requests as it may.
+    /// Begins and sends a request; [`Pipeline::poll`] reports its end.
+    ///
+    /// A request that cannot be made is an error at once, and no part of it is under way. Waits only while a server
+    /// has as many requests as it may.
     ///
     /// # Panics
     /// If the slot is [`SLOTS_MAX`] or more or has a request under way, or the table was not added.

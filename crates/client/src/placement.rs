@@ -1,4 +1,4 @@
-//! Which server has a key, as of a version of the placement. Small enough for every thread to have its own copy.
+//! The server of each key, as of a version of the placement. Small enough for a copy per thread.
 
 use sanderling_wire::{Home, even_slots, slot_of};
 

@@ -1,4 +1,4 @@
-//! A table whose rows are on servers, with the interface of one in this process. Knows not how requests travel.
+//! A table on servers, with the interface of a table in this process. Does not know how requests travel.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use crate::session::Session;
 /// Rows of one block of an export.
 const EXPORT_ROWS: usize = 1 << 14;
 
-/// A table on the servers of a cluster, found by its name. Where a run is trained anew under its name, its tables are replaced: pulls with
-/// [`Absent::Zero`] then go on with the new one, if its configuration is the same; everything else is an error that says so, until the
-/// table is opened again.
+/// A table on the servers of a cluster, opened by its name. If a new run replaces the table of this name, pulls with
+/// [`Absent::Zero`] continue with the new table, provided that its configuration is the same; all other requests fail
+/// until the table is opened again.
 ///
 /// All methods take `&self` and may run in several threads, each on connections of
 /// its own. Rows are as those of a table in one process with the same configuration: where a row is does not matter.
@@ -271,7 +271,8 @@ impl RemoteTable {
         Ok(removed)
     }
 
-    /// Removes all rows; how many there were, at least, as by [`RemoteTable::remove`]. Those that are made meanwhile may stay.
+    /// Removes all rows; returns at least how many there were, as [`RemoteTable::remove`]. Rows made meanwhile may
+    /// stay.
     pub fn clear(&self) -> Result<u64, ClientError> {
         let mut keys = Vec::new();
         self.export(|rows| keys.extend_from_slice(rows.keys))?;

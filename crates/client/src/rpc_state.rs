@@ -1,10 +1,10 @@
-//! One server as one thread sees it, as a state machine: requests under way, their deadlines, retries, and the connection's
-//! life. It is fed with frames and with the time and says what to do next; it opens nothing, waits for nothing and reads
-//! no clock, so that a seed replays whatever happens to it. Knows no table.
+//! The state of one thread's requests to one server: their deadlines, retries, and the connection's life. A state
+//! machine: its inputs are frames and the time, its output is the next action. It opens nothing, waits for nothing
+//! and reads no clock, so that a seed replays every case. Knows no table.
 //!
-//! A request is kept as the frame that it is until it is answered. When a connection breaks, what was under way is sent
-//! again, in its order, on the next one: that is safe for pulls by nature and for pushes because the server knows their
-//! numbers. When the server turns out to have been started anew, what it held is gone, so the requests fail instead.
+//! A request is stored as its frame until it is answered. After a broken connection, unanswered requests are sent
+//! again in their order on the next one. That is safe: pulls are idempotent, and the server knows the numbers of
+//! pushes. If the server was restarted, its state is gone, so the requests fail.
 
 use std::time::Duration;
 
@@ -193,8 +193,8 @@ impl RpcState {
         if matches!(self.phase, Phase::Up | Phase::Leaving) { self.agreed } else { Agreed::BEFORE_HELLO }
     }
 
-    /// The server has not been greeted here yet: elsewhere it said this. It is asked nothing once it is another shard, which
-    /// has other rows.
+    /// Sets the identity that the server gave elsewhere, before it is greeted here. If it has become another shard,
+    /// which has other rows, it gets no requests.
     pub(crate) fn expect(&mut self, peer: &Peer) {
         self.agreed.frame_bytes_max = peer.frame_bytes_max;
         self.place = Some((peer.shard, peer.shards));

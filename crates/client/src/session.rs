@@ -1,8 +1,8 @@
 //! The connections of one thread to all servers, and single requests over them. Knows neither how frames travel nor
 //! what a row means.
 //!
-//! A reply is framed by what was asked, never by what was found: its sizes must be those of the request, and its rows go
-//! to the places of the request's keys.
+//! A reply must have the shape of its request, whatever rows were found, and its rows go to the positions of the
+//! request's keys.
 
 use sanderling_store::Dedup;
 use sanderling_wire::{Reply, Request, limit};

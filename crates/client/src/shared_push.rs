@@ -1,4 +1,4 @@
-//! A push to a table in this process that several threads share, each of some of its keys. Knows no lookup and no server.
+//! A push to a table in this process by several threads, each for some of the keys. Knows no lookup and no server.
 
 use std::panic::resume_unwind;
 use std::thread::{Builder, scope};

@@ -1,8 +1,8 @@
-//! Workers that go in step: each hands in its gradients of a step, and when all have, their sums are applied once; or each
-//! goes ahead of the slowest by a bounded number of steps; and whatever else they need to agree on. Knows no model.
+//! Workers that train together: synchronous steps, whose gradients are summed over all workers and applied once;
+//! asynchronous steps with a bound on how far a worker is ahead of the slowest; and collectives. Knows no model.
 //!
-//! They meet at the servers of a cluster, or, as threads of one process, at a [`Meeting`]. Every wait is bounded: when it ends
-//! the error names who did not come.
+//! The workers meet at the servers of a cluster or, as threads of one process, at a [`Meeting`]. Every wait has a
+//! time limit; its error names the missing workers.
 
 mod collective;
 mod servers;
@@ -48,9 +48,9 @@ impl Default for SyncOptions {
 
 /// One of the workers of a group, for one thread.
 ///
-/// A step is handed in with [`SyncGroup::push_step`], once or several times, and ends with [`SyncGroup::wait_applied`]. Steps
-/// are numbered from 1 without gaps; a new group begins anew. Meetings ([`SyncGroup::barrier`] and such) must be
-/// called by all workers in the same order.
+/// Gradients of a step are handed in with [`SyncGroup::push_step`], once or several times;
+/// [`SyncGroup::wait_applied`] ends the step. Steps are numbered from 1 without gaps, anew for each group. All
+/// workers must call collectives ([`SyncGroup::barrier`] and others) in the same order.
 #[derive(Debug)]
 pub struct SyncGroup {
     way: Way,
@@ -230,8 +230,9 @@ impl SyncGroup {
         Ok(())
     }
 
-    /// The step that this worker has handed something in for and not waited for. Nothing of it is applied before all workers
-    /// do, and what one leaves behind is lost.
+    /// The step that this worker has handed gradients in for and not waited for.
+    ///
+    /// None of it is applied before all workers do, and an unfinished part is lost.
     #[must_use]
     pub fn open_step(&self) -> Option<u64> {
         (self.handed > self.applied).then_some(self.handed)

@@ -1,4 +1,4 @@
-//! Temporary tables: made for one run, in no checkpoint, dropped at its end. Knows not what they are used for.
+//! Temporary tables: made for one run, in no checkpoint, dropped at its end. Does not know their use.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Whole rows on their way between tables and checkpoints, a block at a time, so that a table may be larger than this process.
+//! Copies whole rows between tables and checkpoints, a block at a time, so that a table may be larger than this
+//! process.
 
 use sanderling_store::{Checkpoint, CheckpointWriter, RowColumns, TableConfig, WholeRows};
 use sanderling_wire::RowBlock;

@@ -1,5 +1,5 @@
-//! Tables, and which feature of a minibatch reads which and how: lookups and their pushes. Knows neither where minibatches
-//! come from nor what the pooled rows mean to a model.
+//! The tables of an embedding, and which feature reads which and how: lookups and pushes. Knows neither the source of
+//! minibatches nor what pooled rows mean to a model.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,4 +1,4 @@
-//! Whether what a hub makes of its rows is what a configuration says, as far as it says anything. Knows no hub.
+//! Checks that a hub encodes its rows as a configuration says, as far as it says anything. Knows no hub.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
-//! Where a feature's rows are pooled, by the bytes that either way moves: here, from distinct rows that are pulled and whose
-//! gradients are pushed; or at the servers, which are fed the keys and move a row and a gradient per sample. Knows no table.
+//! Chooses where a feature's rows are pooled, by the bytes that either way moves. At the trainer: distinct rows are
+//! pulled and their gradients pushed. At the servers: keys are fed, and a row and a gradient per sample are moved.
+//! Knows no table.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,5 +1,5 @@
-//! The minibatches in line for the trainer, and what each thread does to put one there: waits for room, reads, looks up. Bounded
-//! in minibatches and bytes; an error of any thread comes after what was read before it. Knows no hub that waits for news.
+//! The minibatches that wait for the trainer, and the work of each thread: wait for room, read, look up. Bounded in
+//! minibatches and bytes; an error of a thread comes after the minibatches read before it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

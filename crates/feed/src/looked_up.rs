@@ -1,4 +1,4 @@
-//! A minibatch with its rows: pooled for the model, and room for the gradients that come back. Knows no thread.
+//! A minibatch with its pooled rows, and room for their gradients. Knows no thread.
 
 use std::sync::Arc;
 

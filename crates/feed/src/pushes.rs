@@ -1,5 +1,5 @@
-//! Pushes in the background: a thread applies the gradients of one lookup after the other, at most a stated number is
-//! outstanding, and what goes wrong is said to whoever pushes or waits next. Knows nothing of pooling.
+//! Pushes in the background: a thread applies the gradients of one lookup after the other. The number of outstanding
+//! pushes is bounded, and the next push or wait reports failures. Does not know pooling.
 
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,5 @@
-//! The queue: threads that each read a minibatch, look it up and put it in line for the trainer, in the order of the input
-//! or as they come; and what the hub of a minibatch is told of it. Knows not how a minibatch is read or looked up.
+//! The queue: threads that read a minibatch, look it up and queue it for the trainer, in the order of the input or of
+//! completion. It tells hubs which minibatches are used up. Does not know how a minibatch is read or looked up.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;

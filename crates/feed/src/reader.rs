@@ -1,4 +1,4 @@
-//! Reading one minibatch after the other, from files or from hubs, by several threads. Knows no tables and no queue.
+//! Reads minibatches from files or hubs, by several threads. Knows no tables and no queue.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! A minibatch of samples on its own, with the names of its columns and its place in the input. Knows no rows of tables.
+//! A minibatch of samples, with the names of its columns and its position in the input. Knows no rows of tables.
 
 use std::sync::{Arc, Weak};
 

@@ -1,5 +1,4 @@
-//! An input made ready to be read: files with the compiled feature spec, or hubs that have been subscribed to. Knows no
-//! thread.
+//! An opened input: files with the compiled feature spec, or subscribed hubs. Knows no thread.
 
 use std::sync::Arc;
 

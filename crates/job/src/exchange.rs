@@ -1,5 +1,5 @@
 //! The exchange of shuffled rows: every worker reads its units and sends each row to its owner in this pass, which
-//! stores it to be taken in the order of places. Knows not what the rows are used for.
+//! stores it to be taken in the order of places. Does not know what the rows are used for.
 //!
 //! A row is packed once, where it was decoded, straight into the piece for its worker and slice of places; pieces are handed
 //! on and kept as they are, and unpacked into a minibatch.

@@ -1,5 +1,5 @@
-//! Whether a worker is to stop, and by whom: its process was asked to, or that of another worker. Knows nothing of what is
-//! stopped; whoever waits, or reads for long, asks it again and again.
+//! Whether a worker must stop, because its own process or that of another worker was asked to. Waits and long reads
+//! check it repeatedly.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -174,10 +174,10 @@ impl fmt::Display for JobEvent {
                 write!(out, "worker {worker} at {address} cannot be reached yet: {reason}")
             }
             JobEvent::TurnedAway { worker: Some(worker), address, reason } => {
-                write!(out, "turned away who came as worker {worker} from {address}: {reason}")
+                write!(out, "turned away a peer claiming to be worker {worker} from {address}: {reason}")
             }
             JobEvent::TurnedAway { worker: None, address, reason } => {
-                write!(out, "turned away somebody from {address}: {reason}")
+                write!(out, "turned away an unknown peer from {address}: {reason}")
             }
             JobEvent::Straggler { worker, address, stage, is_silent, waited } => {
                 let waited_s = waited.as_secs_f64();

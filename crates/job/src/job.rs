@@ -1,4 +1,4 @@
-//! Running a job: its options, and one thread per worker of this process. Knows nothing of what workers do.
+//! Runs a job: its options, and one thread per worker of this process. Does not know what workers do.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -283,7 +283,7 @@ where
         drop(ends);
         return match failed {
             Ok(Err(error)) => Err(error),
-            Ok(Ok(_)) => unreachable!("who is done has not failed"),
+            Ok(Ok(_)) => unreachable!("a worker that is done has not failed"),
             Err(panic) => std::panic::resume_unwind(panic),
         };
     }

@@ -1,9 +1,10 @@
-//! Jobs: passes over one input by several workers, who share it out, exchange rows, agree on numbers and go in step.
+//! Jobs: passes over one input by several workers, which share the input, exchange rows, agree on numbers and take
+//! synchronous steps.
 //!
-//! All workers run the same function ([`run`]), each with its own [`Worker`]. A worker takes the rows of a pass that are
-//! its own ([`Share`]), or its part of steps that all make together ([`Steps`]), in the order of the input or shuffled over
-//! all of it; sums, means and histograms are made of what all workers bring. The crate knows no model, and not what a row
-//! is used for.
+//! All workers run the same function ([`run`]), each with its own [`Worker`]. A worker takes its own rows of a pass
+//! ([`Share`]), or its part of synchronous steps ([`Steps`]), in the order of the input or shuffled over all of it.
+//! Collectives give sums, means and histograms over all workers. The crate knows no model, and not what a row is used
+//! for.
 
 mod error;
 pub use error::JobError;

@@ -1,4 +1,4 @@
-//! Direct connections between all workers of a job, each with a bounded queue. Knows not what rows and bytes mean.
+//! Direct connections between all workers of a job, each with a bounded queue. Does not know what rows and bytes mean.
 //!
 //! Every use of the mesh ends with a barrier after all parcels were received, so a received parcel belongs to the
 //! current use. A worker that cannot send receives first, so there is no circular wait.

@@ -1,5 +1,5 @@
-//! Packed rows that a worker was given, kept by slices of places: in memory up to a limit, beyond it in a temporary file.
-//! Knows nothing of what is in a row.
+//! Packed rows that a worker received, by slices of places: in memory up to a limit, beyond it in a temporary file.
+//! Does not know what is in a row.
 
 use std::fs::File;
 use std::io::Write;

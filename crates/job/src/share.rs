@@ -1,4 +1,4 @@
-//! The rows of a pass that are one worker's own, as minibatches. Knows nothing of steps.
+//! One worker's rows of a pass, as minibatches. Knows nothing of steps.
 
 use sanderling_sample::{Batch, Decoded, Rows};
 
@@ -85,8 +85,8 @@ impl Share {
                     && let Some((mut turn, losses)) = turn.take()
                     && !end(worker, &mut turn, losses)?
                 {
-                    let reason = "a worker was lost in a pass whose rows are shuffled and not trained in step, where nobody \
-                                  else has its rows; start the job again";
+                    let reason = "a worker was lost in an asynchronous pass over shuffled rows, and no other worker has its rows; \
+                                  start the job again";
                     return Err(JobError::OutOfStep { worker: worker.rank(), reason: reason.to_owned() });
                 }
                 Ok((rows > 0).then(|| Rows::all(minibatch)))

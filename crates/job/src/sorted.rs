@@ -1,5 +1,4 @@
-//! The rows that a worker was given in an exchange, by lanes and in the order of their places. Knows nothing of what a lane
-//! is for.
+//! The rows that a worker received in an exchange, by lanes and in the order of their places.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,8 @@
-//! Steps that all workers make together: each is given its part of every step. Knows not what a step does.
+//! Synchronous steps: each worker gets its part of every step. Does not know what a step does.
 //!
-//! A step's rows are the same however many workers there are. For that rows belong to *lanes*, whose number depends on the
-//! batch alone: a step has the next rows of every lane, as many of each while there are, and a worker has some of the lanes.
+//! A step's rows do not depend on the number of workers. Rows belong to *lanes*, whose number depends on the batch
+//! alone: a step takes the next rows of every lane, equally many while there are, and each worker has some of the
+//! lanes.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! One worker of a job: who it is, and what it agrees on with the others. Knows nothing of rows.
+//! One worker of a job: its rank and its collectives. Knows nothing of rows.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};

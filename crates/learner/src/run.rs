@@ -1,12 +1,11 @@
 //! A whole run: from a configuration to a directory with the model, the metrics and the report. What the command line
 //! and Python both call. Knows no terminal.
 
+mod folder;
 mod name;
 mod outcome;
 mod resume;
 
-use std::fs::{File, TryLockError};
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,6 +36,7 @@ use crate::state::{PROGRESSIVE_ROWS_MAX, RunState, data_bytes};
 use crate::table_summary::{summaries_of, table_summaries};
 use crate::timing::Timing;
 use crate::train::{StageList, Trainer};
+use folder::{claim, create_run_dir};
 use name::name_run;
 use outcome::Outcome;
 use resume::resume;
@@ -423,31 +423,6 @@ fn check_inputs(config: &Config, has_earlier: bool) -> Result<(), LearnError> {
         }
     }
     Ok(())
-}
-
-fn create_run_dir(path: &Path) -> Result<(), LearnError> {
-    std::fs::create_dir_all(path).map_err(|error| match error.kind() {
-        ErrorKind::AlreadyExists | ErrorKind::NotADirectory => {
-            let reason = "there is a file where the run's folder is to be; give the run another name, or another folder";
-            LearnError::io(path)(std::io::Error::new(error.kind(), reason))
-        }
-        _ => LearnError::io(path)(error),
-    })
-}
-
-/// Locks the run's directory, if it is there, until the result is dropped or the process ends: two runs of one name would write
-/// over each other's files.
-fn claim(run_dir: &Path) -> Result<Option<File>, LearnError> {
-    let Ok(dir) = File::open(run_dir) else { return Ok(None) };
-    match dir.try_lock() {
-        Err(TryLockError::WouldBlock) => {
-            let reason =
-                "another process trains a run of this name here; wait for it, or give this one another name";
-            Err(LearnError::io(run_dir)(std::io::Error::new(ErrorKind::ResourceBusy, reason)))
-        }
-        // A file system without locks: whoever uses one looks after this.
-        Ok(()) | Err(TryLockError::Error(_)) => Ok(Some(dir)),
-    }
 }
 
 /// Whether what was saved in a directory is of the run with this number.

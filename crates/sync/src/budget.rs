@@ -1,4 +1,4 @@
-//! Counts and bounds the bytes that are stored for workers. Knows not what the bytes are.
+//! Counts and bounds the bytes that are stored for workers. Does not know what the bytes are.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Meetings: every worker brings bytes, and when all have come everybody is given all. Knows not what the bytes are.
+//! Meetings: every worker brings bytes, and when all have come everybody is given all. Does not know what the bytes are.
 
 use std::collections::VecDeque;
 

@@ -34,12 +34,18 @@ const CLIENT_OF_SERVERS: [&str; 13] = [
     "packing",
     "pipeline",
     "placement",
-    "pull_or_feed",
     "remote",
     "rpc_state",
     "session",
     "statistics",
     "stop",
+    "whole_rows",
+];
+/// Parts of other modules that are there for servers alone.
+const CLIENT_PATHS_OF_SERVERS: [&str; 3] = [
+    "sanderling_client::backend::feeds",
+    "sanderling_client::backend::servers",
+    "sanderling_client::step::servers",
 ];
 /// Libraries that nobody but messages to servers use here.
 const RPC_LIBRARIES: [&str; 11] = [
@@ -65,7 +71,7 @@ pub(super) fn part(function: &str) -> Option<usize> {
     Some(match home.strip_prefix("sanderling_")? {
         "wire" | "transport" => RPC,
         "client" if CLIENT_OF_SERVERS.contains(&module) => RPC,
-        "client" if function.contains("sanderling_client::step::servers") => RPC,
+        "client" if CLIENT_PATHS_OF_SERVERS.iter().any(|path| function.contains(path)) => RPC,
         "sample" | "hub" => PARSE,
         "store" | "sync" | "client" => TABLE,
         "learner" | "job" => COMPUTE,
@@ -112,6 +118,8 @@ mod tests {
             ("sanderling_client::shared_push::push_shared", Some(TABLE)),
             ("<sanderling_sync::meeting::Meeting>::wait", Some(TABLE)),
             ("<sanderling_client::step::servers::Servers>::wait", Some(RPC)),
+            ("<sanderling_client::backend::servers::ServerTables>::pull_assigned", Some(RPC)),
+            ("<sanderling_client::backend::local::LocalTables as Backend>::pull", Some(TABLE)),
             ("tokio::runtime::park::Inner::park", Some(RPC)),
             ("<&mut sanderling_sample::libsvm::Rows>::next", Some(PARSE)),
             ("<f32 as sanderling_store::update::kernel::Number>::add", Some(TABLE)),

@@ -8,8 +8,8 @@ use sanderling_store::{Absent, Checkpoint, CheckpointWriter, PushScale, TableCon
 
 use super::{ChooseFed, EachFeature, RowBackend};
 use crate::error::ClientError;
+use crate::fed::AheadFeature;
 use crate::lookup::Lookup;
-use crate::pull_or_feed::AheadFeature;
 use crate::remote::RemoteTable;
 use crate::session::{PullInto, PullPart, Session, check_push};
 use crate::step::SyncGroup;

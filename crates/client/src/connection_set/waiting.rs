@@ -1,4 +1,4 @@
-//! Which servers the connections of one thread wait for, as others hear of it. Knows no frame.
+//! Reports the servers that the connections of a thread wait for. Knows no frame.
 
 use std::time::{Duration, Instant};
 

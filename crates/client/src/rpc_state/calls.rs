@@ -1,5 +1,5 @@
-//! The requests of one server that have neither an answer nor failed, as the frames that they are, and the order in which
-//! they go out. Knows no connection and reads no clock.
+//! The unanswered requests of one server, as frames, and the order in which they are sent. Knows no connection and
+//! reads no clock.
 
 use std::collections::VecDeque;
 

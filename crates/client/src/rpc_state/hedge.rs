@@ -1,8 +1,9 @@
-//! Hedged pulls: a pull that has waited for unusually long is asked for again over a second connection to the same server,
-//! and the first answer is taken (Dean & Barroso, The Tail at Scale, 2013). It helps against a connection or a worker that
-//! is slow, not against a slow server. Opens nothing and reads no clock.
+//! Hedged pulls: a pull that takes unusually long is repeated over a second connection to the same server, and the
+//! first answer is taken (Dean & Barroso, The Tail at Scale, 2013). It helps against a slow connection or worker, not
+//! against a slow server. Opens nothing and reads no clock.
 //!
-//! Pushes are never hedged, and no pull is while pushes are under way: on another connection it might not see them.
+//! Pushes are never hedged, and no pull is hedged while pushes are under way: over another connection it might not
+//! see them.
 
 use std::str::FromStr;
 use std::sync::Arc;

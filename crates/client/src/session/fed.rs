@@ -1,5 +1,5 @@
-//! Batches of one thread whose keys are sent ahead: fed to the servers, pulled there as a row per sample, and pushed as a
-//! gradient per sample. Knows not how frames travel, nor why rows are pooled there.
+//! Batches whose keys are sent ahead: fed to the servers, pulled as a row per sample, and pushed as a gradient per
+//! sample. Does not know how frames travel, nor why rows are pooled there.
 
 use sanderling_store::{Absent, Pooling, PushScale, bad_gradient};
 use sanderling_wire::{

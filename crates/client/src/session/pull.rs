@@ -1,5 +1,5 @@
-//! Pulls of one thread: shares keys out to servers, asks all of them at once, and puts what they answer where it belongs.
-//! Knows not how frames travel, nor what a row means.
+//! Pulls of one thread: partitions the keys, asks all servers at once, and scatters the answers. Does not know how
+//! frames travel, nor what a row means.
 
 use std::ops::Range;
 
@@ -65,8 +65,8 @@ impl Session {
         result
     }
 
-    /// Pulls from several tables at once; how many keys have no row. Also waits for pushes that are under way. What is to be
-    /// done meanwhile is done when all is sent.
+    /// Pulls from several tables at once; returns the number of keys without a row. Also waits for pushes that are
+    /// under way. `meanwhile` runs after sending.
     pub(crate) fn pull_parts(
         &mut self,
         parts: &[PullPart<'_>],

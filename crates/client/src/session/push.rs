@@ -1,5 +1,5 @@
-//! Pushes of one thread: numbers them so that a server applies each at most once, and sends them without waiting for the
-//! answers. Knows not how frames travel.
+//! Pushes of one thread: numbered, so that a server applies each at most once, and sent without waiting for the
+//! answers. Does not know how frames travel.
 
 use sanderling_observe::unique;
 use sanderling_store::{Dedup, PushScale, StoreError, bad_gradient};

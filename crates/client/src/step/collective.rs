@@ -1,5 +1,5 @@
-//! Collectives besides steps: barriers, and bytes or numbers that every worker gets from every worker. Knows not
-//! where they meet.
+//! Collectives: barriers, and bytes or numbers that every worker gets from every worker. Does not know where the
+//! workers meet.
 
 use std::time::Instant;
 

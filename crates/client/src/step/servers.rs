@@ -1,7 +1,8 @@
-//! Workers that meet at servers: one thread's connections to all of them. Knows not what is summed there.
+//! One worker's connections to the servers where the group meets. Does not know what is summed there.
 //!
-//! All servers have what a worker hands in before it says so to any; so a worker that died left a step that is decided
-//! nowhere, and is done anew, or one whose parts are everywhere, and is completed ([`Servers::recover`]).
+//! A worker reports a step to the servers only when all of them have its part. A worker that dies thus leaves a step
+//! that is decided nowhere, and is repeated, or one whose parts are everywhere, and is completed
+//! ([`Servers::recover`]).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

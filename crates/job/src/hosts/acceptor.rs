@@ -1,5 +1,5 @@
-//! Where workers of higher rank come in: who comes is asked who it is, and turned away if it does not belong to the job, which is
-//! told once per host and cause. Knows nothing of what those do that come in.
+//! Accepts workers of higher rank: identifies each peer and rejects it if it does not belong to the job, which is
+//! logged once per host and cause.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

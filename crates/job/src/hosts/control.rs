@@ -1,5 +1,5 @@
-//! The thread of a worker that talks to rank 0, or on rank 0 to all: signs of life, losses, the ends of turns. What follows
-//! from what it hears is decided by the desk; it knows no row.
+//! The control thread of a worker, which talks to rank 0, or on rank 0 to all: heartbeats, losses, ends of passes.
+//! The coordinator decides what follows from its messages; the thread knows no row.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -233,7 +233,9 @@ impl Control {
         match &mut self.coordinator {
             Some(coordinator) => coordinator.gone(rank, reason),
             None if self.status.is_over() => {}
-            None => self.status.note_failure(rank, &format!("{reason}; without it nobody knows who is lost")),
+            None => {
+                self.status.note_failure(rank, &format!("{reason}; without rank 0 losses cannot be noticed"))
+            }
         }
     }
 
@@ -302,7 +304,7 @@ fn told(bytes: &[u8], agreed: &Agreed) -> Result<ControlMsg, WireError> {
     let Parsed::Frame(frame) = Frame::parse(bytes, agreed)? else {
         return Err(WireError::Cut { what: "frame", needed: 0, found: bytes.len() as u64 });
     };
-    let unexpected = WireError::Direction { kind: frame.header.kind, expected: "what a worker says" };
+    let unexpected = WireError::Direction { kind: frame.header.kind, expected: "a message of a worker" };
     match Request::decode(&frame)? {
         Request::Tell(tell) => ControlMsg::of(&tell).ok_or(unexpected),
         _ => Err(unexpected),

@@ -1,5 +1,5 @@
-//! Finding the other workers of a job: the one of higher rank connects to the one of lower rank, again and again until it is
-//! there. Ends when all are connected, names who is not, or hears that it is to stop. Knows nothing of what they do then.
+//! Connects the workers of a job: a worker connects to each one of lower rank, again and again until it is there.
+//! Ends when all are connected, names missing workers on time-out, and stops on request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The first frames of a connection between two workers: hello, token, and whether they belong to the same job. Knows one
-//! connection at a time, and nothing of what comes after.
+//! The first frames of a connection between two workers: hello, token, and whether they belong to the same job. Knows
+//! one connection at a time.
 
 use std::time::Instant;
 

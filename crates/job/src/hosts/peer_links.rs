@@ -1,5 +1,5 @@
-//! The mesh between workers on several hosts: to each a bounded queue and a thread that sends, from each a thread that
-//! receives into one bounded queue. Knows not what the rows are, and decides nothing about losses.
+//! The mesh between workers on several hosts: to each a bounded queue and a thread that sends, from each a thread
+//! that receives into one bounded queue. Does not know what rows are, and decides nothing about losses.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
-//! A worker's rows of a pass in the order of the input when others may die: its own units, then its part of what those had left
-//! that were lost, until all that live have done theirs. Knows who owns what, not how a loss is noticed.
+//! A worker's rows of a pass in the order of the input when other workers may die: its own units, then its part of
+//! the units left by lost workers, until all live workers are done. Knows the owners of units, not how a loss is
+//! noticed.
 
 use std::time::{Duration, Instant};
 

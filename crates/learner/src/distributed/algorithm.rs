@@ -118,7 +118,7 @@ impl Algorithm {
         }
         if self.is_in_step() && staleness.is_some() {
             return Err(format!(
-                "{self} goes in step, so nobody is ahead of anybody: --staleness is for ftrl and fm"
+                "{self} is synchronous, so no worker is ahead of another: --staleness is for ftrl and fm"
             ));
         }
         for (field, is_set, instead) in [

@@ -11,7 +11,7 @@ use sanderling_learner::{Event, LearnError, RunOptions, Summary, ValidLine};
 const ROWS: u64 = 900;
 const PASSES: u64 = 4;
 
-/// What a run ends with.
+/// The results of a run.
 #[derive(Debug, PartialEq)]
 struct End {
     numbers: String,
@@ -24,20 +24,10 @@ fn end(place: &Place, name: &str, summary: &Summary, valid: &[ValidLine]) -> End
     assert!(!s.stopped && s.model.join("manifest.json").exists() && s.report.exists());
     let valid =
         valid.iter().map(|line| format!("{} {} {:?} {}", line.step, line.pass, line.metrics, line.best));
+    let metrics = (s.auc, s.logloss, s.prob_mean, s.real_mean, s.measured_on);
+    let counts = (s.examples, s.steps, s.passes, s.best_pass, s.rows);
     End {
-        numbers: format!(
-            "{:?} {:?} {:?} {:?} {} {} {} {} {} {}",
-            s.auc,
-            s.logloss,
-            s.prob_mean,
-            s.real_mean,
-            s.measured_on,
-            s.examples,
-            s.steps,
-            s.passes,
-            s.best_pass,
-            s.rows
-        ),
+        numbers: format!("{metrics:?} {counts:?}"),
         valid: valid.collect(),
         tables: contents(&place.model(name)),
     }

@@ -1,5 +1,6 @@
-//! Hedged pulls over two simulated links, one of which is now and then slow, silent or cut: every pull has one answer, its
-//! own, however late that of the other link comes. `SEED=n cargo test -p sanderling-client hedge` replays a failure.
+//! Hedged pulls over two simulated links, one of which is sometimes slow, silent or cut: every pull gets one answer,
+//! its own, however late the other link's answer comes. `SEED=n cargo test -p sanderling-client hedge` replays a
+//! failure.
 
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
 //! Parameter servers in this process, as small as they can be: one thread per connection over an embedded table. They can
 //! be told to misbehave. They are not `sanderling ps`; what they share with it is the wire format.
 
+mod conversions;
 pub(crate) mod fed;
 
 use std::collections::HashMap;
@@ -10,13 +11,15 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use sanderling_client::{Address, Cluster, ConnectOptions};
-use sanderling_store::{Absent, Block, Pooling, PushScale, StoreError, Table, TableConfig, WholeRows};
+use sanderling_store::{Pooling, PushScale, Table, WholeRows};
 use sanderling_transport::{Connection, Framing, ListenOptions, Listener, Stopper};
 use sanderling_wire::{
     self as wire, Agreed, Bits, Buffer, Exported, Failure, Fault, Features, Frame, HEADER_BYTES, Home,
     Identity, Offer, Parsed, PlacementMap, Pong, PullReply, Pushed, Reply, Request, RowBlock, RowValues,
-    TableInfo, WireError, limit, set_bit,
+    TableInfo, WireError, limit,
 };
+
+use conversions::{absent, parse, refused, words};
 
 const FRAMING: Framing = Framing {
     header_bytes: HEADER_BYTES,
@@ -480,41 +483,6 @@ impl Talk {
 
 fn failed<'a>(request: &Request<'_>, (fault, reason): Refusal) -> Reply<'a> {
     Reply::Failed(Failure { kind: request.kind(), fault, reason: reason.leak() })
-}
-
-fn refused(error: &StoreError) -> Refusal {
-    let fault = match *error {
-        StoreError::TableFull { rows, budget_bytes, rejected, .. } => {
-            Fault::TableFull { rejected, rows, budget_bytes }
-        }
-        StoreError::Config { .. } => Fault::BadConfig,
-        _ => Fault::Internal,
-    };
-    (fault, error.to_string())
-}
-
-fn absent(absent: wire::Absent) -> Absent {
-    if absent == wire::Absent::Zero { Absent::Zero } else { Absent::Init }
-}
-
-fn words(keys: usize, missing: &[u32]) -> Vec<u64> {
-    let mut words = vec![0; keys.div_ceil(64)];
-    missing.iter().for_each(|&at| set_bit(&mut words, at as usize));
-    words
-}
-
-fn parse(name: &str, config: &str) -> TableConfig {
-    let value: serde_json::Value = serde_json::from_str(config).unwrap();
-    let block = |block: &serde_json::Value| Block {
-        dims: block["dims"].as_u64().unwrap() as usize,
-        init: serde_json::from_value(block["init"].clone()).unwrap(),
-        optimizer: serde_json::from_value(block["optimizer"].clone()).unwrap(),
-    };
-    let blocks = value["blocks"].as_array().unwrap().iter().map(block).collect();
-    let mut config = TableConfig::new(name, blocks);
-    config.seed = value["seed"].as_u64().unwrap_or(0);
-    config.budget_bytes = value["budget_bytes"].as_u64();
-    config
 }
 
 /// As `docs/wire-format.md` has it.
