@@ -17,7 +17,7 @@ use crate::table::Table;
 
 /// The minimum number of keys for an optimistic read of the table instead of checking every row's version.
 const OPTIMISTIC_KEYS_MIN: usize = 32;
-/// The same per lane: an optimistic read loads a word of every lane twice, and saves a version per key.
+/// The minimum per lane, because an optimistic read loads a word of every lane twice, but saves a version per key.
 const OPTIMISTIC_KEYS_PER_LANE: usize = 4;
 
 /// Destination of the weights of a request.

@@ -238,15 +238,15 @@ fn loom_what_a_reader_sees_is_not_freed() {
 
 /// Checks the order of counting and checking, and the fences between them, on both sides.
 #[test]
-fn loom_who_is_alone_is_alone() {
+fn loom_an_exclusive_holder_is_alone() {
     check(3, || {
         let shared = Arc::new((WriteGate::new(), UnsafeCell::new(0)));
         let threads = [0, 1].map(|lane| {
             let shared = Arc::clone(&shared);
             spawn(move || {
-                let shared = shared.0.lock_shared(lane);
+                let guard = shared.0.lock_shared(lane);
                 shared.1.with(|_| ());
-                drop(shared);
+                drop(guard);
             })
         });
         let exclusive = shared.0.lock_exclusive();
@@ -258,7 +258,7 @@ fn loom_who_is_alone_is_alone() {
 
 /// Checks the reader's fence, and that every writer is counted before it writes.
 #[test]
-fn loom_calm_is_when_nobody_changes_anything() {
+fn loom_an_optimistic_read_beside_writers_is_consistent_or_rejected() {
     check(3, || {
         let row = TwoWords::new();
         let changer = Arc::clone(&row);
@@ -279,7 +279,7 @@ fn loom_calm_is_when_nobody_changes_anything() {
 
 /// Checks an optimistic read against an exclusive writer. A reader that has seen the change must see its version.
 #[test]
-fn loom_calm_is_after_or_before_who_is_alone() {
+fn loom_an_optimistic_read_is_before_or_after_an_exclusive_write() {
     check(3, || {
         let row = TwoWords::new();
         let changer = Arc::clone(&row);
@@ -302,17 +302,17 @@ fn loom_calm_is_after_or_before_who_is_alone() {
 
 /// Two exclusive writers and a shared one all get their turn. Fails without the fence of the shared one.
 #[test]
-fn loom_everybody_has_a_turn() {
+fn loom_every_thread_gets_its_turn() {
     check(2, || {
         let shared = Arc::new((WriteGate::new(), UnsafeCell::new(0)));
         let other = Arc::clone(&shared);
         let first = spawn(move || {
-            let _alone = other.0.lock_exclusive();
+            let _exclusive = other.0.lock_exclusive();
             other.1.with_mut(|_| ());
         });
         let other = Arc::clone(&shared);
         let second = spawn(move || {
-            let _sharing = other.0.lock_shared(1);
+            let _shared = other.0.lock_shared(1);
             other.1.with(|_| ());
         });
         let exclusive = shared.0.lock_exclusive();
