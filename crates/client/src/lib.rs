@@ -5,7 +5,7 @@
 //!
 //! Path of a remote request: [`Session`] partitions the keys by server (`key_partition`, `placement`) and asks all
 //! servers at once; `connection_set` moves frames over the thread's connections; `rpc_state`, one per server, decides
-//! what is sent, repeated and given up.
+//! which requests are sent, repeated and given up.
 
 mod error;
 pub use error::ClientError;

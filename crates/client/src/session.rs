@@ -1,5 +1,5 @@
 //! The connections of one thread to all servers, and single requests over them. Knows neither how frames travel nor
-//! what a row means.
+//! the meaning of a row.
 //!
 //! A reply must have the shape of its request, whatever rows were found, and its rows go to the positions of the
 //! request's keys.
