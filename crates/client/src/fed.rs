@@ -28,7 +28,7 @@ pub struct Feedable {
     pub fits: bool,
 }
 
-/// Age from which fed batches are pushed by their distinct rows ([`Lookup::unfeed`]).
+/// Age from which fed batches are pushed by their distinct rows ([`Lookup::unfeed`](crate::Lookup::unfeed)).
 ///
 /// Servers forget a fed batch after 300 s, and a push may have to wait.
 pub const FED_AGE_MAX: Duration = Duration::from_secs(60);

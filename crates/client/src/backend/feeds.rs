@@ -25,9 +25,10 @@ impl ServerTables {
         choose: ChooseFed<'_>,
         each: EachFeature<'_>,
     ) -> Result<usize, ClientError> {
+        let Some(first) = self.tables.first() else { return Ok(0) };
         let mut session = match lookup.session.take() {
             Some(session) => session,
-            None => self.tables[0].cluster().session()?,
+            None => first.cluster().session()?,
         };
         let forgotten = self.forget_unpushed(lookup, &mut session);
         lookup.assign(rows);
