@@ -378,10 +378,10 @@ mod tests {
     #[test]
     fn whoever_passes_over_steps_hears_that_it_is_to_stop_and_what_becomes_of_others() {
         let dir = tempfile::tempdir().unwrap();
-        let input = alone::input(dir.path(), &"0 1:1\n".repeat(100));
+        let input = test_hosts::input(dir.path(), &"0 1:1\n".repeat(100));
         let fail = ControlMsg::Fail { worker: 1, reason: "its disk is full".to_owned() };
         let check = |said: Option<ControlMsg>, expected: Result<(), &str>| {
-            let (mut worker, status) = alone::first(dir.path(), 1);
+            let (mut worker, status) = test_hosts::first(dir.path(), 1);
             let mut steps = worker.steps(&input, 0, Order::Shuffled, 4).unwrap();
             said.iter().for_each(|said| status.note(said));
             match (steps.pass_over(&mut worker, 20), expected) {
@@ -393,7 +393,7 @@ mod tests {
         check(None, Ok(()));
         check(Some(ControlMsg::Stop { worker: 0 }), Err("worker 0 was stopped"));
         check(Some(ControlMsg::Stop { worker: 1 }), Err("worker 1 at "));
-        check(Some(alone::loss_of(1)), Err("it is lost"));
+        check(Some(test_hosts::loss_of(1)), Err("it is lost"));
         check(Some(fail), Err("its disk is full"));
     }
 }

@@ -234,7 +234,8 @@ impl Control {
             Some(coordinator) => coordinator.gone(rank, reason),
             None if self.status.is_over() => {}
             None => {
-                self.status.note_failure(rank, &format!("{reason}; without rank 0 losses cannot be noticed"))
+                let reason = format!("{reason}; without rank 0 losses cannot be noticed");
+                self.status.note_failure(rank, &reason);
             }
         }
     }

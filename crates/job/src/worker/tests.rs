@@ -8,7 +8,7 @@ const WORKERS: u32 = 4;
 /// The parts that each live worker receives, by rank, when all send to these ranks.
 fn exchanged(lost: &[u32], to: &[u32]) -> Vec<Result<Vec<Vec<u8>>, String>> {
     let dir = tempfile::tempdir().unwrap();
-    let workers = alone::without(dir.path(), WORKERS, lost);
+    let workers = test_hosts::without(dir.path(), WORKERS, lost);
     let exchange = |mut worker: Worker| {
         assert_eq!(worker.workers(), WORKERS);
         let rank = worker.rank();

@@ -88,8 +88,6 @@ impl Memory {
 pub(crate) struct Server {
     pub(crate) address: Address,
     pub(crate) memory: Arc<Memory>,
-    boot_id: u64,
-    shard: (u32, u32),
     stopper: Stopper,
     thread: Option<JoinHandle<()>>,
 }
@@ -115,7 +113,7 @@ impl Server {
                 });
             }
         });
-        Server { address, memory, boot_id, shard: (shard, shards), stopper, thread: Some(thread) }
+        Server { address, memory, stopper, thread: Some(thread) }
     }
 
     /// Takes no connections any more; those that are open go on.
