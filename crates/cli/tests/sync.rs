@@ -2,7 +2,7 @@
 //! and a worker that is killed disturbs nobody for longer than the others are willing to wait.
 #![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
-#[path = "../../client/tests/crew/mod.rs"]
+#[path = "../../client/tests/all/crew/mod.rs"]
 mod crew;
 mod process;
 mod relay;

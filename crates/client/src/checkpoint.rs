@@ -1,4 +1,4 @@
-//! Saving and restoring what all servers of a cluster hold, under a name that they know. Knows no file.
+//! Saves and restores the tables of all servers of a cluster under a name. Knows no file.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use sanderling_observe::unique;
 use sanderling_wire::{Features, Ping, Reply, Request, Restore, Save, SaveAs};
 
 use crate::cluster::Cluster;
+use crate::connection_set::ConnectionSet;
 use crate::error::ClientError;
-use crate::exchange::CallError;
-use crate::links::Links;
+use crate::rpc_state::CallError;
 
-/// What the servers of a cluster saved or restored, all together.
+/// Rows, tables and bytes that the servers of a cluster saved or restored, all together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CheckpointSize {
     /// Rows.
@@ -22,19 +22,21 @@ pub struct CheckpointSize {
 }
 
 impl Cluster {
-    /// Has every server save all its tables under this name, all at once, each as of its own moment, once all are reached. When
-    /// one fails, others may have saved theirs, which the error says; what that one had saved before is intact.
+    /// Makes every server save all of its tables under this name.
+    ///
+    /// Servers save at the same time, each its state at its own moment, after all of them were reached. If a server
+    /// fails, the others may have saved, as the error says; the failed server keeps its earlier save.
     pub fn save(&self, name: &str, timeout: Duration) -> Result<CheckpointSize, ClientError> {
-        let mut links = self.patient_links(timeout)?;
-        let can_number = greet(&mut links)?;
+        let mut connections = self.patient_connections(timeout)?;
+        let can_number = greet(&mut connections)?;
         // They are there. What comes next takes as long as there are rows.
-        links.bear_silence();
+        connections.bear_silence();
         let request = match can_number {
             // By it a restore finds out whether all servers have the same save.
             true => Request::SaveAs(SaveAs { number: unique().max(1), name }),
             false => Request::Save(Save { name }),
         };
-        let sizes = ask_to(&mut links, "saved", &request, |reply| match reply {
+        let sizes = ask_to(&mut connections, "saved", &request, |reply| match reply {
             Reply::Save(saved) | Reply::SaveAs(saved) => {
                 Some(CheckpointSize { rows: saved.rows, tables: 0, bytes: saved.bytes })
             }
@@ -43,20 +45,22 @@ impl Cluster {
         Ok(CheckpointSize::sum(sizes))
     }
 
-    /// Has every server restore all its tables from what it saved under this name, if all of them have the same save. Tables must
-    /// be opened again. When one fails, others may have restored theirs, which the error says.
+    /// Makes every server restore all of its tables from its save of this name.
+    ///
+    /// All servers must have the same save. Tables must be opened again. If a server fails, the others may have
+    /// restored, as the error says.
     pub fn restore(&self, name: &str, timeout: Duration) -> Result<CheckpointSize, ClientError> {
-        let mut links = self.patient_links(timeout)?;
-        if greet(&mut links)? {
-            let numbers = ask_all(&mut links, &Request::Saved(name), |reply| match reply {
+        let mut connections = self.patient_connections(timeout)?;
+        if greet(&mut connections)? {
+            let numbers = ask_all(&mut connections, &Request::Saved(name), |reply| match reply {
                 Reply::Saved(number) => Some(number),
                 _ => None,
             });
             let numbers = numbers.into_iter().collect::<Result<Vec<u64>, _>>()?;
-            check_same_save(name, &numbers, &links.names().servers)?;
+            check_same_save(name, &numbers, &connections.names().servers)?;
         }
         let sizes =
-            ask_to(&mut links, "restored", &Request::Restore(Restore { name }), |reply| match reply {
+            ask_to(&mut connections, "restored", &Request::Restore(Restore { name }), |reply| match reply {
                 Reply::Restore(found) => {
                     Some(CheckpointSize { rows: found.rows, tables: found.tables, bytes: 0 })
                 }
@@ -77,14 +81,15 @@ impl CheckpointSize {
 }
 
 /// Reaches all servers, before any does what others might not. Can all of them number what they save?
-fn greet(links: &mut Links) -> Result<bool, ClientError> {
-    let answers = ask_all(links, &Request::Ping(Ping { reply_bytes: 0, bytes: &[] }), |_| Some(()));
+fn greet(connections: &mut ConnectionSet) -> Result<bool, ClientError> {
+    let answers = ask_all(connections, &Request::Ping(Ping { reply_bytes: 0, bytes: &[] }), |_| Some(()));
     answers.into_iter().collect::<Result<Vec<()>, _>>()?;
-    Ok((0..links.len()).all(|server| links.can(server, Features::SAVES)))
+    Ok((0..connections.len()).all(|server| connections.can(server, Features::SAVES)))
 }
 
-/// Servers that restore together must have the same save of this name, by its number at each: one that failed on some of them, or
-/// that some made alone, left the others with another.
+/// Checks that all servers have the same save of this name, by its number at each.
+///
+/// A save that failed on some servers, or that a server made alone, leaves the others with another one.
 ///
 /// # Errors
 /// [`ClientError::Cluster`] names two that have not.
@@ -100,13 +105,13 @@ pub fn check_same_save(name: &str, numbers: &[u64], servers: &[String]) -> Resul
 
 /// Asks all servers at once to do something; what each answers.
 fn ask_to<T>(
-    links: &mut Links,
+    connections: &mut ConnectionSet,
     done: &'static str,
     request: &Request<'_>,
     read: impl Fn(Reply<'_>) -> Option<T>,
 ) -> Result<Vec<T>, ClientError> {
-    let answers = ask_all(links, request, read);
-    let names = links.names();
+    let answers = ask_all(connections, request, read);
+    let names = connections.names();
     let did = answers.iter().zip(&*names.servers).filter(|(answer, _)| answer.is_ok());
     let by: Vec<String> = did.map(|(_, server)| server.clone()).collect();
     answers.into_iter().collect::<Result<Vec<T>, _>>().map_err(|error| match by.is_empty() {
@@ -117,12 +122,12 @@ fn ask_to<T>(
 
 /// Asks all servers at once; what is made of the answer of each.
 pub(crate) fn ask_all<T>(
-    links: &mut Links,
+    connections: &mut ConnectionSet,
     request: &Request<'_>,
     read: impl Fn(Reply<'_>) -> Option<T>,
 ) -> Vec<Result<T, ClientError>> {
-    let names = links.names();
-    let mut answers: Vec<_> = (0..links.len()).map(|server| Err(names.misfit(server, ""))).collect();
+    let names = connections.names();
+    let mut answers: Vec<_> = (0..connections.len()).map(|server| Err(names.misfit(server, ""))).collect();
     let mut sink = |server: usize, _: u64, result: Result<Reply<'_>, CallError>| {
         answers[server] = match result {
             Ok(reply) => read(reply).ok_or_else(|| names.misfit(server, "")),
@@ -130,12 +135,12 @@ pub(crate) fn ask_all<T>(
         };
     };
     let mut refused = None;
-    for server in 0..links.len() {
-        if let Err(source) = links.begin(server, 0, None, request, &mut sink) {
+    for server in 0..connections.len() {
+        if let Err(source) = connections.begin(server, 0, None, request, &mut sink) {
             refused = Some((server, source));
         }
     }
-    links.settle(&mut sink);
+    connections.settle(&mut sink);
     if let Some((server, source)) = refused {
         answers[server] = Err(ClientError::Request { table: String::new(), source });
     }

@@ -1,5 +1,5 @@
-//! The servers of a cluster: who they are, over which way each is reached, and where keys are. Made once; every thread
-//! gets a [`Session`] of its own with copies of what it needs. Knows no table.
+//! The servers of a cluster: their identity, the transport to each, and the placement of keys. It is made once; every
+//! thread gets a [`Session`] of its own with copies of what it needs. Knows no table.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,15 +9,15 @@ use sanderling_observe::{LatencySummary, LatencyTable};
 use sanderling_transport::Address;
 use sanderling_wire::{Reply, Request, StatsScope, limit};
 
+use crate::connection_set::{ConnectionSet, is_reached};
 use crate::error::ClientError;
-use crate::exchange::{CallError, HedgeCounters, HedgeCounts, Hedging, Peer};
-use crate::links::{Links, is_reached};
 use crate::options::ConnectOptions;
 use crate::origin::Origin;
 use crate::outage::Outages;
 use crate::pipeline::Pipeline;
 use crate::placement::Placement;
 use crate::remote::RemoteTable;
+use crate::rpc_state::{CallError, HedgeCounters, HedgeCounts, Hedging, Peer};
 use crate::session::Session;
 use crate::statistics::CallTimes;
 use crate::stop::Stop;
@@ -34,7 +34,7 @@ pub struct Server {
     pub address: Address,
     /// Where it is talked to: the same, or a faster way on this host.
     pub way: Address,
-    /// What it says about itself.
+    /// Its identity.
     pub peer: Peer,
 }
 
@@ -65,8 +65,9 @@ pub struct Cluster {
     origin: Origin,
 }
 
-/// Addresses from a text: those of several servers are separated by commas, each as [`Address`] reads it. (The path of a
-/// unix socket cannot have a comma.)
+/// Parses the comma-separated addresses of servers, each as [`Address`] reads it.
+///
+/// The path of a unix socket cannot contain a comma.
 pub fn addresses(text: &str) -> Result<Vec<Address>, ClientError> {
     text.split(',').map(|one| Ok(one.trim().parse()?)).collect()
 }
@@ -126,7 +127,7 @@ impl Cluster {
         &self.servers
     }
 
-    /// Tables that are used together, over the same connections, must all be here: elsewhere the same number is another table.
+    /// Checks that tables that are used together are in this cluster: elsewhere the same number is another table.
     pub(crate) fn check_tables(&self, tables: &[RemoteTable]) -> Result<(), ClientError> {
         // Under another address it is the same start of it, and after another start it has the same address.
         let is_same = |one: &Server, other: &Server| {
@@ -152,14 +153,13 @@ impl Cluster {
         }
     }
 
-    /// What whoever waits for the servers asks now and then.
+    /// The stop check of waits for servers.
     #[must_use]
     pub fn stop(&self) -> Option<&Stop> {
         self.options.stop.as_ref()
     }
 
-    /// How the servers are really reached: `shm`, `unix`, `tcp`, `tls`, `grpc` or `grpc-tls`; with a plus between them where it is not the
-    /// same for all.
+    /// The transports in use: `shm`, `unix`, `tcp` or `tls`, joined by a plus where they differ.
     #[must_use]
     pub fn transport(&self) -> String {
         let tls = self.options.tls.is_some();
@@ -171,55 +171,58 @@ impl Cluster {
 
     /// Connections of their own for one thread.
     pub fn session(self: &Arc<Cluster>) -> Result<Session, ClientError> {
-        let (links, placement) = self.recorded_links()?;
-        Ok(Session::new(links, placement))
+        let (connections, placement) = self.recorded_connections()?;
+        Ok(Session::new(connections, placement))
     }
 
     /// Connections of one thread, of which it is noted how long answers take, and where keys are.
-    pub(crate) fn recorded_links(&self) -> Result<(Links, Placement), ClientError> {
-        let mut links = self.links(self.options.timeout)?;
-        links.record(self.times.recorder());
-        Ok((links, self.placement.clone()))
+    pub(crate) fn recorded_connections(&self) -> Result<(ConnectionSet, Placement), ClientError> {
+        let mut connections = self.connections(self.options.timeout)?;
+        connections.record(self.times.recorder());
+        Ok((connections, self.placement.clone()))
     }
 
     /// Connections of their own for one thread that has many requests under way at once.
     pub fn pipeline(&self) -> Result<Pipeline, ClientError> {
-        let links = self.links(self.options.timeout)?;
-        Ok(Pipeline::new(links, self.placement.clone()))
+        let connections = self.connections(self.options.timeout)?;
+        Ok(Pipeline::new(connections, self.placement.clone()))
     }
 
-    fn links(&self, timeout: Duration) -> Result<Links, ClientError> {
+    fn connections(&self, timeout: Duration) -> Result<ConnectionSet, ClientError> {
         let hedging = self.options.hedge.map(|hedge| move || Hedging::new(hedge, &self.hedges));
-        self.links_of(timeout, hedging)
+        self.connections_with(timeout, hedging)
     }
 
     /// Connections whose requests may take so long: for what is not done row by row.
-    pub(crate) fn patient_links(&self, timeout: Duration) -> Result<Links, ClientError> {
-        self.links_of(timeout, NOT_HEDGED)
+    pub(crate) fn patient_connections(&self, timeout: Duration) -> Result<ConnectionSet, ClientError> {
+        self.connections_with(timeout, NOT_HEDGED)
     }
 
-    fn links_of(
+    fn connections_with(
         &self,
         timeout: Duration,
         hedging: Option<impl FnMut() -> Hedging>,
-    ) -> Result<Links, ClientError> {
+    ) -> Result<ConnectionSet, ClientError> {
         self.check_process()?;
         let ways: Vec<Address> = self.servers.iter().map(|server| server.way.clone()).collect();
-        let mut links = Links::new(&ways, &self.options, timeout, &self.outages, hedging)?;
+        let mut connections = ConnectionSet::new(&ways, &self.options, timeout, &self.outages, hedging)?;
         for (at, server) in self.servers.iter().enumerate() {
-            links.expect(at, &server.peer);
+            connections.expect(at, &server.peer);
         }
-        Ok(links)
+        Ok(connections)
     }
 
-    /// How long answers took to all threads, retries included, by command: a *single RPC call*, and *all RPC calls of one
-    /// request*, which ends with the last of them. Resolved to microseconds.
+    /// Latencies of all threads by command, in microseconds, retries included.
+    ///
+    /// A *single RPC call* is one message; *all RPC calls of one request* end with the last answer.
     #[must_use]
     pub fn latencies(&self) -> LatencyTable {
         self.times.table()
     }
 
-    /// What the servers say of the commands that they carried out since their start, everybody's, by server and command.
+    /// Statistics of the executed commands, by server and command, since the start of each server.
+    ///
+    /// They count the commands of all clients.
     pub fn server_statistics(self: &Arc<Cluster>) -> Result<Vec<ServerCommand>, ClientError> {
         let mut all = Vec::new();
         self.with_session(|session| {
@@ -250,7 +253,7 @@ impl Cluster {
         })
     }
 
-    /// What the hedging of all threads has come to.
+    /// Hedging counts of all threads.
     #[must_use]
     pub fn hedges(&self) -> HedgeCounts {
         self.hedges.counts()
@@ -283,7 +286,7 @@ impl Cluster {
     }
 }
 
-/// What a server says of itself and of its cluster.
+/// A server's identity and its view of the cluster.
 struct Known {
     peer: Peer,
     placement: Placement,
@@ -291,12 +294,13 @@ struct Known {
     urls: Vec<String>,
 }
 
-/// Who is at an address, and the placement that it knows.
+/// Asks the server at an address for its identity and its placement.
 fn ask(address: &Address, options: &Arc<ConnectOptions>) -> Result<Known, ClientError> {
     let timeout = options.connect_timeout.min(options.timeout);
     let outages = Outages::new(1, timeout, options.on_wait.clone());
-    let mut links = Links::new(std::slice::from_ref(address), options, timeout, &outages, NOT_HEDGED)?;
-    let names = links.names();
+    let mut connections =
+        ConnectionSet::new(std::slice::from_ref(address), options, timeout, &outages, NOT_HEDGED)?;
+    let names = connections.names();
     let mut placement = Err(names.misfit(0, ""));
     let mut sink = |_: usize, _: u64, result: Result<Reply<'_>, CallError>| {
         placement = match result {
@@ -312,11 +316,11 @@ fn ask(address: &Address, options: &Arc<ConnectOptions>) -> Result<Known, Client
             Err(error) => Err(names.error(0, "", error)),
         };
     };
-    let begun = links.begin(0, 0, None, &Request::Placement, &mut sink);
+    let begun = connections.begin(0, 0, None, &Request::Placement, &mut sink);
     begun.map_err(|source| ClientError::Request { table: String::new(), source })?;
-    links.settle(&mut sink);
+    connections.settle(&mut sink);
     let (placement, urls) = placement?;
-    let peer = links.peer(0).cloned().ok_or_else(|| names.misfit(0, ""))?;
+    let peer = connections.peer(0).cloned().ok_or_else(|| names.misfit(0, ""))?;
     Ok(Known { peer, placement, urls })
 }
 

@@ -34,7 +34,7 @@ struct BlockDescription {
     optimizer: Optimizer,
 }
 
-/// What each of so many servers is told; each gets an equal part of the budget.
+/// The table's configuration for each of this many servers; each gets an equal part of the budget.
 pub(crate) fn describe(config: &TableConfig, servers: usize, temporary: bool) -> String {
     let describe =
         |block: &Block| BlockDescription { dims: block.dims, init: block.init, optimizer: block.optimizer };

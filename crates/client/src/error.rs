@@ -1,4 +1,4 @@
-//! What the tables of a client can fail with, each naming server and table. Knows not what a row means.
+//! Errors of the tables of a client; each names server and table. Does not know what a row means.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,9 +7,9 @@ use sanderling_store::StoreError;
 use sanderling_transport::AddressError;
 use sanderling_wire::{Fault, WireError, on_one_line};
 
-use crate::exchange::CallError;
+use crate::rpc_state::CallError;
 
-/// What a pull, a push or another request can fail with.
+/// An error of a pull, a push or another request.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The table refused.
@@ -50,9 +50,9 @@ pub enum ClientError {
         server: String,
         /// Name of the table, or empty.
         table: String,
-        /// What it said.
+        /// The fault that it reported.
         fault: Fault,
-        /// The same in its words; may be empty.
+        /// The reason in its words; may be empty.
         reason: String,
     },
     /// A gradient of pooled rows is NaN, infinite or too large; nothing of the push was applied.
@@ -80,7 +80,7 @@ pub enum ClientError {
         timeout: Duration,
         /// Was it sent at least once? Then the server may have carried it out.
         sent: bool,
-        /// What went wrong with the connection meanwhile.
+        /// The last error of the connection.
         cause: Option<String>,
     },
     /// A server was started anew.
@@ -107,7 +107,8 @@ pub enum ClientError {
         /// How it broke.
         cause: String,
     },
-    /// Who asked was told to stop ([`ConnectOptions::stop`](crate::ConnectOptions::stop)) while it waited for the server.
+    /// The caller was told to stop ([`ConnectOptions::stop`](crate::ConnectOptions::stop)) while it waited for the
+    /// server.
     #[error(
         "{}: stopped while this server did not answer; whether the last request was carried out is unknown",
         place(server, table)
@@ -118,14 +119,14 @@ pub enum ClientError {
         /// Name of the table, or empty.
         table: String,
     },
-    /// What a server sent is no answer.
+    /// A server's message is no valid answer.
     #[error("{}: {reason}", place(server, table))]
     Protocol {
         /// Address of the server.
         server: String,
         /// Name of the table, or empty.
         table: String,
-        /// What is wrong with it.
+        /// The defect.
         reason: String,
     },
     /// A request that no message can hold.
@@ -143,12 +144,12 @@ pub enum ClientError {
         place: String,
         /// The step, or the name of the meeting.
         what: String,
-        /// Who did not come; nobody if all did.
+        /// The workers that did not come; empty if all did.
         workers: Vec<u32>,
         /// How long they were waited for.
         timeout: Duration,
     },
-    /// Somebody asked a worker not to wait for the others any longer.
+    /// The wait for other workers was cancelled.
     #[error("{place}: {what}: the wait was called off")]
     CalledOff {
         /// Address of the server where they meet, or that it is this process.
@@ -156,7 +157,7 @@ pub enum ClientError {
         /// The step, or the name of the meeting.
         what: String,
     },
-    /// What a group of workers cannot do.
+    /// A group of workers refused a request.
     #[error("{place}: {reason}")]
     Group {
         /// Address of the server where they meet, or that it is this process.
@@ -169,7 +170,7 @@ pub enum ClientError {
     Partly {
         /// The first of the failures.
         error: Box<ClientError>,
-        /// What it is, in one word.
+        /// The operation as a participle, such as `saved`.
         done: &'static str,
         /// Addresses of those that did it.
         by: Vec<String>,
@@ -231,7 +232,7 @@ fn absent(workers: &[u32]) -> String {
     }
 }
 
-/// What a server refused, and why, in one text.
+/// A server's fault and its reason in one text.
 pub(crate) fn said(fault: &Fault, reason: &str) -> String {
     let (fault, reason) = (fault.to_string(), on_one_line(reason));
     if fault.ends_with(&reason) { fault } else { format!("{fault}: {reason}") }

@@ -1,20 +1,13 @@
-//! Minibatches of which some features are fed to the servers and pooled there, and the others' distinct rows pulled as ever:
-//! who chooses, is told what there is to choose by. Others may have been fed before, by somebody else. Knows not what the
-//! rows mean, nor why one way is better.
+//! Features of a minibatch whose keys are fed to the servers and pooled there: the choice, the pooled rows and their
+//! gradients. Does not know what rows mean, nor which way is better.
 
 use std::time::{Duration, Instant};
 
-use sanderling_sample::Rows;
-use sanderling_store::{Absent, Pooling, PushScale};
+use crate::session::FedBatch;
 
-use crate::client::Client;
-use crate::error::ClientError;
-use crate::lookup::Lookup;
-use crate::remote::RemoteTable;
-use crate::session::{FedBatch, FedKeys, FedPart, PullInto, Session};
-
-/// A feature that could be fed: nothing else in the minibatch reads its table, so that each of its rows has one update
-/// either way.
+/// A feature that could be fed: the only reader of its table in the minibatch.
+///
+/// Each of its rows has one update either way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Feedable {
     /// Which feature.
@@ -31,32 +24,32 @@ pub struct Feedable {
     pub servers: usize,
     /// Whether its keys have values.
     pub has_values: bool,
-    /// Whether it fits in one frame, and its rows in what a server pools at once; otherwise it is not fed, whatever is
-    /// chosen.
+    /// Whether it fits in one frame and in what a server pools at once; otherwise it is not fed.
     pub fits: bool,
 }
 
-/// What was fed longer ago is better pushed by its distinct rows ([`Lookup::unfeed`]): servers forget it after 300 s, and a
-/// push may have to wait for others.
+/// Age from which fed batches are pushed by their distinct rows ([`Lookup::unfeed`](crate::Lookup::unfeed)).
+///
+/// Servers forget a fed batch after 300 s, and a push may have to wait.
 pub const FED_AGE_MAX: Duration = Duration::from_secs(60);
 
 /// A feature that was fed: its pooled rows, and room for their gradients.
 #[derive(Debug, Default)]
 pub struct FedRows {
-    feature: usize,
-    batch: FedBatch,
+    pub(crate) feature: usize,
+    pub(crate) batch: FedBatch,
     pub(crate) rows: Vec<f32>,
     pub(crate) grads: Vec<f32>,
     /// Positions of keys without a row.
-    missing: Vec<u32>,
-    since: Option<Instant>,
-    /// Somebody else has fed it, and has its keys.
-    is_ahead: bool,
+    pub(crate) missing: Vec<u32>,
+    pub(crate) since: Option<Instant>,
+    /// A hub has fed it, and has its keys.
+    pub(crate) is_ahead: bool,
     /// The servers forget it by themselves.
-    is_pushed: bool,
+    pub(crate) is_pushed: bool,
 }
 
-/// A feature of a minibatch whose keys somebody else has fed.
+/// A feature of a minibatch that a hub has fed.
 #[derive(Debug, Clone, Copy)]
 pub struct AheadFeature<'a> {
     /// Which feature.
@@ -76,7 +69,7 @@ impl FedRows {
         self.feature
     }
 
-    /// Whether somebody else has fed it, so that its keys are not here.
+    /// Whether a hub has fed it, so that its keys are not here.
     #[must_use]
     pub fn is_ahead(&self) -> bool {
         self.is_ahead
@@ -89,7 +82,7 @@ impl FedRows {
     }
 
     /// Room for so many values of a feature, whose gradients are 0.
-    fn begin(&mut self, feature: usize, floats: usize, since: Instant) {
+    pub(crate) fn begin(&mut self, feature: usize, floats: usize, since: Instant) {
         (self.feature, self.since, self.is_ahead, self.is_pushed) = (feature, Some(since), false, false);
         self.rows.resize(floats, 0.0);
         self.grads.clear();
@@ -108,189 +101,8 @@ impl FedRows {
         &self.grads
     }
 
-    /// The same, to be added to or multiplied.
+    /// The gradients of the pooled rows, to be changed.
     pub fn grads_mut(&mut self) -> &mut [f32] {
         &mut self.grads
-    }
-}
-
-impl Client {
-    /// As [`Client::pull_each`], but features for which `choose` says how are fed to the servers and pooled there: their rows are
-    /// in [`Lookup::fed`], where their gradients go, too, and [`Client::push`] has the servers spread those. Tables in this
-    /// process are never fed.
-    ///
-    /// Somebody else may have fed some features' keys, those of `ahead`, each the only feature of its table: `rows` then lack
-    /// them, and keys of theirs without a row are counted with their repetitions.
-    ///
-    /// # Errors
-    /// As [`Client::pull`]. [`Fault::UnknownBatch`](sanderling_wire::Fault::UnknownBatch) says that a server has forgotten
-    /// what was fed: with the keys, the minibatch can be looked up in the other way.
-    pub fn pull_or_feed(
-        &self,
-        rows: &Rows<'_>,
-        absent: Absent,
-        lookup: &mut Lookup,
-        ahead: &[AheadFeature<'_>],
-        choose: impl FnMut(&Feedable) -> Option<Pooling>,
-        each: impl FnMut(&Lookup, usize),
-    ) -> Result<usize, ClientError> {
-        if self.remote_tables().is_empty() {
-            return self.pull_each(rows, absent, lookup, each);
-        }
-        let mut session = match lookup.session.take() {
-            Some(session) => session,
-            None => self.remote_tables()[0].cluster().session()?,
-        };
-        let forgotten = self.forget_unpushed(lookup, &mut session);
-        lookup.assign(rows);
-        let id = lookup.batch.take().unwrap_or_else(|| self.next_batch());
-        let fed = forgotten
-            .and_then(|()| self.note_ahead(rows.len(), ahead, lookup))
-            .and_then(|()| self.feed(rows, lookup, &mut session, id, choose));
-        if fed.is_err() {
-            // The first thing that went wrong is what is said.
-            drop(session.finish());
-        }
-        lookup.session = Some(session);
-        // With the rows' answers come those to what was fed.
-        let mut missing = fed.and_then(|()| self.pull_assigned(absent, lookup, each, || {}))?;
-        if lookup.fed.is_empty() {
-            lookup.batch = Some(id);
-            return Ok(missing);
-        }
-        missing += self.pull_fed(absent, lookup)?;
-        // Unless it is pushed the servers keep it, and the next one of this lookup takes its place there.
-        lookup.batch = Some(id);
-        Ok(missing)
-    }
-
-    /// Has the servers forget what somebody else fed for the minibatch before, if it was not pushed.
-    fn forget_unpushed(&self, lookup: &mut Lookup, session: &mut Session) -> Result<(), ClientError> {
-        for fed in lookup.fed.iter_mut().filter(|fed| fed.is_ahead && !fed.is_pushed) {
-            fed.is_pushed = true;
-            session.begin_forget(self.table_of(fed.feature), &fed.batch)?;
-        }
-        Ok(())
-    }
-
-    /// Makes room for the pooled rows of what somebody else fed.
-    fn note_ahead(
-        &self,
-        samples: usize,
-        ahead: &[AheadFeature<'_>],
-        lookup: &mut Lookup,
-    ) -> Result<(), ClientError> {
-        for &AheadFeature { feature, number, keys, since } in ahead {
-            let table = self.table_of(feature);
-            let (expected, found) = (table.cluster().servers().len(), keys.len());
-            if expected != found {
-                let name = table.name();
-                let reason = format!(
-                    "table {name:?}: its keys were fed to {found} servers, but it is on {expected}: name the same servers there and here"
-                );
-                return Err(ClientError::Cluster { reason });
-            }
-            let mut fed = lookup.spare_fed.pop().unwrap_or_default();
-            fed.batch.assign_ahead(number, samples, keys);
-            fed.begin(feature, samples * table.dim(), since);
-            fed.is_ahead = true;
-            lookup.fed.push(fed);
-        }
-        Ok(())
-    }
-
-    fn feed(
-        &self,
-        rows: &Rows<'_>,
-        lookup: &mut Lookup,
-        session: &mut Session,
-        id: u64,
-        mut choose: impl FnMut(&Feedable) -> Option<Pooling>,
-    ) -> Result<(), ClientError> {
-        let mut rebased = Vec::new();
-        for feature in 0..self.column_tables().len() {
-            let number = self.column_tables()[feature];
-            let is_alone = self.column_tables().iter().filter(|&&other| other == number).count() == 1;
-            if !is_alone || self.constant_table() == Some(number) || lookup.is_fed(number) {
-                continue;
-            }
-            let table = &self.remote_tables()[number];
-            let column = lookup.column(feature);
-            let (keys, samples) = (rows.keys(column), rows.len());
-            let values = rows.values(column);
-            let feedable = Feedable {
-                feature,
-                keys: keys.len(),
-                distinct: lookup.table(feature).dedup.unique.len(),
-                samples,
-                dim: table.dim(),
-                servers: table.servers().count(),
-                has_values: values.is_some(),
-                fits: session.has_room_for(keys.len(), samples, table.dim()),
-            };
-            let Some(pooling) = choose(&feedable).filter(|_| feedable.fits) else { continue };
-            let offsets = rows.offsets(column);
-            let first = offsets[0];
-            rebased.clear();
-            rebased.extend(offsets.iter().map(|offset| offset - first));
-            // A mean does not look at values.
-            let values = values.filter(|_| pooling == Pooling::Sum);
-            let keys = FedKeys { keys, offsets: &rebased, values, pooling };
-            let mut fed = lookup.spare_fed.pop().unwrap_or_default();
-            fed.begin(feature, samples * table.dim(), Instant::now());
-            let begun = session.begin_feed(table, (id, feature as u32), &keys, &mut fed.batch);
-            lookup.fed.push(fed);
-            begun?;
-        }
-        Ok(())
-    }
-
-    /// Pulls the features that were fed; how many of their distinct keys have no row.
-    fn pull_fed(&self, absent: Absent, lookup: &mut Lookup) -> Result<usize, ClientError> {
-        let Some(mut session) = lookup.session.take() else { return Ok(0) };
-        let mut fed = std::mem::take(&mut lookup.fed);
-        let (mut parts, mut into) = (Vec::new(), Vec::new());
-        for FedRows { feature, batch, rows, missing, .. } in &mut fed {
-            parts.push(FedPart { table: self.table_of(*feature), batch });
-            into.push(PullInto { out: rows, missing: Some(missing) });
-        }
-        let pulled = session.pull_fed_parts(&parts, &mut into, absent);
-        (lookup.session, lookup.fed) = (Some(session), fed);
-        pulled?;
-        let mut count = 0;
-        for at in 0..lookup.fed.len() {
-            let mut missing = std::mem::take(&mut lookup.fed[at].missing);
-            if lookup.fed[at].is_ahead {
-                count += missing.len();
-                lookup.fed[at].missing = missing;
-                continue;
-            }
-            let distinct = lookup.indices(lookup.fed[at].feature);
-            missing.iter_mut().for_each(|position| *position = distinct[*position as usize]);
-            missing.sort_unstable();
-            missing.dedup();
-            count += missing.len();
-            lookup.fed[at].missing = missing;
-        }
-        Ok(count)
-    }
-
-    /// Begins the pushes of the features that were fed.
-    pub(crate) fn push_fed(
-        &self,
-        fed: &mut [FedRows],
-        session: &mut Session,
-        scale_of: &dyn Fn(usize) -> PushScale,
-    ) -> Result<(), ClientError> {
-        for FedRows { feature, batch, grads, is_pushed, .. } in fed {
-            *is_pushed = true;
-            let number = self.column_tables()[*feature];
-            session.begin_push_fed(&self.remote_tables()[number], batch, grads, scale_of(number))?;
-        }
-        Ok(())
-    }
-
-    fn table_of(&self, feature: usize) -> &RemoteTable {
-        &self.remote_tables()[self.column_tables()[feature]]
     }
 }

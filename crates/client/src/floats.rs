@@ -1,5 +1,5 @@
-//! Floats of which the first is at the start of a cache line, so that rows of 16 or more of them do not reach into one line
-//! more than they fill: what a minibatch's rows, gradients and pooled rows are in. Knows no row.
+//! Floats that start at a cache line, so that rows of 16 or more floats do not touch one line more than they fill.
+//! Minibatches keep rows, gradients and pooled rows in them.
 
 use std::ops::{Deref, DerefMut};
 

@@ -1,11 +1,11 @@
 //! The trainer's side of the tables: deduplicate a minibatch's keys, pull their rows, push their gradients.
 //!
-//! The tables are in this process ([`Client::embedded`]) or on the servers of a [`Cluster`] ([`Client::remote`]). The crate knows no file and
-//! no model; what a row means is the caller's.
+//! The tables are in this process ([`Client::embedded`]) or on the servers of a [`Cluster`] ([`Client::remote`]);
+//! `backend` has both behind one trait. The crate knows no file and no model.
 //!
-//! The way of a remote request: [`Session`] shares its keys out (`fan`, by `placement`) and asks all servers at once;
-//! `links` moves frames over the thread's connections; `exchange`, one per server, decides what is sent, sent again and
-//! given up.
+//! Path of a remote request: [`Session`] partitions the keys by server (`key_partition`, `placement`) and asks all
+//! servers at once; `connection_set` moves frames over the thread's connections; `rpc_state`, one per server, decides
+//! which requests are sent, repeated and given up.
 
 mod error;
 pub use error::ClientError;
@@ -16,17 +16,21 @@ pub use lookup::{CONSTANT_KEY, Lookup, TableLookup};
 mod client;
 pub use client::Client;
 
+mod backend;
+
+mod whole_rows;
+
 mod floats;
 pub use floats::Floats;
 
-mod known;
-pub use known::Occurrences;
+mod occurrences;
+pub use occurrences::Occurrences;
 
 mod fed;
 pub use fed::{AheadFeature, FED_AGE_MAX, FedRows, Feedable};
 
-mod ahead;
-pub use ahead::{FeedAhead, FeedFeature};
+mod feed_ahead;
+pub use feed_ahead::{FeedAhead, FeedFeature};
 
 mod online;
 pub use online::{Handles, Online, OnlineTable};
@@ -63,17 +67,16 @@ mod pipeline;
 pub use pipeline::{Answered, Call, Pipeline, SLOTS_MAX};
 
 mod step;
-pub use step::{Meeting, Reduce, SyncGroup, SyncOptions};
+pub use step::{Reduce, SyncGroup, SyncOptions};
 
-mod dealt;
-mod fan;
+mod key_partition;
 mod placement;
 
-mod links;
+mod connection_set;
 mod packing;
 
-mod exchange;
-pub use exchange::{Hedge, HedgeCounts, IN_FLIGHT_MAX, Peer};
+mod rpc_state;
+pub use rpc_state::{Hedge, HedgeCounts, IN_FLIGHT_MAX, Peer};
 
 mod checkpoint;
 pub use checkpoint::{CheckpointSize, check_same_save};
@@ -83,7 +86,7 @@ mod random;
 mod statistics;
 
 pub use sanderling_observe::{LatencySummary, LatencyTable};
-pub use sanderling_sync::{Adding, Fixed, OutOfRange};
+pub use sanderling_sync::{Adding, Fixed, Meeting, MeetingError, OutOfRange};
 pub use sanderling_transport::{Address, TlsClient};
 pub use sanderling_wire::StepGradients;
 pub use sanderling_wire::{Compression, Fault, RowBlock};

@@ -1,14 +1,14 @@
-//! What one minibatch needs of the tables, reused from minibatch to minibatch: per table the distinct keys, their rows
-//! and room for their gradients; per feature where each of its keys went. Knows no table, only shapes.
+//! The buffers of one minibatch, reused: per table the distinct keys, their rows and gradients; per feature the
+//! positions of its keys. Knows no table, only shapes.
 
 use std::ops::Range;
 
 use sanderling_sample::Rows;
 use sanderling_store::Dedup;
 
-use crate::fan::Fan;
 use crate::fed::FedRows;
 use crate::floats::Floats;
+use crate::key_partition::KeyPartition;
 use crate::session::Session;
 
 /// The distinct keys of one table in a minibatch, with their rows and gradients.
@@ -49,7 +49,7 @@ pub struct Lookup {
     /// The table whose one row every minibatch needs (a model's bias).
     constant: Option<usize>,
     /// For tables on servers: which of each table's distinct keys is where, and the connections.
-    pub(crate) fans: Vec<Fan>,
+    pub(crate) partitions: Vec<KeyPartition>,
     pub(crate) session: Option<Session>,
     /// Whether a pull notes which keys have no row.
     pub(crate) notes_missing: bool,
@@ -93,7 +93,7 @@ impl Lookup {
             features: features.collect(),
             readers,
             constant,
-            fans: Vec::new(),
+            partitions: Vec::new(),
             session: None,
             notes_missing: false,
             fed: Vec::new(),
@@ -104,7 +104,9 @@ impl Lookup {
         }
     }
 
-    /// Says which column of a minibatch each feature reads; without it the first feature reads the first one, and so on.
+    /// Sets the column of the minibatch that each feature reads.
+    ///
+    /// By default the first feature reads the first column, and so on.
     ///
     /// # Panics
     /// If there is not one column per feature.
@@ -120,8 +122,9 @@ impl Lookup {
         self.notes_missing = true;
     }
 
-    /// Takes the keys that had no row, and their gradients, out of what will be pushed: so none of them gets one. Features'
-    /// indices are no longer of use after it.
+    /// Drops keys without a row, with their gradients, from the next push, so that they get no row.
+    ///
+    /// The features' indices are invalid afterwards.
     pub fn forget_missing(&mut self) {
         for (number, table) in self.tables.iter_mut().enumerate() {
             if table.missing.is_empty() {
@@ -141,27 +144,28 @@ impl Lookup {
             });
             grads.truncate(kept * *dim);
             missing.clear();
-            if let (Some(fan), Some(session)) = (self.fans.get_mut(number), &self.session) {
-                fan.assign_again(session.placement(), &dedup.unique);
+            if let (Some(partition), Some(session)) = (self.partitions.get_mut(number), &self.session) {
+                partition.assign_again(session.placement(), &dedup.unique);
             }
         }
     }
 
-    /// Exchanges the connections with others, so that a thread may use its own for the lookups that it works on. Pushes that
-    /// are under way go with their connections.
+    /// Exchanges the connections with others, so that a thread can use its own for many lookups.
+    ///
+    /// Pushes that are under way stay with their connections.
     pub fn swap_session(&mut self, session: &mut Option<Session>) {
         std::mem::swap(&mut self.session, session);
     }
 
-    /// Does a part of the next pull beforehand, for tables on servers: collects the distinct keys of the minibatch that it will be
-    /// asked for.
+    /// Collects the distinct keys of the next minibatch in advance, for tables on servers.
     pub fn number(&mut self, rows: &Rows<'_>) {
         self.assign(rows);
         self.is_numbered = true;
     }
 
-    /// Changes places with the lookup of the next minibatch, but for the connections: pushes that are under way come before
-    /// the next pull.
+    /// Swaps with the lookup of the next minibatch but keeps the connections.
+    ///
+    /// Pushes that are under way thus come before the next pull.
     pub fn change_places(&mut self, next: &mut Lookup) {
         std::mem::swap(self, next);
         self.swap_session(&mut next.session);
@@ -218,7 +222,7 @@ impl Lookup {
         table.rows.extend(table.dedup.unique.len() * table.dim);
     }
 
-    /// For each key of a feature, in the minibatch's order, the index of its row in the feature's table lookup.
+    /// The row index of each key of a feature, in the minibatch's order, within the table's lookup.
     #[must_use]
     pub fn indices(&self, feature: usize) -> &[u32] {
         let FeatureKeys { table, range, .. } = &self.features[feature];
@@ -231,8 +235,9 @@ impl Lookup {
         &self.tables[self.features[feature].table]
     }
 
-    /// A feature's row indices, its table's rows and its table's gradients, the latter to be added to at these indices: those of
-    /// keys that only later features have may be of any values yet.
+    /// A feature's row indices, its table's rows, and the table's gradients to be added to.
+    ///
+    /// Only the gradients at these indices and those of earlier features are initialised.
     pub fn backward(&mut self, feature: usize) -> (&[u32], &[f32], &mut [f32]) {
         let FeatureKeys { table, range, distinct, .. } = &self.features[feature];
         let table = &mut self.tables[*table];
@@ -240,7 +245,7 @@ impl Lookup {
         (&table.dedup.inverse[range.clone()], &table.rows, &mut table.grads)
     }
 
-    /// Collects the distinct keys of the features that somebody else fed, which are only now at hand: their gradients are 0.
+    /// Collects the distinct keys of features that a hub has fed. Their gradients are 0.
     pub fn assign_ahead(&mut self, rows: &Rows<'_>) {
         for at in 0..self.fed.len() {
             let feature = self.fed[at].feature();
@@ -249,6 +254,21 @@ impl Lookup {
                 self.add(feature, rows);
             }
         }
+    }
+
+    /// Number of features.
+    pub(crate) fn features(&self) -> usize {
+        self.features.len()
+    }
+
+    /// Number of the table that a feature reads.
+    pub(crate) fn table_number(&self, feature: usize) -> usize {
+        self.features[feature].table
+    }
+
+    /// Whether a table is that of the constant.
+    pub(crate) fn is_constant(&self, table: usize) -> bool {
+        self.constant == Some(table)
     }
 
     /// The column that a feature reads.
@@ -267,13 +287,14 @@ impl Lookup {
         &self.fed
     }
 
-    /// The same, for their gradients.
+    /// The features that the servers pool, to change their gradients.
     pub fn fed_mut(&mut self) -> &mut [FedRows] {
         &mut self.fed
     }
 
-    /// Of one of [`Lookup::fed`]: itself, its row indices, and the gradients of its table's distinct rows, of which a push
-    /// sends nothing.
+    /// An element of [`Lookup::fed`], its row indices, and the gradients of its table's distinct rows.
+    ///
+    /// A push does not send those gradients.
     pub fn backward_fed(&mut self, number: usize) -> (&FedRows, &[u32], &mut [f32]) {
         let fed = &self.fed[number];
         let FeatureKeys { table, range, .. } = &self.features[fed.feature()];
@@ -282,8 +303,9 @@ impl Lookup {
         (fed, &table.dedup.inverse[range.clone()], &mut table.grads)
     }
 
-    /// Has the push send the gradients of distinct rows, which [`Lookup::backward_fed`] gives room for, in place of those of
-    /// the pooled rows. What the servers were fed is not used any more.
+    /// Makes the push send the gradients of distinct rows instead of those of pooled rows.
+    ///
+    /// [`Lookup::backward_fed`] gives room for them. The keys fed to the servers are not used any more.
     pub fn unfeed(&mut self) {
         self.unfed.extend(self.fed.iter().map(|fed| self.features[fed.feature()].table));
         self.spare_fed.append(&mut self.fed);

@@ -1,9 +1,10 @@
-//! Row-by-row access for online learning with embedded tables: the keys of many samples are resolved together, then
-//! each sample reads and updates its rows at once. Same result as a pull and a push per sample, at a fraction of the
-//! lookups.
+//! Row-by-row access to tables in this process, for online learning: the keys of many samples are resolved together,
+//! then each sample reads and updates its rows at once. The result is the same as with a pull and a push per sample,
+//! with far fewer lookups.
 //!
-//! Tables that lend rows ([`sanderling_store::Table::supports_local_cache`]) are worked on in copies, so that workers learn at the
-//! same time and see each other's updates from run to run. With any other table, other workers wait while it lasts.
+//! Tables with a local cache ([`sanderling_store::Table::supports_local_cache`]) are updated in copies: workers learn
+//! at the same time and see each other's updates after each run of samples. Any other table blocks the other workers
+//! meanwhile.
 
 use sanderling_sample::Rows;
 use sanderling_store::{CacheBuffers, LocalCache, PushScale, RowHandle, TableWriter};
@@ -12,8 +13,8 @@ use crate::client::Client;
 use crate::error::ClientError;
 use crate::lookup::CONSTANT_KEY;
 
-/// Samples of a run that is worth its price: of tables that lend rows to one worker, who has nobody's updates to miss, and
-/// to several; and of others, which keep workers waiting.
+/// Length of a run of samples that pays off: for tables with a local cache and one worker, which misses no updates of
+/// others, or several; and for other tables, which block the other workers.
 const RUN_ROWS_ONE: usize = 4096;
 const RUN_ROWS_CACHED: usize = 1024;
 const RUN_ROWS_EXCLUSIVE: usize = 128;
@@ -69,14 +70,12 @@ impl Client {
         scale: PushScale,
         handles: &'a mut Handles,
     ) -> Result<Online<'a>, ClientError> {
-        if !self.remote_tables().is_empty() {
-            return Err(ClientError::NotHere);
-        }
+        let all = self.online_tables()?;
         let Handles { columns, constant, buffers } = handles;
-        buffers.resize_with(self.tables().len(), CacheBuffers::default);
+        buffers.resize_with(all.len(), CacheBuffers::default);
         let supports_local_cache = self.supports_local_cache();
         // Always in the same order, so that two workers cannot wait for each other.
-        let tables = self.tables().iter().zip(buffers).map(|(table, buffers)| {
+        let tables = all.iter().zip(buffers).map(|(table, buffers)| {
             Ok(if supports_local_cache {
                 OnlineTable::Cached(table.local_cache(scale, buffers)?)
             } else {
@@ -112,7 +111,7 @@ impl<'a> Online<'a> {
         (&self.columns[column], &self.tables[self.column_tables[column]])
     }
 
-    /// The same, to update. Gradients must be finite.
+    /// Rows by handle, for updates. Gradients must be finite.
     #[inline]
     pub fn column_mut(&mut self, column: usize) -> (&[RowHandle], &mut OnlineTable<'a>) {
         (&self.columns[column], &mut self.tables[self.column_tables[column]])
@@ -131,8 +130,8 @@ impl<'a> Online<'a> {
         }
     }
 
-    /// Ends the run. Fails when a table has no room for all new rows, or when an update of some is not finite; all others are
-    /// there.
+    /// Ends the run of samples. Fails if a table has no room for all new rows, or if an update is not finite; all
+    /// other updates are applied.
     pub fn finish(self) -> Result<(), ClientError> {
         let finish = |table| match table {
             OnlineTable::Exclusive(writer) => writer.finish(),
@@ -184,7 +183,9 @@ impl OnlineTable<'_> {
         }
     }
 
-    /// The same for several rows, a gradient each, in their order; a row that is there twice is updated twice.
+    /// Updates several rows in their order, each with its gradient.
+    ///
+    /// A row that occurs twice is updated twice.
     ///
     /// # Panics
     /// If there is not one gradient value per weight of each row.

@@ -1,12 +1,12 @@
-//! How servers are reached and how long they are waited for. Opens nothing.
+//! Options of connections to servers: transport, time-outs, compression. Opens nothing.
 
 use std::time::Duration;
 
 use sanderling_transport::{Framing, SPIN_US_DEFAULT, TlsClient};
 use sanderling_wire::Compression;
 
-use crate::exchange::Hedge;
 use crate::outage::OnWait;
+use crate::rpc_state::Hedge;
 use crate::stop::Stop;
 
 /// A request that has no answer by then has failed, and a server that is away for so long is given up.
@@ -17,33 +17,39 @@ const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
 /// How servers are reached.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
-    /// Bearer token, or empty: the one that a server of this user and host has made for itself, if there is one.
+    /// Bearer token; empty for the token that a server of this user and host has made for itself.
     pub token: String,
     /// How this client is called in the servers' lists.
     pub name: String,
-    /// Within which a request must be answered, all attempts together. A server that is away for so long is given up: what is
-    /// asked of it afterwards gets one attempt of at most two seconds, until it answers again.
+    /// Time limit of a request, over all attempts.
+    ///
+    /// A server that is away for this long is given up: each later request gets one attempt of at most two seconds,
+    /// until the server answers again.
     pub timeout: Duration,
     /// Within which a server must be reached at the start.
     pub connect_timeout: Duration,
-    /// Whether servers of the same host are talked to over the fastest way that they offer, whatever their address.
+    /// Whether servers of the same host are reached by their fastest transport, whatever the address.
     pub prefer_local: bool,
     /// Whom to trust, for TLS on TCP.
     pub tls: Option<TlsClient>,
     /// How long waits stay awake at most before they sleep, in microseconds.
     pub spin_us: u32,
-    /// Whether pulled rows travel in half precision: half the bytes, each value rounded to the nearest, with a relative
-    /// error of at most 2^-11 (absolute 2^-25 below 2^-14; beyond 65504 it becomes 65504). For links that are slower
-    /// than memory.
+    /// Whether pulled rows are sent in half precision, for links slower than memory.
+    ///
+    /// Each value is rounded to the nearest half: the relative error is at most 2^-11 (absolute 2^-25 below 2^-14),
+    /// and values beyond 65504 become 65504.
     pub f16_rows: bool,
-    /// How requests and answers of 1 KiB and more are compressed, for slow links; never where bytes stay in memory.
+    /// Compression of requests and answers of 1 KiB and more, for slow links.
+    ///
+    /// It is never used where bytes stay in memory.
     pub compression: Option<Compression>,
-    /// When a pull is asked for again over a second connection to the same server; the first answer is taken. At most 5 %
-    /// of the pulls, each once. Pushes are never sent twice for this.
+    /// Hedging: when to repeat a slow pull over a second connection to the same server.
+    ///
+    /// The first answer is taken. At most 5 % of the pulls are repeated, each once; pushes never are.
     pub hedge: Option<Hedge>,
-    /// Who waits for servers asks this now and then; none: only deadlines end a wait.
+    /// A check that waits for servers call now and then; without it only deadlines end a wait.
     pub stop: Option<Stop>,
-    /// Who is told when a server has been waited for, after a second and then more and more rarely.
+    /// A callback for waits: after one second, then less and less often.
     pub on_wait: Option<OnWait>,
 }
 

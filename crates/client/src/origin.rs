@@ -1,5 +1,5 @@
-//! In which process something was made. A child of a fork has its parent's connections, but not its threads: were both to use
-//! them, each would have answers of the other. Knows not who forks: the program says so.
+//! The process in which connections were made. A forked child has its parent's connections but not its threads: if
+//! both used them, each would receive the other's answers. The program reports forks.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -1,8 +1,8 @@
-//! Which servers are away, and since when, for all connections of a cluster: one bound holds for all that is asked of a server
-//! while it is away, whoever asks, and who waits for it is told. Opens nothing.
+//! Outages of servers, shared by all connections of a cluster: one time limit holds for all requests to a server that
+//! is away, and waits are reported. Opens nothing.
 //!
-//! A server is away from the first attempt that came to nothing until it answers somebody. What nobody has noticed for a minute,
-//! or for the bound if that is longer, is no outage any more: the next request may wait for the whole of it again.
+//! A server is away from the first failed attempt until it answers any connection. An outage without attempts for a
+//! minute, or for the time limit if that is longer, has ended: the next request may wait for the whole limit again.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 
 /// A request to a server that has been away for longer than the bound gets this long: one that is back answers sooner.
 pub(crate) const LAST_TRY: Duration = Duration::from_secs(2);
-/// An outage that nobody has noticed for so long, and for longer than the bound, has ended.
+/// An outage without attempts for this long, and for longer than the limit, has ended.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 /// After which a wait is told, the first time.
 pub const NOTICE_AFTER: Duration = Duration::from_secs(1);
 /// Each wait until the next notice is so many times as long as the one before.
 const NOTICE_BACKOFF: u32 = 2;
 
-/// What somebody waits for.
+/// A wait for a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waiting {
@@ -28,7 +28,7 @@ pub struct Waiting {
     pub waited: Duration,
     /// When it is given up, counted as `waited` is; None: it has answered again.
     pub limit: Option<Duration>,
-    /// What is wrong with it.
+    /// The reason.
     pub cause: String,
 }
 
@@ -49,7 +49,7 @@ impl fmt::Display for Waiting {
     }
 }
 
-/// Who is told that servers are waited for, by the thread that waits. Copies are the same one.
+/// A callback for waits, called by the waiting thread. Clones share the callback.
 #[derive(Clone)]
 pub struct OnWait(Arc<dyn Fn(&Waiting) + Send + Sync>);
 
@@ -72,7 +72,7 @@ struct Outage {
     since_us: AtomicU64,
     /// The latest attempt that came to nothing.
     failed_us: AtomicU64,
-    /// When to tell next; 0: nobody was told yet.
+    /// When to report next; 0: not reported yet.
     notice_us: AtomicU64,
     /// Since when those wait who told first.
     waited_since_us: AtomicU64,
@@ -146,7 +146,7 @@ impl Outages {
         self.on_wait.is_some()
     }
 
-    /// Somebody waits for a server that is away, or that is silent, since then: says so if it is time to. Of all who wait one
+    /// Reports a wait for a server that is away or silent since `asked`, if it is time to; one of all waiting threads
     /// does.
     pub(crate) fn notice(&self, server: usize, name: &str, asked: Instant, is_silent: bool, cause: &str) {
         let Some(since) = self.since(server).or(is_silent.then_some(asked)) else { return };
@@ -226,7 +226,7 @@ mod tests {
         outages.notice(0, "a", begun(0), false, "refused");
         assert_eq!(count(), 0);
         std::thread::sleep(NOTICE_AFTER + Duration::from_millis(50));
-        // Who has just asked has not waited yet.
+        // A new request has not waited yet.
         outages.notice(0, "a", begun(0), false, "refused");
         assert_eq!(count(), 0);
         (0..3).for_each(|_| outages.notice(0, "a", begun(1050), false, "refused"));

@@ -1,4 +1,4 @@
-//! Compression of what one connection carries, both ways, as far as the server agreed to it. Knows frames, not messages.
+//! Compression of the frames of one connection, in both directions, as agreed with the server. Knows no messages.
 
 use sanderling_wire::{Agreed, Buffer, Codec, Compression, Features, limit};
 
@@ -26,7 +26,7 @@ impl Packing {
         }
     }
 
-    /// What is to be offered to a server.
+    /// The compression feature to offer.
     pub(crate) fn features(&self) -> Features {
         match self.how {
             Some(Compression::Lz4) => Features::LZ4,
@@ -46,7 +46,7 @@ impl Packing {
         if self.id != Some(id) {
             self.packed.clear();
             if self.packer.pack(frame, how, agreed, &mut self.packed).is_err() {
-                // What cannot be packed goes as it is.
+                // A frame that cannot be compressed is sent as it is.
                 return frame;
             }
             self.id = Some(id);

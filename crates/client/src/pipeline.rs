@@ -1,6 +1,6 @@
-//! Requests of one thread of which many are under way at once, each over all servers that have a part of it. Who asks says
-//! with a slot which request an answer belongs to; rows are checked for what was asked and not kept. Knows not how frames
-//! travel, nor when a request is due.
+//! Many requests of one thread under way at once, each over all servers that have a part of it. A slot number
+//! identifies the request that an answer belongs to. Rows are checked for their shape and not kept. Does not know how
+//! frames travel, nor when a request is due.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +9,12 @@ use sanderling_wire::{
     self as wire, Delete, Pull, PullPooled, PullReply, Ragged, Reply, Request, RowFormat, WireError,
 };
 
+use crate::connection_set::ConnectionSet;
 use crate::error::{ClientError, Names};
-use crate::exchange::CallError;
-use crate::fan::{Fan, RaggedFan};
-use crate::links::Links;
+use crate::key_partition::{KeyPartition, RaggedPartition, RunSamples};
 use crate::placement::Placement;
 use crate::remote::RemoteTable;
+use crate::rpc_state::CallError;
 use crate::session::{
     Outgoing, check_offsets, rows_per_pull, rows_per_request, sample_runs, sum_duplicates, wire_absent,
 };
@@ -33,7 +33,7 @@ pub enum Call<'a> {
     Pull {
         /// Rows of these.
         keys: &'a [u64],
-        /// What keys without a row count as.
+        /// The value of keys without a row.
         absent: Absent,
     },
     /// As [`RemoteTable::pull_pooled`].
@@ -44,7 +44,7 @@ pub enum Call<'a> {
         offsets: &'a [u32],
         /// How a sample's rows become one.
         pooling: Pooling,
-        /// What keys without a row count as.
+        /// The value of keys without a row.
         absent: Absent,
     },
     /// As [`RemoteTable::push`].
@@ -63,7 +63,7 @@ pub enum Call<'a> {
     },
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Answered {
     /// Keys that had no row.
@@ -72,7 +72,7 @@ pub struct Answered {
     pub row_bytes: u64,
 }
 
-/// What one message must be answered with.
+/// The expected shape of one message's answer.
 #[derive(Debug, Clone, Copy)]
 struct Part {
     keys: usize,
@@ -94,18 +94,18 @@ struct Slot {
 /// The requests of one thread. It connects when it is used first, and again when a connection breaks.
 #[derive(Debug)]
 pub struct Pipeline {
-    links: Links,
+    connections: ConnectionSet,
     placement: Placement,
     tables: Vec<RemoteTable>,
     outgoing: Outgoing,
     state: State,
-    fan: Fan,
-    ragged: RaggedFan,
+    partition: KeyPartition,
+    ragged: RaggedPartition,
     dedup: Dedup,
     summed: Vec<f32>,
 }
 
-/// What answers change.
+/// The state that answers change.
 #[derive(Debug)]
 struct State {
     names: Names,
@@ -120,10 +120,10 @@ struct State {
 }
 
 impl Pipeline {
-    pub(crate) fn new(links: Links, placement: Placement) -> Pipeline {
-        let (names, servers) = (links.names(), links.len());
+    pub(crate) fn new(connections: ConnectionSet, placement: Placement) -> Pipeline {
+        let (names, servers) = (connections.names(), connections.len());
         Pipeline {
-            links,
+            connections,
             placement,
             tables: Vec::new(),
             outgoing: Outgoing::new(servers),
@@ -135,8 +135,8 @@ impl Pipeline {
                 messages: vec![0; servers],
                 messages_max: 1,
             },
-            fan: Fan::default(),
-            ragged: RaggedFan::default(),
+            partition: KeyPartition::default(),
+            ragged: RaggedPartition::default(),
             dedup: Dedup::new(),
             summed: Vec::new(),
         }
@@ -152,11 +152,13 @@ impl Pipeline {
     /// Is there room for another request, as large as the largest so far? Where there is none, [`Pipeline::begin`] waits.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        (0..self.links.len()).all(|server| self.links.has_room(server, self.state.messages_max))
+        (0..self.connections.len()).all(|server| self.connections.has_room(server, self.state.messages_max))
     }
 
-    /// Begins and sends a request; [`Pipeline::poll`] will tell how the slot's request ended. A request that cannot be made is an
-    /// error at once, and none is under way. Waits only while a server has as many requests as it may.
+    /// Begins and sends a request; [`Pipeline::poll`] reports its end.
+    ///
+    /// A request that cannot be made is an error at once, and no part of it is under way. Waits only while a server
+    /// has as many requests as it may.
     ///
     /// # Panics
     /// If the slot is [`SLOTS_MAX`] or more or has a request under way, or the table was not added.
@@ -164,7 +166,7 @@ impl Pipeline {
         self.begin_within(None, slot, table, call)
     }
 
-    /// The same, with a time-out of its own, at most that of the options; None: that one.
+    /// [`Pipeline::begin`] with a time-out for this request, at most that of the options.
     ///
     /// # Panics
     /// As [`Pipeline::begin`].
@@ -175,7 +177,7 @@ impl Pipeline {
         table: usize,
         call: &Call<'_>,
     ) -> Result<(), ClientError> {
-        self.links.limit(within);
+        self.connections.limit(within);
         assert!(slot < SLOTS_MAX, "slot {slot}: there are {SLOTS_MAX}");
         let slots = &mut self.state.slots;
         if slots.len() <= slot {
@@ -199,26 +201,28 @@ impl Pipeline {
         }
         self.state.close_one(slot);
         // Off at once: who has more to ask makes it while the server works.
-        let Pipeline { links, state, .. } = self;
-        links.send(&mut |server, tag, result| state.note(server, tag, result));
+        let Pipeline { connections, state, .. } = self;
+        connections.send(&mut |server, tag, result| state.note(server, tag, result));
         Ok(())
     }
 
     fn begin_all(&mut self, slot: usize, table: usize, call: &Call<'_>) -> Result<(), ClientError> {
-        let Pipeline { links, placement, tables, outgoing, state, fan, ragged, dedup, summed } = self;
+        let Pipeline { connections, placement, tables, outgoing, state, partition, ragged, dedup, summed } =
+            self;
         let table = &tables[table];
         let dim = table.dim();
         let named = |source| ClientError::Request { table: table.name().to_owned(), source };
         match *call {
             Call::Pull { keys, absent } => {
-                let (step, absent) = (rows_per_pull(links, dim), wire_absent(absent));
-                for (server, keys) in shares(fan, placement, table, keys) {
+                let (step, absent) = (rows_per_pull(connections, dim), wire_absent(absent));
+                for (server, keys) in shares(partition, placement, table, keys) {
                     for keys in keys.chunks(step) {
-                        let (number, format) = (table.number(server), links.row_format(server));
+                        let (number, format) = (table.number(server), connections.row_format(server));
                         let (table, dim) = (number.table, dim as u32);
                         let request = Request::Pull(Pull { table, dim, absent, format, keys });
                         let part = Part { keys: keys.len(), rows: keys.len() };
-                        send(links, state, slot, server, number.boot_id, part, &request).map_err(named)?;
+                        send(connections, state, slot, server, number.boot_id, part, &request)
+                            .map_err(named)?;
                     }
                 }
                 Ok(())
@@ -226,24 +230,27 @@ impl Pipeline {
             Call::PullPooled { keys, offsets, pooling, absent } => {
                 check_offsets(table.name(), offsets, keys.len())?;
                 // As a session does: a mean over several servers is not the mean of theirs.
-                let alone = links.len() == 1;
+                let alone = connections.len() == 1;
                 let pooling =
                     if alone && pooling == Pooling::Mean { wire::Pooling::Mean } else { wire::Pooling::Sum };
                 let absent = wire_absent(absent);
-                for run in sample_runs(links, dim, offsets) {
-                    ragged.clear(links.len());
-                    ragged.add(placement, table.home(), keys, None, &offsets[run.start..=run.end]);
+                for run in sample_runs(connections, dim, offsets) {
+                    ragged.clear(connections.len());
+                    let which = if alone { RunSamples::All } else { RunSamples::WithKeys };
+                    let run_offsets = &offsets[run.start..=run.end];
+                    ragged.add(placement, table.home(), keys, None, run_offsets, run.start, which);
                     for (server, share) in ragged.shares.iter().enumerate() {
                         if share.keys.is_empty() {
                             continue;
                         }
-                        let (number, format) = (table.number(server), links.row_format(server));
+                        let (number, format) = (table.number(server), connections.row_format(server));
                         let (table, dim) = (number.table, dim as u32);
                         let ragged = Ragged { keys: &share.keys, offsets: &share.offsets, values: None };
-                        let part = Part { keys: ragged.keys.len(), rows: run.len() };
+                        let part = Part { keys: ragged.keys.len(), rows: share.samples.len() };
                         let request =
                             Request::PullPooled(PullPooled { table, dim, pooling, absent, format, ragged });
-                        send(links, state, slot, server, number.boot_id, part, &request).map_err(named)?;
+                        send(connections, state, slot, server, number.boot_id, part, &request)
+                            .map_err(named)?;
                     }
                 }
                 Ok(())
@@ -251,20 +258,29 @@ impl Pipeline {
             Call::Push { keys, grads, scale } => {
                 table.length("grads", keys.len() * dim, grads.len())?;
                 let grads = sum_duplicates(dedup, summed, keys, grads, dim);
-                fan.assign(placement, table.home(), &dedup.unique);
-                let step = rows_per_request(links, dim + 3);
-                outgoing.each(table, fan, &dedup.counts, grads, scale, step, |server, boot_id, request| {
-                    send(links, state, slot, server, boot_id, Part { keys: 0, rows: 0 }, request)
-                })
+                partition.assign(placement, table.home(), &dedup.unique);
+                let step = rows_per_request(connections, dim + 3);
+                outgoing.each(
+                    table,
+                    partition,
+                    &dedup.counts,
+                    grads,
+                    scale,
+                    step,
+                    |server, boot_id, request| {
+                        send(connections, state, slot, server, boot_id, Part { keys: 0, rows: 0 }, request)
+                    },
+                )
             }
             Call::Delete { keys } => {
-                let step = rows_per_request(links, 2);
-                for (server, keys) in shares(fan, placement, table, keys) {
+                let step = rows_per_request(connections, 2);
+                for (server, keys) in shares(partition, placement, table, keys) {
                     for keys in keys.chunks(step) {
                         let number = table.number(server);
                         let request = Request::Delete(Delete { table: number.table, keys });
                         let part = Part { keys: keys.len(), rows: 0 };
-                        send(links, state, slot, server, number.boot_id, part, &request).map_err(named)?;
+                        send(connections, state, slot, server, number.boot_id, part, &request)
+                            .map_err(named)?;
                     }
                 }
                 Ok(())
@@ -280,8 +296,8 @@ impl Pipeline {
         until: Option<Instant>,
         mut each: impl FnMut(usize, Instant, Result<Answered, ClientError>),
     ) {
-        let Pipeline { links, state, .. } = self;
-        links.look(&mut |server, tag, result| state.note(server, tag, result));
+        let Pipeline { connections, state, .. } = self;
+        connections.look(&mut |server, tag, result| state.note(server, tag, result));
         while state.ended.is_empty()
             && let Some(until) = until
         {
@@ -292,13 +308,13 @@ impl Pipeline {
             let mut sink = |server: usize, tag: u64, result: Result<Reply<'_>, CallError>| {
                 state.note(server, tag, result);
             };
-            if left > AWAKE && links.outstanding() > 0 {
-                links.turn(Some(until - AWAKE), &mut sink);
+            if left > AWAKE && connections.outstanding() > 0 {
+                connections.turn(Some(until - AWAKE), &mut sink);
             } else if left > AWAKE {
                 std::thread::sleep(left - AWAKE);
             } else {
                 std::hint::spin_loop();
-                links.look(&mut sink);
+                connections.look(&mut sink);
             }
         }
         for (slot, at) in state.ended.drain(..) {
@@ -310,23 +326,23 @@ impl Pipeline {
 
 /// The keys of every server. Where there is one, they are its as they are.
 fn shares<'a>(
-    fan: &'a mut Fan,
+    partition: &'a mut KeyPartition,
     placement: &Placement,
     table: &RemoteTable,
     keys: &'a [u64],
 ) -> impl Iterator<Item = (usize, &'a [u64])> {
     let alone = placement.servers == 1;
     if !alone {
-        fan.assign(placement, table.home(), keys);
+        partition.assign(placement, table.home(), keys);
     }
-    let fan: &'a Fan = fan;
-    let of = move |server: usize| if alone { keys } else { fan.share(server).keys };
+    let partition: &'a KeyPartition = partition;
+    let of = move |server: usize| if alone { keys } else { partition.share(server).keys };
     (0..placement.servers).map(move |server| (server, of(server)))
 }
 
 /// Begins one message of a slot's request.
 fn send(
-    links: &mut Links,
+    connections: &mut ConnectionSet,
     state: &mut State,
     slot: usize,
     server: usize,
@@ -340,7 +356,7 @@ fn send(
     kept.open += 1;
     state.messages[server] += 1;
     state.messages_max = state.messages_max.max(state.messages[server]);
-    let begun = links.begin(server, tag, Some(boot_id), request, &mut |server, tag, result| {
+    let begun = connections.begin(server, tag, Some(boot_id), request, &mut |server, tag, result| {
         state.note(server, tag, result);
     });
     if begun.is_err() {

@@ -1,4 +1,4 @@
-//! Which server has a key, as of a version of the placement. Small enough for every thread to have its own copy.
+//! The server of each key, as of a version of the placement. Small enough for a copy per thread.
 
 use sanderling_wire::{Home, even_slots, slot_of};
 
@@ -12,7 +12,7 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// The one that holds where nobody has decided otherwise. `servers` fit 16 bits.
+    /// The default placement. `servers` fit 16 bits.
     pub(crate) fn even(servers: usize) -> Placement {
         Placement { version: 0, servers, slots: even_slots(servers) }
     }

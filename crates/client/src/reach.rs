@@ -1,4 +1,4 @@
-//! Connecting to a server while somebody may ask to stop. Knows nothing of what is said over the connection.
+//! Connects to a server and stops early on request. Knows no message.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ fn reach_by(
     let (done, connected) = sync_channel(1);
     let (to, by, connect_there) = (address.clone(), transport.clone(), connect.clone());
     let thread = std::thread::Builder::new().name("connect".to_owned());
-    // Nobody takes it any more when it is late.
+    // A late result is dropped.
     if thread.spawn(move || drop(done.send(connect_there(&to, &by)))).is_err() {
         return connect(address, &transport);
     }
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
     use crate::stop::Stop;
 
-    /// Somebody who does not let go of whoever connects until the one who asked has gone.
+    /// A connector that blocks until the caller has gone.
     #[test]
     fn who_is_asked_to_stop_does_not_wait_for_a_greeting() {
         for grace in [Duration::ZERO, Duration::from_millis(150)] {

@@ -1,4 +1,4 @@
-//! A table whose rows are on servers, with the interface of one in this process. Knows not how requests travel.
+//! A table on servers, with the interface of a table in this process. Does not know how requests travel.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use sanderling_wire::{Create, Delete, Export, Fault, Home, Import, Reply, Reques
 use crate::cluster::Cluster;
 use crate::description::describe;
 use crate::error::ClientError;
-use crate::fan::Fan;
+use crate::key_partition::KeyPartition;
 use crate::session::Session;
 
 /// Rows of one block of an export.
 const EXPORT_ROWS: usize = 1 << 14;
 
-/// A table on the servers of a cluster, found by its name. Where a run is trained anew under its name, its tables are replaced: pulls with
-/// [`Absent::Zero`] then go on with the new one, if its configuration is the same; everything else is an error that says so, until the
-/// table is opened again.
+/// A table on the servers of a cluster, opened by its name. If a new run replaces the table of this name, pulls with
+/// [`Absent::Zero`] continue with the new table, provided that its configuration is the same; all other requests fail
+/// until the table is opened again.
 ///
 /// All methods take `&self` and may run in several threads, each on connections of
 /// its own. Rows are as those of a table in one process with the same configuration: where a row is does not matter.
@@ -28,7 +28,7 @@ pub struct RemoteTable {
     shape: Arc<Shape>,
 }
 
-/// What requests need to know of a table.
+/// The parts of a table's description that requests need.
 #[derive(Debug)]
 struct Shape {
     name: String,
@@ -40,7 +40,7 @@ struct Shape {
     /// Per server, the table's number and the start of the server that it is good for; `None` where the table has no
     /// rows.
     numbers: Vec<Option<Number>>,
-    /// The same for those that only read: of the table that has the name now.
+    /// The numbers for reading requests: those of the table that has the name now.
     read_numbers: Vec<AtomicU32>,
 }
 
@@ -75,7 +75,7 @@ impl RemoteTable {
         RemoteTable::create_as(cluster, config, false)
     }
 
-    /// The same of a table that may be temporary.
+    /// [`RemoteTable::create`] of a table that may be temporary.
     pub(crate) fn create_as(
         cluster: &Arc<Cluster>,
         config: &TableConfig,
@@ -222,8 +222,10 @@ impl RemoteTable {
         self.cluster.with_session(|session| session.pull(self, keys, absent, out, missing))
     }
 
-    /// As [`sanderling_store::Table::pull_pooled`]; a sample's keys on different servers are summed there, and the sums
-    /// here, so that the last bits may differ from a sum in one place.
+    /// As [`sanderling_store::Table::pull_pooled`], with a partial sum per server.
+    ///
+    /// The servers sum a sample's keys, and the client adds these sums, so the last bits may differ from one sum in
+    /// one place.
     #[expect(clippy::too_many_arguments, reason = "a ragged batch is keys, values and offsets")]
     pub fn pull_pooled(
         &self,
@@ -246,15 +248,16 @@ impl RemoteTable {
         self.cluster.with_session(|session| session.push(self, keys, grads, scale))
     }
 
-    /// Removes the rows of these keys; how many there were, at least: when a connection breaks, a server is asked again, and what
-    /// it had removed before is not there any more.
+    /// Removes the rows of these keys; returns at least how many there were.
+    ///
+    /// After a broken connection a server is asked again, and rows that it had removed before are not counted.
     pub fn remove(&self, keys: &[u64]) -> Result<u64, ClientError> {
         let mut removed = 0;
         self.cluster.with_session(|session| {
             let keys_max = session.rows_per_request(2).min(EXPORT_ROWS);
-            let mut fan = Fan::default();
-            fan.assign(session.placement(), self.home(), keys);
-            for (server, share) in fan.shares().enumerate() {
+            let mut partition = KeyPartition::default();
+            partition.assign(session.placement(), self.home(), keys);
+            for (server, share) in partition.shares().enumerate() {
                 for keys in share.keys.chunks(keys_max) {
                     let request = Request::Delete(Delete { table: self.number(server).table, keys });
                     removed += session.ask_table(self, server, &request, |reply| match reply {
@@ -268,7 +271,8 @@ impl RemoteTable {
         Ok(removed)
     }
 
-    /// Removes all rows; how many there were, at least, as by [`RemoteTable::remove`]. Those that are made meanwhile may stay.
+    /// Removes all rows; returns at least how many there were, as [`RemoteTable::remove`]. Rows made meanwhile may
+    /// stay.
     pub fn clear(&self) -> Result<u64, ClientError> {
         let mut keys = Vec::new();
         self.export(|rows| keys.extend_from_slice(rows.keys))?;
@@ -284,7 +288,7 @@ impl RemoteTable {
         })
     }
 
-    /// The same until `each` breaks off, which is no error.
+    /// [`RemoteTable::export`] until `each` breaks off, which is no error.
     pub fn try_export(
         &self,
         mut each: impl FnMut(&RowBlock<'_>) -> ControlFlow<()>,
@@ -316,9 +320,10 @@ impl RemoteTable {
         })
     }
 
-    /// Puts whole rows, with their state and metadata, where they belong; those that are there are replaced. No key may occur
-    /// twice. Each server takes its part in blocks, and each block whole or, if a value is not finite, not at all; after an
-    /// error others may have taken theirs.
+    /// Writes whole rows, with state and metadata, replacing existing ones. No key may occur twice.
+    ///
+    /// Each server gets its rows in blocks and takes a block whole or, if a value is not finite, not at all. After an
+    /// error some blocks may have been written.
     pub fn import(&self, rows: &RowBlock<'_>) -> Result<(), ClientError> {
         let (count, dim, state) = (rows.keys.len(), self.dim(), self.state());
         for (what, expected, found) in [
@@ -337,9 +342,9 @@ impl RemoteTable {
         let mut part = RowColumns::default();
         self.cluster.with_session(|session| {
             let rows_max = session.rows_per_request(dim + state + 5).min(EXPORT_ROWS);
-            let mut fan = Fan::default();
-            fan.assign(session.placement(), self.home(), keys);
-            for (server, share) in fan.shares().enumerate() {
+            let mut partition = KeyPartition::default();
+            partition.assign(session.placement(), self.home(), keys);
+            for (server, share) in partition.shares().enumerate() {
                 for positions in share.positions.chunks(rows_max) {
                     part.clear();
                     positions.iter().for_each(|&at| part.push(all.row(at as usize, dim, state)));

@@ -1,18 +1,18 @@
-//! The connections of one thread to all servers, and how one of them is asked something. Knows not how frames travel, nor
-//! what a row means.
+//! The connections of one thread to all servers, and single requests over them. Knows neither how frames travel nor
+//! the meaning of a row.
 //!
-//! A reply is framed by what was asked, never by what was found: its sizes must be those of the request, and its rows go
-//! to the places of the request's keys.
+//! A reply must have the shape of its request, whatever rows were found, and its rows go to the positions of the
+//! request's keys.
 
 use sanderling_store::Dedup;
 use sanderling_wire::{Reply, Request, limit};
 
+use crate::connection_set::ConnectionSet;
 use crate::error::ClientError;
-use crate::exchange::CallError;
-use crate::fan::{Fan, RaggedFan};
-use crate::links::Links;
+use crate::key_partition::{KeyPartition, RaggedPartition};
 use crate::placement::Placement;
 use crate::remote::RemoteTable;
+use crate::rpc_state::CallError;
 
 mod pull;
 use pull::Asked;
@@ -33,38 +33,38 @@ const REQUEST_BYTES: usize = 1 << 20;
 /// used first, and again when a connection breaks.
 #[derive(Debug)]
 pub struct Session {
-    pub(crate) links: Links,
+    pub(crate) connections: ConnectionSet,
     placement: Placement,
     pushes: Pushes,
     asked: Vec<Asked>,
-    fan: Fan,
-    ragged: RaggedFan,
+    partition: KeyPartition,
+    ragged: RaggedPartition,
     dedup: Dedup,
     /// Gradients of distinct keys.
     summed: Vec<f32>,
 }
 
 /// Rows of so many values that one request over these connections may have.
-pub(crate) fn rows_per_request(links: &Links, values: usize) -> usize {
-    let bytes = REQUEST_BYTES.min(links.frame_bytes_max() / 2);
+pub(crate) fn rows_per_request(connections: &ConnectionSet, values: usize) -> usize {
+    let bytes = REQUEST_BYTES.min(connections.frame_bytes_max() / 2);
     (bytes / (size_of::<f32>() * values.max(1))).clamp(1, limit::KEYS_MAX)
 }
 
-/// The same of a pull of rows of this dim: the shortest have fewer bytes than their keys.
-pub(crate) fn rows_per_pull(links: &Links, dim: usize) -> usize {
-    rows_per_request(links, dim.max(size_of::<u64>() / size_of::<f32>()))
+/// [`rows_per_request`] for pulls of rows of this dim: the shortest rows have fewer bytes than their keys.
+pub(crate) fn rows_per_pull(connections: &ConnectionSet, dim: usize) -> usize {
+    rows_per_request(connections, dim.max(size_of::<u64>() / size_of::<f32>()))
 }
 
 impl Session {
-    pub(crate) fn new(links: Links, placement: Placement) -> Session {
-        let pushes = Pushes::new(links.len());
+    pub(crate) fn new(connections: ConnectionSet, placement: Placement) -> Session {
+        let pushes = Pushes::new(connections.len());
         Session {
-            links,
+            connections,
             placement,
             pushes,
             asked: Vec::new(),
-            fan: Fan::default(),
-            ragged: RaggedFan::default(),
+            partition: KeyPartition::default(),
+            ragged: RaggedPartition::default(),
             dedup: Dedup::new(),
             summed: Vec::new(),
         }
@@ -77,12 +77,12 @@ impl Session {
 
     /// Rows of so many values that one request may have.
     pub(crate) fn rows_per_request(&self, values: usize) -> usize {
-        rows_per_request(&self.links, values)
+        rows_per_request(&self.connections, values)
     }
 
     /// The start of a server that has answered.
     pub(crate) fn boot_id(&self, server: usize) -> u64 {
-        self.links.peer(server).map_or(0, |peer| peer.boot_id)
+        self.connections.peer(server).map_or(0, |peer| peer.boot_id)
     }
 
     /// Asks one server and takes what `read` makes of the answer; `None` says that it is none. `table` is for messages.
@@ -96,7 +96,7 @@ impl Session {
         self.ask_start(server, table, None, request, read)
     }
 
-    /// The same about a table by its number.
+    /// [`Session::ask`] about a table by its number.
     pub(crate) fn ask_table<T>(
         &mut self,
         table: &RemoteTable,
@@ -116,7 +116,7 @@ impl Session {
         mut read: impl FnMut(Reply<'_>) -> Option<T>,
     ) -> Result<T, ClientError> {
         self.finish()?;
-        let names = self.links.names();
+        let names = self.connections.names();
         let mut answer = None;
         let mut sink = |_: usize, _: u64, result: Result<Reply<'_>, CallError>| {
             answer = Some(match result {
@@ -124,9 +124,9 @@ impl Session {
                 Err(error) => Err(names.error(server, table, error)),
             });
         };
-        let begun = self.links.begin(server, 0, boot_id, request, &mut sink);
+        let begun = self.connections.begin(server, 0, boot_id, request, &mut sink);
         begun.map_err(|source| ClientError::Request { table: table.to_owned(), source })?;
-        self.links.settle(&mut sink);
+        self.connections.settle(&mut sink);
         answer.unwrap_or_else(|| Err(names.misfit(server, table)))
     }
 }

@@ -1,4 +1,4 @@
-//! A push to a table in this process that several threads share, each of some of its keys. Knows no lookup and no server.
+//! A push to a table in this process by several threads, each for some of the keys. Knows no lookup and no server.
 
 use std::panic::resume_unwind;
 use std::thread::{Builder, scope};
@@ -37,7 +37,7 @@ pub(crate) fn push_shared(push: &CheckedPush<'_>, threads: usize) -> Result<(), 
     })
 }
 
-/// What two parts came to: how many keys both have left out.
+/// Combines the results of two parts, adding up the rejected keys.
 fn both(one: Result<(), StoreError>, other: Result<(), StoreError>) -> Result<(), StoreError> {
     match (one, other) {
         (
@@ -47,7 +47,7 @@ fn both(one: Result<(), StoreError>, other: Result<(), StoreError>) -> Result<()
         (Err(StoreError::NotFinite { table, key, rows }), Err(StoreError::NotFinite { rows: more, .. })) => {
             Err(StoreError::NotFinite { table, key, rows: rows + more })
         }
-        // What no row may be comes before what has no room.
+        // A bad value outranks a full table.
         (one @ Err(StoreError::TableFull { .. }), other @ Err(_)) => other.or(one),
         (one, other) => one.and(other),
     }

@@ -1,6 +1,6 @@
-//! How long answers took, as the client sees it: a single RPC call, from when a thread takes it up until it has the answer,
-//! retries included; and all RPC calls of one request, which go to several servers or in several frames. Every thread
-//! notes its own; they are added up when somebody reads. Knows no connection and reads no clock.
+//! Latencies as the client sees them: of single RPC calls, retries included, and of all RPC calls of one request,
+//! which go to several servers or in several frames. Every thread records its own; a reader adds them up. Knows no
+//! connection and reads no clock.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -37,7 +37,7 @@ fn lock(noted: &Mutex<Noted>) -> MutexGuard<'_, Noted> {
     noted.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What all threads have noted.
+/// The records of all threads.
 #[derive(Debug, Default)]
 pub(crate) struct CallTimes {
     threads: Mutex<Vec<Weak<Mutex<Noted>>>>,
@@ -76,7 +76,7 @@ impl CallTimes {
     }
 }
 
-/// What one thread notes. Nobody else takes its lock but for the moment of a reading.
+/// The records of one thread. Its lock is contended only during a read.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     noted: Arc<Mutex<Noted>>,

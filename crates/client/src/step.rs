@@ -1,21 +1,19 @@
-//! Workers that go in step: each hands in its gradients of a step, and when all have, their sums are applied once; or each
-//! goes ahead of the slowest by a bounded number of steps; and whatever else they need to agree on. Knows no model.
+//! Workers that train together: synchronous steps, whose gradients are summed over all workers and applied once;
+//! asynchronous steps with a bound on how far a worker is ahead of the slowest; and collectives. Knows no model.
 //!
-//! They meet at the servers of a cluster, or, as threads of one process, at a [`Meeting`]. Every wait is bounded: when it ends
-//! the error names who did not come.
+//! The workers meet at the servers of a cluster or, as threads of one process, at a [`Meeting`]. Every wait has a
+//! time limit; its error names the missing workers.
 
 mod collective;
-mod here;
 mod servers;
-mod shards;
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use sanderling_store::{PushScale, StoreError, Table, bad_gradient};
-use sanderling_sync::{Progress, Said, Who};
+use sanderling_sync::{CancelFlags, GradientsRef, Meeting, MeetingError, Participant, Progress, StepReport};
 use sanderling_wire::StepGradients;
 
 use crate::cluster::Cluster;
@@ -24,15 +22,13 @@ use crate::remote::RemoteTable;
 use servers::Servers;
 
 pub use collective::Reduce;
-pub use here::Meeting;
-
-/// Who waits for less than this stays awake.
+/// Waits shorter than this stay awake.
 const AWAKE: Duration = Duration::from_micros(100);
-/// Who waits for longer sleeps for an eighth of the time that it has waited, and at most for this.
+/// Longer waits sleep for an eighth of the time waited so far, up to this.
 const NAP_MAX: Duration = Duration::from_millis(1);
 
-/// How often a worker that sleeps looks whether its wait was called off.
-const POLL: Duration = Duration::from_millis(50);
+/// The place of a meeting of threads, in messages.
+const THIS_PROCESS: &str = "this process";
 
 /// How a worker takes part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,15 +48,15 @@ impl Default for SyncOptions {
 
 /// One of the workers of a group, for one thread.
 ///
-/// A step is handed in with [`SyncGroup::push_step`], once or several times, and ends with [`SyncGroup::wait_applied`]. Steps
-/// are numbered from 1 without gaps; a new group begins anew. Meetings ([`SyncGroup::barrier`] and such) must be
-/// called by all workers in the same order.
+/// Gradients of a step are handed in with [`SyncGroup::push_step`], once or several times;
+/// [`SyncGroup::wait_applied`] ends the step. Steps are numbered from 1 without gaps, anew for each group. All
+/// workers must call collectives ([`SyncGroup::barrier`] and others) in the same order.
 #[derive(Debug)]
 pub struct SyncGroup {
     way: Way,
-    who: Who,
+    who: Participant,
     timeout: Duration,
-    called_off: CalledOff,
+    cancel: CancelFlags,
     /// The last step that is applied, as far as this worker knows.
     applied: u64,
     /// The last step that this worker handed something in for.
@@ -69,21 +65,13 @@ pub struct SyncGroup {
     round: u64,
 }
 
-/// Whether a worker is to wait no longer.
-#[derive(Debug, Clone, Default)]
-struct CalledOff(Vec<Arc<AtomicBool>>);
-
-impl CalledOff {
-    fn check(
-        &self,
-        place: impl FnOnce() -> String,
-        what: impl FnOnce() -> String,
-    ) -> Result<(), ClientError> {
-        if self.0.iter().any(|flag| flag.load(Ordering::Relaxed)) {
-            return Err(ClientError::CalledOff { place: place(), what: what() });
-        }
-        Ok(())
-    }
+/// An error if a cancel flag is set.
+fn check_cancel(
+    cancel: &CancelFlags,
+    place: impl FnOnce() -> String,
+    what: impl FnOnce() -> String,
+) -> Result<(), ClientError> {
+    if cancel.is_set() { Err(ClientError::CalledOff { place: place(), what: what() }) } else { Ok(()) }
 }
 
 /// Where the workers meet.
@@ -93,7 +81,7 @@ enum Way {
     Servers(Box<Servers>),
 }
 
-/// What was handed in for a step at one place.
+/// The messages that were handed in for a step at one place.
 #[derive(Debug, Default)]
 struct Handed {
     step: u64,
@@ -130,12 +118,14 @@ impl SyncGroup {
         let who = check(worker, workers, options)?;
         let mut servers = Box::new(Servers::new(cluster, tables, group, who)?);
         let (applied, round) = servers.recover(options.timeout)?;
-        let (way, called_off) = (Way::Servers(servers), CalledOff::default());
-        Ok(SyncGroup { way, who, timeout: options.timeout, called_off, applied, handed: 0, round })
+        let (way, cancel) = (Way::Servers(servers), CancelFlags::default());
+        Ok(SyncGroup { way, who, timeout: options.timeout, cancel, applied, handed: 0, round })
     }
 
-    /// Takes the places of workers that are gone: a step that any server has decided is completed for all of them, and whoever
-    /// had their places is shut out if `options` say a higher attempt. The last step that is applied.
+    /// Takes the places of dead workers and completes decided steps for them; the last applied step.
+    ///
+    /// A step that any server has decided is completed on all. With a higher attempt in `options` the earlier
+    /// processes are shut out.
     pub fn take_over(
         cluster: &Arc<Cluster>,
         tables: &[RemoteTable],
@@ -164,15 +154,15 @@ impl SyncGroup {
         let who = check(worker, meeting.workers(), options)?;
         let Progress { applied, round, .. } = meeting.recover(who, options.timeout)?;
         let way = Way::Here(Arc::clone(meeting), Handed::default());
-        let called_off = CalledOff::default();
-        Ok(SyncGroup { way, who, timeout: options.timeout, called_off, applied, handed: 0, round })
+        let cancel = CancelFlags::default();
+        Ok(SyncGroup { way, who, timeout: options.timeout, cancel, applied, handed: 0, round })
     }
 
-    /// From when this is true, or what was given before, waits end with [`ClientError::CalledOff`], within moments: for
-    /// whoever knows that somebody will not come. What was waited for may have happened, or may yet.
+    /// Adds a cancel flag: once it is set, waits end with [`ClientError::CalledOff`] within moments. The awaited
+    /// event may have happened, or may happen later.
     #[must_use]
-    pub fn call_off_with(mut self, called_off: &Arc<AtomicBool>) -> SyncGroup {
-        self.called_off.0.push(Arc::clone(called_off));
+    pub fn cancel_with(mut self, flag: &Arc<AtomicBool>) -> SyncGroup {
+        self.cancel.add(flag);
         self
     }
 
@@ -231,7 +221,7 @@ impl SyncGroup {
         match &mut self.way {
             Way::Here(meeting, handed) => {
                 let at = (step, handed.next(step));
-                let taken = meeting.take(self.who, at, table, (keys, counts), gradients, scale);
+                let taken = meeting.take(self.who, at, table, (keys, counts), by_ref(gradients), scale);
                 taken.inspect_err(|_| *handed = Handed::default())?;
             }
             Way::Servers(servers) => servers.push(step, table, keys, counts, gradients, scale)?,
@@ -240,14 +230,15 @@ impl SyncGroup {
         Ok(())
     }
 
-    /// The step that this worker has handed something in for and not waited for. Nothing of it is applied before all workers
-    /// do, and what one leaves behind is lost.
+    /// The step that this worker has handed gradients in for and not waited for.
+    ///
+    /// None of it is applied before all workers do, and an unfinished part is lost.
     #[must_use]
     pub fn open_step(&self) -> Option<u64> {
         (self.handed > self.applied).then_some(self.handed)
     }
 
-    /// Where in the list this table is, which is added if it is not there; `None`: the workers do not meet at servers.
+    /// Position of the table in the group's list, to which it is added; `None` without servers.
     pub fn place_of_remote(&mut self, table: &RemoteTable) -> Result<Option<usize>, ClientError> {
         match &mut self.way {
             Way::Here(..) => Ok(None),
@@ -282,8 +273,9 @@ impl SyncGroup {
         found.ok_or_else(|| ClientError::Group { place: self.place(), reason: reason() })
     }
 
-    /// Says that all of this worker's part of a step is handed in, which may be nothing, and does not wait: there is time for
-    /// something else before [`SyncGroup::wait_applied`], which says what failed.
+    /// Reports this worker's part of a step as complete, without waiting. The part may be empty.
+    ///
+    /// The caller can do other work before [`SyncGroup::wait_applied`], which reports errors.
     pub fn hand_over(&mut self, step: u64) {
         if let Way::Servers(servers) = &mut self.way
             && step > self.applied
@@ -292,7 +284,9 @@ impl SyncGroup {
         }
     }
 
-    /// Says the same unless it was said, and waits until the step is applied everywhere: a pull that begins then sees it.
+    /// Waits until the step is applied everywhere; reports this worker's part as complete if needed.
+    ///
+    /// A pull that begins afterwards sees the step.
     pub fn wait_applied(&mut self, step: u64) -> Result<(), ClientError> {
         if step <= self.applied {
             return Ok(());
@@ -300,27 +294,28 @@ impl SyncGroup {
         match &mut self.way {
             Way::Here(meeting, handed) => {
                 let said = meeting.whole(handed.of(step));
-                meeting.wait(self.who, step, said, self.timeout, &self.called_off)?;
+                meeting.wait(self.who, step, said, self.timeout, &self.cancel)?;
             }
-            Way::Servers(servers) => servers.wait_applied(step, self.timeout, &self.called_off)?,
+            Way::Servers(servers) => servers.wait_applied(step, self.timeout, &self.cancel)?,
         }
         self.applied = step;
         Ok(())
     }
 
-    /// Says that this worker has finished a step of its own, and waits while the slowest is more than `bound` steps behind.
-    /// What it pushes is pushed as ever, not in step. How far behind the slowest is, then.
+    /// Reports an asynchronous step as finished, and waits while the slowest is over `bound` behind.
+    ///
+    /// Returns how many steps the slowest worker is behind then.
     pub fn progress(&mut self, step: u64, bound: u64) -> Result<u64, ClientError> {
         let (start, who) = (Instant::now(), self.who);
         loop {
             let progress = match &mut self.way {
                 Way::Here(meeting, _) => {
                     let until = start + self.timeout;
-                    meeting.say_until(who, step, Said::Finished, until, &self.called_off, |progress| {
+                    meeting.say_until(who, step, StepReport::Finished, until, &self.cancel, |progress| {
                         step <= progress.finished.saturating_add(bound)
                     })?
                 }
-                Way::Servers(servers) => servers.say(0, step, Said::Finished)?,
+                Way::Servers(servers) => servers.say(0, step, StepReport::Finished)?,
             };
             if step <= progress.finished.saturating_add(bound) {
                 return Ok(step.saturating_sub(progress.finished));
@@ -329,7 +324,7 @@ impl SyncGroup {
                 let what = format!("step {step}, more than {bound} ahead");
                 return Err(self.awaited(what, progress.missing));
             }
-            self.called_off.check(|| self.place(), || format!("step {step}"))?;
+            check_cancel(&self.cancel, || self.place(), || format!("step {step}"))?;
             nap(start);
         }
     }
@@ -337,7 +332,7 @@ impl SyncGroup {
     /// Where they meet, for messages.
     fn place(&self) -> String {
         match &self.way {
-            Way::Here(..) => here::PLACE.to_owned(),
+            Way::Here(..) => THIS_PROCESS.to_owned(),
             Way::Servers(servers) => servers.name(0),
         }
     }
@@ -347,9 +342,29 @@ impl SyncGroup {
     }
 }
 
-fn check(worker: u32, workers: u32, options: SyncOptions) -> Result<Who, ClientError> {
+fn by_ref(gradients: StepGradients<'_>) -> GradientsRef<'_> {
+    match gradients {
+        StepGradients::Single(values) => GradientsRef::Single(values),
+        StepGradients::Fixed { unit_log2, sums } => GradientsRef::Fixed { unit_log2, sums },
+    }
+}
+
+impl From<MeetingError> for ClientError {
+    fn from(error: MeetingError) -> ClientError {
+        let place = THIS_PROCESS.to_owned();
+        match error {
+            MeetingError::Refused(reason) => ClientError::Group { place, reason },
+            MeetingError::Awaited { what, workers, timeout } => {
+                ClientError::Awaited { place, what, workers, timeout }
+            }
+            MeetingError::Cancelled { what } => ClientError::CalledOff { place, what },
+        }
+    }
+}
+
+fn check(worker: u32, workers: u32, options: SyncOptions) -> Result<Participant, ClientError> {
     if worker < workers && workers as usize <= sanderling_wire::limit::WORKERS_MAX {
-        return Ok(Who { worker, workers, attempt: options.attempt });
+        return Ok(Participant { worker, workers, attempt: options.attempt });
     }
     let max = sanderling_wire::limit::WORKERS_MAX;
     let reason = format!("worker {worker} of {workers}: they are numbered from 0, and there are 1 to {max}");

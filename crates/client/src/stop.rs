@@ -1,5 +1,4 @@
-//! Whether whoever waits for servers is asked to stop, and how long servers may still be silent then. Knows no server and no
-//! signal.
+//! Stop checks of waits for servers, and the grace period for silent servers. Knows no server and no signal.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,8 +7,8 @@ use std::time::{Duration, Instant};
 
 /// How often a wait looks.
 const LOOK: Duration = Duration::from_millis(200);
-/// A server that says nothing for so long after a flag was set is waited for no longer: one that is well answers sooner, unless
-/// it works, see [`Watch::bear_silence`].
+/// Grace period after a flag was set: a healthy server answers sooner, unless it works on a long operation, see
+/// [`Watch::bear_silence`].
 const GRACE: Duration = Duration::from_secs(1);
 
 type Ask = dyn Fn() -> Option<Duration> + Send + Sync;
@@ -37,16 +36,15 @@ impl Stop {
         (self.0)()
     }
 
-    /// Whether nothing is to be waited for any more. Otherwise whoever waits for another thread goes on: that one gives silent
-    /// servers up, and says so.
+    /// Whether to stop without any grace period. Otherwise a thread that waits for another one goes on: that one
+    /// gives silent servers up and reports it.
     #[must_use]
     pub fn is_at_once(&self) -> bool {
         self.told().is_some_and(|grace| grace.is_zero())
     }
 }
 
-/// When one who waits looks, and since when it is known that it is to stop. It is late by [`LOOK`] at most, and reads no clock
-/// before the time has come.
+/// The state of a wait's stop check. It is late by [`LOOK`] at most, and reads no clock before that time.
 #[derive(Debug)]
 pub(crate) struct Watch {
     stop: Option<Stop>,
@@ -60,8 +58,8 @@ impl Watch {
         Watch { stop, look_at: Instant::now(), since: None, bears_silence: false }
     }
 
-    /// From now on servers do what takes its time without a word, such as saving, which whoever is told to stop wants above all:
-    /// only where nothing is to be waited for any more are they given up.
+    /// Declares a long operation, such as a save, in which servers are silent and which a stop should not interrupt:
+    /// only a stop without grace period gives them up.
     pub(crate) fn bear_silence(&mut self) {
         self.bears_silence = true;
     }
@@ -75,7 +73,7 @@ impl Watch {
         self.stop.as_ref().map(|_| self.look_at)
     }
 
-    /// Since when it is to stop, and how long servers may be silent from then on; None: it is not, or it is not time to look.
+    /// When the stop was noticed, and the grace period; `None` without a stop, or if it is not time to look.
     pub(crate) fn look(&mut self) -> Option<(Instant, Duration)> {
         let stop = self.stop.as_ref()?;
         let now = Instant::now();

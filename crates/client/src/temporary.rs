@@ -1,4 +1,4 @@
-//! Temporary tables: made for one run, in no checkpoint, dropped at its end. Knows not what they are used for.
+//! Temporary tables: made for one run, in no checkpoint, dropped at its end. Does not know their use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,9 @@ use crate::error::ClientError;
 use crate::remote::RemoteTable;
 
 impl RemoteTable {
-    /// Makes a table that no checkpoint has, or opens the one that is there with the same configuration, temporary or not.
+    /// Makes a temporary table, which no checkpoint contains, or opens an existing one.
+    ///
+    /// The existing one must have the same configuration; it may be temporary or not.
     ///
     /// # Errors
     /// As [`RemoteTable::create`]; [`ClientError::Cluster`] if a server is too old for temporary tables: nothing is made then.
@@ -23,7 +25,7 @@ impl RemoteTable {
         cluster.with_session(|session| {
             for (at, server) in cluster.servers().iter().enumerate() {
                 session.ask(at, "", &Request::Ping(Ping { reply_bytes: 0, bytes: &[] }), |_| Some(()))?;
-                if !session.links.can(at, Features::TEMPORARY) {
+                if !session.connections.can(at, Features::TEMPORARY) {
                     let address = &server.address;
                     let reason = format!("{address} is too old for temporary tables; update it");
                     return Err(ClientError::Cluster { reason });
@@ -36,13 +38,14 @@ impl RemoteTable {
 }
 
 impl Cluster {
-    /// Drops a table on every server that answers within a time, also after the process was told to stop; was it there? Of
-    /// several errors it is the first.
+    /// Drops a table on all servers that answer in time; was it there?
+    ///
+    /// It also works after the process was told to stop. Of several errors the first is returned.
     pub fn drop_where_reached(&self, name: &str, within: Duration) -> Result<bool, ClientError> {
-        let mut links = self.patient_links(within)?;
-        links.bear_silence();
+        let mut connections = self.patient_connections(within)?;
+        connections.bear_silence();
         let (mut was_there, mut failed) = (false, Ok(()));
-        for answer in ask_all(&mut links, &Request::Drop(name), |_| Some(())) {
+        for answer in ask_all(&mut connections, &Request::Drop(name), |_| Some(())) {
             match answer {
                 Ok(()) => was_there = true,
                 Err(ClientError::Refused { fault: Fault::UnknownTable, .. }) => {}

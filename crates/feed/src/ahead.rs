@@ -1,5 +1,5 @@
-//! What a hub has fed of a minibatch, as a trainer has it: by which number the servers know it, and how to get the keys after
-//! all. Knows no rows.
+//! Features of a minibatch that a hub has fed: their number at the servers, and how to get the keys after all. Knows
+//! no rows.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Weak};
@@ -10,11 +10,11 @@ use sanderling_sample::PackedBatch;
 
 use crate::error::FeedError;
 
-/// What a hub fed longer ago is looked up and pushed by its keys: servers forget it after 300 s. The hub hands out nothing that
-/// it fed more than 60 s before.
+/// Features fed longer ago are looked up and pushed by their keys: servers forget them after 300 s. The hub hands out
+/// nothing that it fed more than 60 s before.
 pub(crate) const AHEAD_AGE_MAX: Duration = Duration::from_secs(180);
 
-/// What was fed of a minibatch.
+/// The fed features of a minibatch.
 #[derive(Debug)]
 pub(crate) struct Ahead {
     pub(crate) fed: FedBatch,

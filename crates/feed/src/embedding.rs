@@ -1,5 +1,5 @@
-//! Tables, and which feature of a minibatch reads which and how: lookups and their pushes. Knows neither where minibatches
-//! come from nor what the pooled rows mean to a model.
+//! The tables of an embedding, and which feature reads which and how: lookups and pushes. Knows neither the source of
+//! minibatches nor what pooled rows mean to a model.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -25,16 +25,16 @@ pub const PUSHES_MAX: usize = 1024;
 /// Lookups and pooled rows that are kept for use again: more than a queue and its pushes usually hold.
 const KEPT: usize = 64;
 
-/// What may be chosen.
+/// Options of an [`Embedding`].
 #[derive(Debug, Clone, Copy)]
 pub struct EmbeddingOptions {
-    /// What a key without a row counts as. With zeros it is not pushed either, so that it gets no row.
+    /// The value of a key without a row. With zeros its gradient is not pushed, so it gets no row.
     pub absent: Absent,
     /// Pushes that may be outstanding, at most [`PUSHES_MAX`]: so many of the last ones a lookup may miss. With 0 a push
     /// returns when it has been applied.
     pub pushes: usize,
-    /// Who pools the rows of tables on servers. With [`Absent::Zero`], and where several features read a table, so that its
-    /// rows have one update of all of them, it is the trainer.
+    /// Where rows of tables on servers are pooled. With [`Absent::Zero`], and for tables that several features read,
+    /// always at the trainer.
     pub pool_at: PoolAt,
 }
 
@@ -128,7 +128,7 @@ impl Embedding {
         }))
     }
 
-    /// What is looked up, in order.
+    /// The features, in order.
     #[must_use]
     pub fn features(&self) -> &[Feature] {
         self.features.all()
@@ -152,7 +152,7 @@ impl Embedding {
         self.features.width()
     }
 
-    /// The same, and where each of them lies.
+    /// The features with the position of each.
     pub(crate) fn layout(&self) -> &Features {
         &self.features
     }
@@ -213,14 +213,15 @@ impl Embedding {
         Ok(columns)
     }
 
-    /// Looks the rows of a minibatch up and pools them. Waits for no push: up to [`EmbeddingOptions::pushes`] of the last ones
-    /// may be missed. [`Embedding::finish`] first, and none is.
+    /// Looks up and pools the rows of a minibatch, without waiting for pushes.
     ///
-    /// What a hub has fed of it is asked for by its number, once; afterwards, or if a server does not know it any more, by its
-    /// keys, which the hub is asked for.
+    /// Up to [`EmbeddingOptions::pushes`] of the last pushes may be missed, or none after [`Embedding::finish`].
+    ///
+    /// Features that a hub has fed are requested by their number, once. Afterwards, or if a server has forgotten
+    /// them, they are looked up by their keys, which come from the hub.
     ///
     /// # Errors
-    /// [`FeedError::Late`] if those are not to be had any more.
+    /// [`FeedError::Late`] if the hub does not have the keys any more.
     pub fn look_up(self: &Arc<Self>, sampled: Arc<Recycled<Sampled>>) -> Result<LookedUp, FeedError> {
         self.pushes.check_process()?;
         let Some(ahead) = &sampled.ahead else { return self.look_up_in(sampled, None, false) };
@@ -268,7 +269,7 @@ impl Embedding {
         });
         let missing = pulled?;
         pooled.add_fed(&self.features, &lookup);
-        if !self.client.remote_tables().is_empty() {
+        if self.client.is_remote() {
             self.note_trainer(&lookup);
         }
         Ok(LookedUp::new(Arc::clone(self), sampled, whole, columns, lookup, pooled, (missing, applied)))
@@ -316,7 +317,7 @@ impl Embedding {
         self.ways.total()
     }
 
-    /// Works with connections of nobody else's.
+    /// Works with connections that no other thread uses.
     fn with_session<T>(
         &self,
         lookup: &mut Lookup,
@@ -334,7 +335,7 @@ impl Embedding {
         Ok(result?)
     }
 
-    /// What whoever waits here asks now and then.
+    /// The stop check of waits here.
     pub(crate) fn stop(&self) -> Option<&Stop> {
         self.client.stop()
     }
@@ -344,12 +345,12 @@ impl Embedding {
         self.pushes.finish()
     }
 
-    /// The same, without a word of what went wrong.
+    /// Waits for all pushes and ignores their failures.
     pub(crate) fn wait(&self) {
         drop(self.pushes.wait());
     }
 
-    /// An error is that of a push since somebody was told of one; waits for none.
+    /// The first failure of a push since the last report; does not wait.
     pub fn check_pushed(&self) -> Result<(), FeedError> {
         self.pushes.check()
     }

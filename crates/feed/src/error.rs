@@ -1,4 +1,4 @@
-//! What the feed path can fail with. The causes keep their own words: file and line, or server and table.
+//! Errors of the feed path. The causes keep their own words: file and line, or server and table.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use sanderling_client::ClientError;
 use sanderling_hub::HubError;
 use sanderling_sample::SampleError;
 
-/// What reading, looking up or pushing a minibatch can fail with.
+/// An error of reading, looking up or pushing a minibatch.
 #[derive(Debug, thiserror::Error)]
 pub enum FeedError {
     /// The input.
@@ -30,10 +30,10 @@ pub enum FeedError {
         number: u64,
         /// Why.
         cause: String,
-        /// The same, if it was a table or its server.
+        /// The error of the table or its server, if it was one.
         refused: Option<Arc<ClientError>>,
     },
-    /// Who waited for pushes or for a minibatch was told to stop.
+    /// A wait for pushes or for a minibatch was stopped.
     #[error("stopped while {0}")]
     Stopped(&'static str),
     /// A hub.
@@ -44,7 +44,7 @@ pub enum FeedError {
     UnknownFeature {
         /// The feature.
         feature: String,
-        /// What there is.
+        /// The available columns.
         columns: String,
     },
     /// A hub makes other rows than the configuration says.
@@ -55,7 +55,7 @@ pub enum FeedError {
     HubSpec {
         /// Its address.
         hub: String,
-        /// What differs.
+        /// The difference.
         what: String,
         /// How it is in the configuration.
         here: String,
@@ -93,7 +93,7 @@ pub enum FeedError {
     Option {
         /// Its name.
         option: &'static str,
-        /// What is wrong and what to do.
+        /// The problem, and the remedy.
         reason: String,
     },
     /// Gradients do not fit the minibatch that they are for; nothing was added.

@@ -1,4 +1,4 @@
-//! Whether what a hub makes of its rows is what a configuration says, as far as it says anything. Knows no hub.
+//! Checks that a hub encodes its rows as a configuration says, as far as it says anything. Knows no hub.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use sanderling_sample::spec::{Feature, FeatureKind, KeyRule, Label, Negatives, W
 
 use crate::error::FeedError;
 
-/// What a configuration says of rows that come from a hub; what is not there is as the hub has it.
+/// A configuration's requirements on rows that come from a hub; missing entries accept the hub's.
 #[derive(Debug, Clone, Default)]
 pub struct Expected {
     /// The label.

@@ -1,5 +1,5 @@
-//! The features of an embedding: which table each reads, how its rows become one, and where these lie among those of the others.
-//! Knows neither tables nor minibatches.
+//! The features of an embedding: the table of each, its pooling, and its position among the pooled columns. Knows
+//! neither tables nor minibatches.
 
 use crate::pooling::{Place, Pooling};
 

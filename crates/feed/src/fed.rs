@@ -1,5 +1,6 @@
-//! Where a feature's rows are pooled, by the bytes that either way moves: here, from distinct rows that are pulled and whose
-//! gradients are pushed; or at the servers, which are fed the keys and move a row and a gradient per sample. Knows no table.
+//! Chooses where a feature's rows are pooled, by the bytes that either way moves. At the trainer: distinct rows are
+//! pulled and their gradients pushed. At the servers: keys are fed, and a row and a gradient per sample are moved.
+//! Knows no table.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -14,7 +15,7 @@ const WORD: u64 = 4;
 /// quarters are not worth it.
 const WORTH_QUARTERS: u64 = 3;
 
-/// Who pools the rows of tables on servers. Those of tables in this process are always pooled here.
+/// Where rows of tables on servers are pooled. Rows of tables in this process are pooled in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PoolAt {
     /// The servers where that saves more than a quarter of the bytes, by feature and minibatch; else the trainer.

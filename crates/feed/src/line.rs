@@ -1,5 +1,5 @@
-//! The minibatches in line for the trainer, and what each thread does to put one there: waits for room, reads, looks up. Bounded
-//! in minibatches and bytes; an error of any thread comes after what was read before it. Knows no hub that waits for news.
+//! The minibatches that wait for the trainer, and the work of each thread: wait for room, read, look up. Bounded in
+//! minibatches and bytes; an error of a thread comes after the minibatches read before it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ use crate::wait::wait_or_stop;
 /// Minibatches beyond those in line whose memory is kept: those that the trainer holds.
 const KEPT: usize = 8;
 
-/// What the trainer takes: a minibatch, looked up if the queue has tables.
+/// A minibatch for the trainer, looked up if the queue has tables.
 #[derive(Debug)]
 pub enum Fed {
     /// Samples alone.
@@ -42,7 +42,7 @@ impl Fed {
     }
 }
 
-/// What the threads of a queue and the trainer share.
+/// State shared by the threads of a queue and the trainer.
 pub(crate) struct Shared {
     options: QueueOptions,
     pub(crate) names: Arc<[String]>,
@@ -56,7 +56,7 @@ pub(crate) struct Shared {
     started: Instant,
 }
 
-/// What is ready, by its number among those of this queue.
+/// The ready minibatches, by their numbers in this queue.
 #[derive(Debug, Default)]
 struct Line {
     ready: BTreeMap<u64, Ready>,
@@ -213,7 +213,7 @@ impl Shared {
             });
             let fed = self.look_up(Arc::new(sampled), &account);
             if let Err(FeedError::Late { .. }) = fed {
-                // Whoever has it uses it.
+                // The trainer uses it.
                 if self.options.ordered {
                     self.lock().gone.insert(at);
                 }
@@ -250,7 +250,7 @@ impl Shared {
                 self.changed.notify_all();
                 return Ok(Some(ready));
             }
-            // What was read before an error is handed out before it.
+            // Minibatches read before an error are handed out before it.
             if line.begun == 0 {
                 if let Some(error) = line.failed.take() {
                     line.closed = true;
@@ -275,7 +275,7 @@ impl Shared {
         self.reader.close();
     }
 
-    /// What has been done so far.
+    /// The statistics so far.
     pub(crate) fn statistics(&self) -> FeedStatistics {
         let pushes = self.embedding.as_ref();
         let push_grad = pushes.map_or_else(LatencySummary::default, |embedding| embedding.push_latency());

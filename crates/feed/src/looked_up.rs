@@ -1,4 +1,4 @@
-//! A minibatch with its rows: pooled for the model, and room for the gradients that come back. Knows no thread.
+//! A minibatch with its pooled rows, and room for their gradients. Knows no thread.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::sampled::Sampled;
 pub struct LookedUp {
     embedding: Arc<Embedding>,
     sampled: Arc<Recycled<Sampled>>,
-    /// The same with the keys that its hub has fed, once they were needed.
+    /// The minibatch with the keys that its hub has fed, once they were needed.
     whole: Option<PackedBatch>,
     columns: Arc<[usize]>,
     /// Until the push.
@@ -64,7 +64,7 @@ impl LookedUp {
         &self.sampled
     }
 
-    /// What it was looked up in.
+    /// The embedding that it was looked up in.
     #[must_use]
     pub fn embedding(&self) -> &Arc<Embedding> {
         &self.embedding
@@ -108,8 +108,7 @@ impl LookedUp {
         self.staleness.unwrap_or_else(|| self.embedding.pushes().applied() - self.applied)
     }
 
-    /// Adds to the gradients of the rows: those of the pooled rows, [samples, width], and per feature that is not pooled
-    /// those of its keys' rows, [keys, dim].
+    /// Adds to the gradients: pooled rows [samples, width], and keys' rows [keys, dim] per other feature.
     ///
     /// # Errors
     /// Another number of values, a feature that is pooled, or a lookup that was pushed; nothing was added.
@@ -213,8 +212,10 @@ impl LookedUp {
         Ok(())
     }
 
-    /// Takes the gradients away instead of a push, for workers that go in step: per table the distinct keys, how often each
-    /// occurs, and a row of gradients each. Keys that had no row and are to stay without one are left out.
+    /// Takes the gradients for a synchronous step instead of a push.
+    ///
+    /// Per table: the distinct keys, their counts, and a row of gradients each. Keys without a row that are to stay
+    /// so are left out.
     pub fn take_gradients(
         &mut self,
         mut each: impl FnMut(usize, &[u64], &[u32], &[f32]),
@@ -230,7 +231,7 @@ impl LookedUp {
         Ok(())
     }
 
-    /// What was taken away has been applied: the minibatch counts as pushed.
+    /// Marks the gradients taken away as applied: the minibatch counts as pushed.
     pub fn note_applied(&self) {
         if let Some(ticket) = self.sampled.ticket.upgrade() {
             ticket.note_pushed();
@@ -255,7 +256,7 @@ impl LookedUp {
         }
         let lookup = self.lookup.take().ok_or(FeedError::Pushed)?;
         let pushes = self.embedding.pushes();
-        // Those that were handed over before will be applied before.
+        // Pushes handed over before will be applied before.
         self.staleness = Some(pushes.begun() - self.applied);
         pushes.push(lookup, scales.into(), self.embedding.forgets_missing(), ticket)?;
         if self.embedding.waits_for_pushes() { pushes.finish() } else { Ok(()) }

@@ -1,4 +1,4 @@
-//! What may be chosen of a queue, and which choices do not go together.
+//! Options of a feed queue, and the combinations that are refused.
 
 use sanderling_client::Stop;
 
@@ -9,7 +9,7 @@ pub const DEPTH_MAX: usize = 4096;
 /// Threads of one queue.
 pub const THREADS_MAX: usize = 64;
 
-/// What may be chosen.
+/// Options of a feed queue.
 #[derive(Debug, Clone)]
 pub struct QueueOptions {
     /// Samples of a minibatch.
@@ -34,7 +34,7 @@ pub struct QueueOptions {
     pub ranks: u64,
     /// Rows of the first pass, of all ranks together, that were used before and are passed over. Needs an order.
     pub used_rows: u64,
-    /// What whoever waits for a minibatch asks now and then; without it, what those who wait for the tables' servers do.
+    /// The stop check of waits for a minibatch; the default is that of the tables' servers.
     pub stop: Option<Stop>,
 }
 

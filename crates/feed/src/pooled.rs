@@ -1,5 +1,5 @@
-//! The rows of a minibatch as the model gets them: pooled, side by side, or per key. They are made feature by feature, as
-//! the distinct rows come, so that these are still in a near cache. Knows neither gradients nor where tables are.
+//! The rows of a minibatch for the model: pooled side by side, or per key. They are made feature by feature while the
+//! distinct rows are still in the cache. Knows neither gradients nor where tables are.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! From rows of distinct keys to one row per sample and feature, and back: what the pooled row's gradient is for each of
-//! its keys' rows. Sums over floats in the order of keys; knows no table.
+//! Pools rows of distinct keys to one row per sample and feature, and distributes the pooled row's gradient over its
+//! keys. Sums floats in the order of keys; knows no table.
 
 use sanderling_store::{PrefetchHint, prefetch};
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ pub enum Pooling {
 impl Pooling {
     const ALL: [Pooling; 4] = [Pooling::Sum, Pooling::Mean, Pooling::Max, Pooling::None];
 
-    /// What people call it.
+    /// The pooling's name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -1,5 +1,5 @@
-//! Pushes in the background: a thread applies the gradients of one lookup after the other, at most a stated number is
-//! outstanding, and what goes wrong is said to whoever pushes or waits next. Knows nothing of pooling.
+//! Pushes in the background: a thread applies the gradients of one lookup after the other. The number of outstanding
+//! pushes is bounded, and the next push or wait reports failures. Does not know pooling.
 
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ const SHARING_THREADS_MAX: usize = 4;
 
 const AT: &str = "pushes were waited for that the servers have not answered";
 
-/// What a push scales the updates of the tables by.
+/// The scales of a push, by table.
 #[derive(Debug, Clone)]
 pub enum Scales {
     /// All tables alike.
@@ -30,7 +30,7 @@ pub enum Scales {
 }
 
 impl Scales {
-    /// What the push to a table is scaled by.
+    /// The scale for a table.
     #[must_use]
     pub fn of(&self, table: usize) -> PushScale {
         match self {
@@ -87,7 +87,7 @@ struct Progress {
 pub(crate) struct State {
     begun: u64,
     applied: u64,
-    /// The first that went wrong since somebody was told.
+    /// The first failure since the last report.
     failed: Option<Arc<ClientError>>,
     ended: bool,
     /// From the call to the answer.
@@ -190,7 +190,7 @@ impl Pushes {
         }
     }
 
-    /// What went wrong with a push since somebody was told; waits for none.
+    /// The first failure of a push since the last report; does not wait.
     pub(crate) fn check(&self) -> Result<(), FeedError> {
         self.progress.lock().failed.take().map_or(Ok(()), |error| Err(FeedError::Push(error)))
     }
@@ -222,10 +222,10 @@ impl Pushes {
 
 impl Drop for Pushes {
     fn drop(&mut self) {
-        // What was pushed is applied before the tables go.
+        // All pushes are applied before the tables go.
         self.jobs = None;
         let Some(thread) = self.thread.take().filter(|_| self.origin.is_here()) else { return };
-        // Who waits here looks whether to stop, too: then the thread gives silent servers up.
+        // A wait here also checks for a stop; the pushing thread then gives up silent servers.
         let mut state = self.progress.lock();
         while !state.ended {
             state = match self.look(state) {
@@ -301,7 +301,7 @@ fn settle(session: &mut Option<Session>, under_way: &mut Vec<UnderWay>, progress
     for UnderWay { mark, since, ticket, failed } in under_way.drain(..) {
         let of_answer = finished.as_ref().err().filter(|_| marks.contains(&mark)).cloned();
         if let Some(ticket) = &ticket {
-            // Whoever waits for this push then looks what became of it, so it is known before.
+            // The failure is recorded first, because a waiting thread then looks it up.
             match failed.as_ref().or(of_answer.as_ref()) {
                 Some(error) => ticket.lose(&FeedError::Push(Arc::clone(error))),
                 None => ticket.settle(),

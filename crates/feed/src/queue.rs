@@ -1,5 +1,5 @@
-//! The queue: threads that each read a minibatch, look it up and put it in line for the trainer, in the order of the input
-//! or as they come; and what the hub of a minibatch is told of it. Knows not how a minibatch is read or looked up.
+//! The queue: threads that read a minibatch, look it up and queue it for the trainer, in the order of the input or of
+//! completion. It tells hubs which minibatches are used up. Does not know how a minibatch is read or looked up.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -27,7 +27,7 @@ pub struct FeedQueue {
     shared: Arc<Shared>,
     account: Account,
     threads: Option<JoinHandle<()>>,
-    /// What the trainer works on: used up when it asks for the next one.
+    /// The minibatch that the trainer works on; used up when it asks for the next one.
     in_hand: Mutex<Option<Arc<Ticket>>>,
     /// Where its threads are.
     origin: Origin,
@@ -84,8 +84,9 @@ impl FeedQueue {
         &self.shared.names
     }
 
-    /// How the input is read and the spec as it is used, fitted boundaries included; None of hubs of an older version, which
-    /// do not say it.
+    /// The reading options and the feature spec in use, fitted boundaries included.
+    ///
+    /// `None` for hubs of an older version, which do not send them.
     #[must_use]
     pub fn reading(&self) -> Option<(&DataConfig, &Spec)> {
         self.shared.reader.reading()
@@ -97,11 +98,12 @@ impl FeedQueue {
         self.shared.reader.served()
     }
 
-    /// The next minibatch; None at the end of the last pass. Waits for it. To ask for it is to say that the one before was
-    /// used up: its hub hears of that when its push, if there is one, has been applied.
+    /// Waits for the next minibatch; `None` at the end of the last pass. The minibatch before counts as used up: its
+    /// hub is told once its push, if any, is applied.
     ///
     /// # Errors
-    /// What went wrong with the input; and [`FeedError::Unpushed`], if a push of a hub's minibatch has failed. It is the end.
+    /// Errors of the input, and [`FeedError::Unpushed`] if a push of a hub's minibatch has failed. The queue ends
+    /// with an error.
     pub fn next(&self) -> Result<Option<Fed>, FeedError> {
         if !self.origin.is_here() {
             return Err(FeedError::Forked);
@@ -135,20 +137,21 @@ impl FeedQueue {
         *self.in_hand.lock().unwrap_or_else(PoisonError::into_inner) = ticket;
     }
 
-    /// Rows of the pass that is read at the moment, all ranks together: an estimate from the bytes read so far. None before the
-    /// first minibatch, of streams and hubs, and unless minibatches are in order.
+    /// Estimated rows of the current pass over all ranks, from the bytes read so far.
+    ///
+    /// `None` before the first minibatch, for streams and hubs, and unless minibatches are in order.
     #[must_use]
     pub fn pass_rows(&self) -> Option<u64> {
         self.shared.reader.pass_rows()
     }
 
-    /// What it has done so far.
+    /// The statistics so far.
     #[must_use]
     pub fn statistics(&self) -> FeedStatistics {
         self.shared.statistics()
     }
 
-    /// The same for whoever asks from another thread, also after the queue is gone.
+    /// The statistics for another thread, also after the queue is gone.
     pub fn watch(&self) -> impl Fn() -> FeedStatistics + Send + Sync + 'static {
         let shared = Arc::clone(&self.shared);
         move || shared.statistics()
@@ -161,7 +164,7 @@ impl FeedQueue {
         self.end();
     }
 
-    /// The same for who has not used the one in hand: others get it with the rest.
+    /// Closes the queue without using up the minibatch in hand: another trainer gets it with the rest.
     pub fn close_unused(&self) {
         let in_hand = self.in_hand.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(ticket) = in_hand {

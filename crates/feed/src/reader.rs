@@ -1,4 +1,4 @@
-//! Reading one minibatch after the other, from files or from hubs, by several threads. Knows no tables and no queue.
+//! Reads minibatches from files or hubs, by several threads. Knows no tables and no queue.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -46,7 +46,7 @@ enum Input {
 /// Where a minibatch stands in line, and what its hub hears when it is used up.
 pub(crate) type Place = (u64, Option<Arc<Ticket>>);
 
-/// What a thread calls for its next minibatch: fills it, and says where it stands.
+/// A thread's source: fills the next minibatch and returns its position.
 pub(crate) type Read<'a> = dyn FnMut(&mut Sampled, &mut StageTimer) -> Result<Option<Place>, FeedError> + 'a;
 
 impl Reader {
@@ -125,7 +125,7 @@ impl Reader {
             Input::Hubs { subscription: hubs, .. } => {
                 let read = || work(&mut |sampled, _| self.read_hubs(hubs, sampled));
                 let ran = on_threads(options.threads, &read);
-                // What was used up last, nobody has told them yet; what was not, others shall have at once.
+                // The hubs are told of the last used minibatch; unused ones go to other trainers at once.
                 let left = lock(hubs).leave(Instant::now() + FAREWELL);
                 ran.and(Ok(left?))
             }
@@ -155,7 +155,7 @@ impl Reader {
                 self.in_order(one, options, sampled, timer)
             }),
             None => {
-                // A stream may be silent: then it is a thread that nobody waits for that reads it.
+                // A stream may be silent, so a detached thread reads it.
                 let ahead = is_stream.then(|| pass.feed_ahead(self.stages.timer()));
                 let mut feed = ahead.unwrap_or_else(|| pass.feed());
                 work(&mut |sampled, timer| {

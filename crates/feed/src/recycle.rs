@@ -1,5 +1,5 @@
-//! Memory that is used again: what is dropped goes back, so that a steady stream of minibatches allocates nothing. Knows
-//! nothing of what it keeps.
+//! Reuses memory: dropped values go back to a pool, so that a steady stream of minibatches allocates nothing. Does
+//! not know what it keeps.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! A minibatch of samples on its own, with the names of its columns and its place in the input. Knows no rows of tables.
+//! A minibatch of samples, with the names of its columns and its position in the input. Knows no rows of tables.
 
 use std::sync::{Arc, Weak};
 
@@ -19,9 +19,9 @@ pub struct Sampled {
     pub number: u64,
     /// Number of the pass, from 0 on.
     pub pass: u64,
-    /// What its hub is told when it was used up; held by those who are not done with it.
+    /// Tells the hub when it was used up; held while the minibatch is in use.
     pub(crate) ticket: Weak<Ticket>,
-    /// What its hub has fed of it, so that its columns lack those keys.
+    /// The features that its hub has fed; its columns lack their keys.
     pub(crate) ahead: Option<Ahead>,
 }
 
@@ -35,7 +35,7 @@ pub enum Samples {
 }
 
 impl Sampled {
-    /// A minibatch of nobody's input.
+    /// A minibatch without an input.
     #[must_use]
     pub fn new(names: Arc<[String]>, batch: Batch) -> Sampled {
         Sampled {

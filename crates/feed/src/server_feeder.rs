@@ -1,5 +1,5 @@
-//! Feeds a hub's keys to parameter servers, over connections that are made anew when a server was. Knows servers and tables;
-//! which minibatch is fed when, and who gets it, is the hub's business.
+//! Feeds a hub's keys to parameter servers, over connections that are renewed when a server restarts. The hub decides
+//! which minibatch is fed when, and which trainer gets it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ pub struct FeedTo {
 pub struct ServerFeeder {
     addresses: Vec<Address>,
     connect: ConnectOptions,
-    /// What is fed, by column.
+    /// The fed features, by column.
     features: Vec<(u32, sanderling_store::Pooling, FeedTo)>,
     patience: Duration,
     open: Option<Open>,

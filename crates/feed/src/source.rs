@@ -1,5 +1,4 @@
-//! An input made ready to be read: files with the compiled feature spec, or hubs that have been subscribed to. Knows no
-//! thread.
+//! An opened input: files with the compiled feature spec, or subscribed hubs. Knows no thread.
 
 use std::sync::Arc;
 
@@ -21,7 +20,7 @@ pub struct Source {
     pub(crate) names: Arc<[String]>,
 }
 
-/// What kind of input it is.
+/// The kind of input.
 #[derive(Debug)]
 pub(crate) enum Kind {
     Files(Box<Files>),
@@ -33,7 +32,7 @@ pub(crate) enum Kind {
 pub(crate) struct Hubs {
     pub(crate) subscription: Subscription,
     pub(crate) served: Vec<Served>,
-    /// What rows are made by, if they say so.
+    /// The feature spec of the rows, if the hubs give one.
     pub(crate) description: Option<Description>,
 }
 
@@ -92,13 +91,13 @@ impl Source {
         })
     }
 
-    /// Subscribes to the hubs of `hub://host:port,host:port`; what a minibatch holds they decide. The name is the trainer's,
-    /// the same over its restarts, and no other trainer's.
+    /// Subscribes to the hubs of `hub://host:port,host:port`, which decide the size of minibatches. The name
+    /// identifies the trainer: it stays over restarts and is used by no other trainer.
     pub fn hubs(addresses: &str, name: &str, options: &SubscribeOptions) -> Result<Source, FeedError> {
         Source::hubs_or_stop(addresses, name, options, None)
     }
 
-    /// The same, and whoever waits for the hubs asks now and then whether to stop.
+    /// [`Source::hubs`] with a stop check for waits.
     ///
     /// # Errors
     /// [`FeedError::Stopped`] then.
@@ -121,8 +120,8 @@ impl Source {
         Ok(Source { kind: Kind::Hubs(Box::new(Hubs { subscription, served, description })), names })
     }
 
-    /// The same, if hubs make of their rows what a configuration says; files are read as it says anyway. From then on the spec
-    /// has the configuration's tables.
+    /// Checks that the hubs' rows fit a configuration; files are read as it says anyway. The spec then has the
+    /// configuration's tables.
     pub fn expecting(mut self, expected: &Expected) -> Result<Source, FeedError> {
         let Kind::Hubs(hubs) = &mut self.kind else { return Ok(self) };
         let hub = hubs.served.iter().map(|served| served.hub.as_str()).collect::<Vec<_>>().join(",");
@@ -151,7 +150,9 @@ impl Source {
         }
     }
 
-    /// How the input is read, and the spec as it is used, fitted boundaries included; None of hubs that do not say it.
+    /// The reading options and the feature spec in use, fitted boundaries included.
+    ///
+    /// `None` for hubs that do not send them.
     #[must_use]
     pub fn reading(&self) -> Option<(&DataConfig, &Spec)> {
         match &self.kind {

@@ -1,4 +1,4 @@
-//! What the threads of a feed queue have measured, each for itself, added up when somebody reads it. Knows no queue.
+//! Measurements of the threads of a feed queue, added up when read. Knows no queue.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::fed::PooledAt;
 
-/// What one thread has measured; nobody else writes it.
+/// One thread's measurements; that thread is the only writer.
 #[derive(Debug, Default)]
 pub(crate) struct Measured {
     pub(crate) read_sample: Latency,
@@ -32,7 +32,7 @@ pub(crate) struct Accounts {
 pub(crate) struct Account(Arc<Mutex<Measured>>);
 
 impl Account {
-    /// Notes something; the lock is contended only while somebody reads.
+    /// Records a measurement; the lock is contended only during a read.
     pub(crate) fn note(&self, note: impl FnOnce(&mut Measured)) {
         note(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
@@ -70,7 +70,7 @@ impl Accounts {
     }
 }
 
-/// What a feed queue has done and where its time went.
+/// A feed queue's counts, and where its time went.
 #[derive(Debug, Clone, Serialize)]
 pub struct FeedStatistics {
     /// Minibatches that the trainer has taken.
@@ -79,7 +79,7 @@ pub struct FeedStatistics {
     pub rows: u64,
     /// Rows of files that could not be read and were left out, in all passes; hubs account for theirs.
     pub bad_rows: u64,
-    /// What was wrong with the first of them.
+    /// The errors of the first ones.
     pub bad_row_messages: Vec<String>,
     /// Minibatches that are ready now.
     pub ready: usize,
@@ -95,7 +95,7 @@ pub struct FeedStatistics {
     pub embedding_lookup: LatencySummary,
     /// From a push to its application.
     pub push_grad: LatencySummary,
-    /// Who pooled the rows of tables on servers, over all queues of the embedding.
+    /// Where rows of tables on servers were pooled, over all queues of the embedding.
     pub pooled_at: PooledAt,
     /// The stages of reading, added up over threads.
     pub stages: Vec<StageTotal>,

@@ -1,5 +1,5 @@
-//! When a hub hears that a minibatch was used up: once nobody holds it any more and all that was pushed of it has been applied.
-//! And what the loop hears if a push failed, since the minibatch then is not used up. Knows no rows and no queue.
+//! Reports used-up minibatches to their hub, once they are unused and all of their pushes are applied; and reports
+//! failed pushes to the loop, since those minibatches are not used up. Knows no rows and no queue.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +18,7 @@ impl Loss {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// What the loop is to hear.
+    /// The error for the loop.
     pub(crate) fn take(&self) -> Option<FeedError> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -66,18 +66,18 @@ impl Ticket {
         self.owed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Gradients of it have been applied, which nobody owed.
+    /// Records applied gradients that were not owed.
     pub(crate) fn note_pushed(&self) {
         self.pushed.store(true, Ordering::Relaxed);
     }
 
-    /// What was owed has been applied.
+    /// Records that the owed push is applied.
     pub(crate) fn settle(&self) {
         self.note_pushed();
         self.owed.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// What was to be pushed is not applied, or not all of it, and will not be: it is owed for ever, and the queue says why.
+    /// Records a failed push: the minibatch stays unpushed, and the queue reports the error.
     pub(crate) fn lose(&self, error: &FeedError) {
         self.owe();
         let mut lost = self.loss.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Waiting for news under a lock, for as long as nobody is told to stop. Knows not what is waited for.
+//! Waits for a condition under a lock until a stop check ends it. Knows no condition.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(crate) fn wait_or_stop<'a, T>(
     if !waited.timed_out() {
         return Ok(held);
     }
-    // What is asked may run for long, and others have things to say meanwhile.
+    // The stop check may run for long, so the lock is released.
     drop(held);
     if stop.is_at_once() {
         return Err(FeedError::Stopped(what));

@@ -1,9 +1,9 @@
-//! How many rows of each lane a step has. Knows neither the rows nor whose a lane is.
+//! Number of rows of each lane in a step. Knows neither the rows nor the workers of lanes.
 
 /// The rows of each lane that are known and not dealt yet, those of all workers included. So all workers deal the same.
 pub(crate) struct Dealer {
     left: Vec<u64>,
-    /// Those of the round that was added last.
+    /// The units of the last round.
     last: Vec<u64>,
     batch: usize,
     /// Lanes by what they have left, and what each gave.

@@ -1,11 +1,11 @@
-//! What a job can fail with, each naming worker, file or meeting. Knows no model.
+//! The errors of a job; each names a worker, a file or a meeting. Knows no model.
 
 use std::path::PathBuf;
 
 use sanderling_client::ClientError;
 use sanderling_sample::SampleError;
 
-/// What a job can fail with.
+/// An error of a job.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
     /// The input could not be read.
@@ -14,15 +14,15 @@ pub enum JobError {
     /// The tables, or the other workers, were not there.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// What was asked for cannot be.
+    /// The options do not fit together.
     #[error("{0}")]
     Options(String),
     /// A thread could not be started, or a temporary file not be written.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation.
         what: String,
-        /// What the operating system said.
+        /// The operating system's error.
         source: std::io::Error,
     },
     /// A temporary file cannot be used.
@@ -30,19 +30,19 @@ pub enum JobError {
     Scratch {
         /// The directory.
         directory: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: std::io::Error,
     },
     /// Another worker has failed; its error says why.
     #[error("worker {worker} stopped, since another one failed")]
     Stopped {
-        /// Who stopped.
+        /// The worker that stopped.
         worker: u32,
     },
     /// Another worker did not come to an exchange.
     #[error("worker {worker}: {what}: workers {missing:?} did not come within {timeout_s} s")]
     Awaited {
-        /// Who waited.
+        /// The worker that waited.
         worker: u32,
         /// For what.
         what: String,
@@ -51,14 +51,14 @@ pub enum JobError {
         /// How long.
         timeout_s: u64,
     },
-    /// What is the matter with another worker on another host, or with this one.
+    /// Another worker failed or was lost, or this worker was.
     #[error("worker {worker} at {address}: {reason}")]
     Worker {
         /// Which.
         worker: u32,
         /// Where it is.
         address: String,
-        /// What.
+        /// The reason.
         reason: String,
     },
     /// It was asked to stop ([`crate::Options::stop`]) before the others were there.
@@ -66,9 +66,9 @@ pub enum JobError {
         "worker {worker} was stopped while it waited for workers {missing:?} of {workers}; nothing had begun"
     )]
     Interrupted {
-        /// Who stopped.
+        /// The worker that stopped.
         worker: u32,
-        /// Who was not there.
+        /// The workers that did not come.
         missing: Vec<u32>,
         /// How many they are.
         workers: u32,
@@ -76,13 +76,13 @@ pub enum JobError {
     /// It was asked to stop ([`crate::Options::stop`]) in the middle of the job.
     #[error("worker {worker} was stopped, and so the job is")]
     Halted {
-        /// Who stopped.
+        /// The worker that stopped.
         worker: u32,
     },
     /// Another worker was asked to stop, and so all do. Nothing is wrong with any of them.
     #[error("worker {worker} at {address} was stopped, and so the job is")]
     HaltedBy {
-        /// Who was asked to.
+        /// The worker that was asked to stop.
         worker: u32,
         /// Where it is.
         address: String,
@@ -93,9 +93,9 @@ pub enum JobError {
     /// Another worker is at another place of the program, or has left it.
     #[error("worker {worker}: {reason}; all workers must call the same things in the same order")]
     OutOfStep {
-        /// Who saw it.
+        /// The worker that noticed it.
         worker: u32,
-        /// What it saw.
+        /// The symptom.
         reason: String,
     },
     /// Gradients were handed in for a step that this worker does not end.
@@ -105,12 +105,12 @@ pub enum JobError {
          function returns"
     )]
     OpenStep {
-        /// Whose.
+        /// The worker whose step is open.
         worker: u32,
         /// Which.
         step: u64,
     },
-    /// What another worker sent, or what was read back from a temporary file, is not what was written.
+    /// Rows of another worker, or rows read back from a temporary file, differ from the ones written.
     #[error("rows that were exchanged are damaged: {0}")]
     Damaged(&'static str),
 }

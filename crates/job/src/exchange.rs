@@ -1,5 +1,5 @@
-//! The exchange: every worker reads its units and sends each row to the worker whose it is in this pass; what comes is kept
-//! to be taken in the order of places. Knows not what the rows are used for.
+//! The exchange of shuffled rows: every worker reads its units and sends each row to its owner in this pass, which
+//! stores it to be taken in the order of places. Does not know what the rows are used for.
 //!
 //! A row is packed once, where it was decoded, straight into the piece for its worker and slice of places; pieces are handed
 //! on and kept as they are, and unpacked into a minibatch.
@@ -11,10 +11,10 @@ use sanderling_client::Reduce;
 use crate::error::JobError;
 use crate::input::{Input, Units};
 use crate::job::{SHUFFLE, WAIT};
-use crate::kept::Kept;
 use crate::mesh::{PARCEL_BYTES, Parcel};
 use crate::packed_rows::Packer;
 use crate::places::{Places, Slices};
+use crate::row_buffer::RowBuffer;
 use crate::sorted::{Lanes, Sorted};
 use crate::worker::{RECEIVE, Worker};
 
@@ -23,11 +23,11 @@ const FILLING_BYTES: usize = 16 << 20;
 const PIECE_BYTES_MIN: usize = 4 << 10;
 const PIECE_BYTES_MAX: usize = 64 << 10;
 
-/// What has come so far.
+/// The state of an exchange at the receiver.
 struct Receiving {
     round: u64,
-    kept: Kept,
-    /// Who has not said that it has sent all.
+    kept: RowBuffer,
+    /// Workers that have not sent all of their rows.
     missing: Vec<u32>,
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn exchange(
     let (rank, workers, round) = (worker.place(), worker.living(), worker.next_round());
     let mut units = Units::open(input, workers, &worker.halt)?;
     let slices = Slices::of_input(units.bytes_total(), slices_max(workers));
-    let kept = Kept::new(slices.count(), worker.shuffle_bytes_max, worker.scratch_dir.clone());
+    let kept = RowBuffer::new(slices.count(), worker.shuffle_bytes_max, worker.scratch_dir.clone());
     let missing = (0..workers).filter(|&other| other != rank).collect();
     let mut receiving = Receiving { round, kept, missing };
     let mut filling: Vec<Vec<u8>> = vec![Vec::new(); slices.count() * workers as usize];
@@ -110,8 +110,8 @@ pub(crate) fn exchange(
         }
     }
     worker.timer.switch(WAIT);
-    // Also the barrier at the end of every use of the mesh.
-    // In another pass rows have other places: some would be given twice, and others to nobody.
+    // This is also the barrier at the end of every use of the mesh. The name contains the pass: in another pass rows
+    // have other places, so some would be delivered twice and others never.
     let name = format!("rows exchanged in pass {pass}");
     let counted = worker.group.all_reduce_counts(&name, &mut lane_rows, Reduce::Sum);
     counted.map_err(|error| worker.called_off(error))?;

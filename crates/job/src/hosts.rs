@@ -1,8 +1,9 @@
-//! Workers that are processes of their own, one on each host or several on one: how they find each other, what they tell each
-//! other, and what becomes of the job when one dies. Knows no model, and nothing of where rows belong.
+//! Workers that are processes of their own, one per host or several on one: how they connect, their messages, and
+//! recovery when one dies. Knows no model, and not which worker owns a row.
 //!
-//! Between every two workers there is a connection for rows and bytes of exchanges ([`ways`]); every worker has another one to
-//! rank 0 for all else ([`control`]), whose desk ([`desk`]) decides who is lost. See `docs/design/0012-*.md`.
+//! Every two workers have a connection for rows and collectives ([`peer_links`]). Every worker has another connection
+//! to rank 0 ([`control`]), whose coordinator ([`coordinator`]) decides which workers are lost. See
+//! `docs/design/0012-*.md`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,41 +20,43 @@ use crate::job::{OnLoss, Options, Tables, WAIT};
 use crate::mesh::Mesh;
 use crate::worker::Worker;
 
-#[cfg(test)]
-pub(crate) mod alone;
+mod acceptor;
 mod control;
-mod desk;
-mod door;
+pub(crate) mod control_msg;
+mod coordinator;
+mod event_log;
 mod gather;
-mod greet;
-mod observing;
+mod handshake;
 pub(crate) mod owner;
-pub(crate) mod said;
-pub(crate) mod seen;
-pub(crate) mod share;
-pub(crate) mod ways;
-pub(crate) mod worker;
+pub(crate) mod peer_links;
+pub(crate) mod peer_status;
+pub(crate) mod share_of_lost;
+pub(crate) mod survivors;
+#[cfg(test)]
+pub(crate) mod test_hosts;
 
+use acceptor::Acceptor;
 use control::{Control, Line};
-use desk::Desk;
-use door::Door;
-use observing::Observing;
-use said::Said;
-use seen::Seen;
-use worker::Crew;
+use control_msg::ControlMsg;
+use coordinator::Coordinator;
+use event_log::EventLog;
+use peer_status::PeerStatus;
+use survivors::Survivors;
 
 /// Where the workers of a job are that are processes of their own, and which one this is.
 #[derive(Debug, Clone)]
 pub struct Hosts {
     /// Which worker this is, from 0.
     pub rank: u32,
-    /// The same for all workers of a job, higher for each time that it is started again.
+    /// Attempt of the job, equal for all of its workers; increases with each restart.
     pub attempt: u32,
-    /// Where each worker listens for those of higher rank, in the order of ranks: one TCP endpoint or unix socket each.
+    /// Listen address of each worker, by rank: one TCP endpoint or unix socket each.
+    ///
+    /// Workers of higher rank connect to it.
     pub hosts: Vec<Address>,
     /// Made of everything that must be the same for all workers: configuration, input, options.
     pub job: u64,
-    /// What workers must say to each other, or empty.
+    /// Shared auth token, or empty.
     pub token: String,
     /// Certificate and key, for TLS on TCP.
     pub tls: Option<TlsServer>,
@@ -67,7 +70,7 @@ pub struct Hosts {
     pub silence: Duration,
 }
 
-/// How long a worker may be silent, unless somebody chose otherwise.
+/// Default of [`Hosts::silence`].
 pub const SILENCE_DEFAULT: Duration = Duration::from_secs(30);
 
 impl Hosts {
@@ -115,7 +118,7 @@ impl Hosts {
     }
 }
 
-/// What happens to a job beside its work.
+/// An event of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobEvent {
     /// Before it begins, this worker has tried for long to reach another one, and goes on trying.
@@ -124,10 +127,10 @@ pub enum JobEvent {
         worker: u32,
         /// Where it should be.
         address: String,
-        /// What came of the last attempt.
+        /// The error of the last attempt.
         reason: String,
     },
-    /// Before it begins, somebody came to this worker who cannot take part. Told once per host and reason, and not of very many.
+    /// Before the job begins, a peer was rejected. Logged once per host and reason, up to a limit.
     TurnedAway {
         /// Which worker it says to be, if it has said so.
         worker: Option<u32>,
@@ -142,7 +145,7 @@ pub enum JobEvent {
         worker: u32,
         /// Where it is.
         address: String,
-        /// What it does, of the job's stages.
+        /// Its stage.
         stage: String,
         /// It said so when it was last heard of, some time ago.
         is_silent: bool,
@@ -155,7 +158,7 @@ pub enum JobEvent {
         worker: u32,
         /// Where it was.
         address: String,
-        /// What it did when it was last heard of.
+        /// Its stage when it was last heard of.
         stage: String,
         /// How it was noticed.
         reason: String,
@@ -171,10 +174,10 @@ impl fmt::Display for JobEvent {
                 write!(out, "worker {worker} at {address} cannot be reached yet: {reason}")
             }
             JobEvent::TurnedAway { worker: Some(worker), address, reason } => {
-                write!(out, "turned away who came as worker {worker} from {address}: {reason}")
+                write!(out, "turned away a peer claiming to be worker {worker} from {address}: {reason}")
             }
             JobEvent::TurnedAway { worker: None, address, reason } => {
-                write!(out, "turned away somebody from {address}: {reason}")
+                write!(out, "turned away an unknown peer from {address}: {reason}")
             }
             JobEvent::Straggler { worker, address, stage, is_silent, waited } => {
                 let waited_s = waited.as_secs_f64();
@@ -192,7 +195,7 @@ impl fmt::Display for JobEvent {
     }
 }
 
-/// Who is told of events, on any thread: on rank 0, and before the job begins on all.
+/// A callback for events, on any thread: on rank 0, and on all workers before the job begins.
 #[derive(Clone)]
 pub struct Observer(pub Arc<dyn Fn(&JobEvent) + Send + Sync>);
 
@@ -214,7 +217,7 @@ where
     E: From<JobError> + fmt::Display,
 {
     let worker = start(hosts, options, tables, stages)?;
-    let seen = Arc::clone(&worker.far().expect("it is on a host of its own").seen);
+    let status = Arc::clone(&worker.links().expect("it is on a host of its own").status);
     let (mut worker, done) = work(worker);
     let done = done.and_then(|done| match &mut worker {
         Some(worker) => Ok(worker.end_job().map(|()| done)?),
@@ -222,51 +225,51 @@ where
     });
     match done {
         Ok(done) => {
-            // Its ways are closed before: whoever is at the end has no use for them.
+            // Its connections are closed before: the job has ended.
             drop(worker);
             // On rank 0: until all others have heard it.
-            seen.await_silence(Instant::now() + FAREWELL);
+            status.await_silence(Instant::now() + FAREWELL);
             Ok(done)
         }
-        Err(error) => Err(say_why(hosts, &seen, error)),
+        Err(error) => Err(say_why(hosts, &status, error)),
     }
 }
 
 /// Tells the others why this worker ends before its time; why it does.
-fn say_why<E: From<JobError> + fmt::Display>(hosts: &Hosts, seen: &Seen, error: E) -> E {
-    // What is not sent yet must be, however little time the thread that sends it is given; then there is a while to hear it.
+fn say_why<E: From<JobError> + fmt::Display>(hosts: &Hosts, status: &PeerStatus, error: E) -> E {
+    // Messages must be sent even if the sending thread is slow; then the others get some time to receive them.
     let stop_farewell = || {
-        seen.await_sent(Instant::now() + hosts.silence.min(FAREWELL));
-        seen.await_silence(Instant::now() + hosts.silence.min(STOP_FAREWELL));
+        status.await_sent(Instant::now() + hosts.silence.min(FAREWELL));
+        status.await_silence(Instant::now() + hosts.silence.min(STOP_FAREWELL));
     };
-    if let Err(failed) = seen.check() {
-        // What another worker failed of, or was stopped by, is why this one ended. On rank 0: until all have heard it.
+    if let Err(failed) = status.check() {
+        // Another worker's failure or stop is the reason for this one. Rank 0 waits until all workers know it.
         stop_farewell();
         return failed.into();
     }
-    if seen.is_told() {
-        // Its ways stay open meanwhile: an end of one before it is known why would be a loss.
-        seen.say(Said::Stop { worker: hosts.rank });
+    if status.is_told() {
+        // Its connections stay open meanwhile: without the reason their end would count as a loss.
+        status.say(ControlMsg::Stop { worker: hosts.rank });
         stop_farewell();
         return error;
     }
     // Also while a loss is pending: what comes of one says so itself.
-    seen.say(Said::Fail { worker: hosts.rank, reason: error.to_string() });
-    seen.await_silence(Instant::now() + hosts.silence.min(FAREWELL));
+    status.say(ControlMsg::Fail { worker: hosts.rank, reason: error.to_string() });
+    status.await_silence(Instant::now() + hosts.silence.min(FAREWELL));
     error
 }
 
 /// Tells workers of higher rank that come why this one does not, for a while.
-pub(crate) fn turn_away(hosts: &Hosts, stop: &AtomicBool, reason: &str) {
-    // Who cannot listen there has nobody to tell it to.
-    if let Ok(door) = Door::shut(hosts, reason) {
-        door.wait_until_told(Instant::now() + TURN_AWAY, stop);
+pub(crate) fn reject_workers(hosts: &Hosts, stop: &AtomicBool, reason: &str) {
+    // Without a listening socket there is no worker to tell.
+    if let Ok(acceptor) = Acceptor::shut(hosts, reason) {
+        acceptor.wait_until_told(Instant::now() + TURN_AWAY, stop);
     }
 }
 
 /// How long a worker that fails tries to say why.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// The same for one that is asked to stop. Whoever does not hear it in this time, since it does not run at all, has it waiting.
+/// Time that a stopped worker takes to say why. Its message is queued for a worker that does not run at the moment.
 const STOP_FAREWELL: Duration = Duration::from_millis(500);
 /// How long one that could not start tells it to those that come.
 const TURN_AWAY: Duration = Duration::from_secs(15);
@@ -282,45 +285,45 @@ fn start(hosts: &Hosts, options: &Options, tables: &Tables, stages: &Stages) -> 
     let timer = stages.timer();
     let names: Vec<String> = hosts.hosts.iter().map(Address::to_string).collect();
     let poller = Poller::new(0)?;
-    let seen = Seen::new(hosts.rank, names.clone(), poller.waker(), &options.stop);
+    let status = PeerStatus::new(hosts.rank, names.clone(), poller.waker(), &options.stop);
     let start = Instant::now();
-    let desk = (hosts.rank == 0).then(|| {
+    let coordinator = (hosts.rank == 0).then(|| {
         let silence_us = hosts.silence.as_micros() as u64;
-        Desk::new(options.workers, silence_us, options.on_loss == OnLoss::Redo, WAIT as u32, 0)
+        Coordinator::new(options.workers, silence_us, options.on_loss == OnLoss::Redo, WAIT as u32, 0)
     });
-    let lines = party.control.into_iter().map(|(rank, joint)| {
-        let gather::Joint { connection, agreed, early } = joint;
+    let lines = party.control.into_iter().map(|(rank, peer)| {
+        let gather::Peer { connection, agreed, early } = peer;
         Line { rank, connection, agreed, early }
     });
     let stages = stages.totals().into_iter().map(|total| total.name).collect();
     // The others have nothing to tell: rank 0 decides.
     let observer = options.observer.clone().filter(|_| hosts.rank == 0);
-    let observing = Observing::new(names, stages, observer)?;
+    let event_log = EventLog::new(names, stages, observer)?;
     let control = Control::new(
         poller,
         lines.collect(),
-        desk,
-        Arc::clone(&seen),
-        observing,
+        coordinator,
+        Arc::clone(&status),
+        event_log,
         timer.watch(),
         (start, hosts.silence),
     )?;
-    let far = ways::Far::new(hosts.rank, party.rows, &seen)?;
+    let links = peer_links::PeerLinks::new(hosts.rank, party.rows, &status)?;
     if hosts.rank == 0 {
         let group = sanderling_observe::unique();
-        seen.say(Said::Start { group });
+        status.say(ControlMsg::Start { group });
     }
     gather::spawn("talk", move || control.run())?;
     let sync = SyncOptions { attempt: 0, timeout: options.timeout };
-    let joined = seen.await_group(until).and_then(|group| {
-        let crew = Crew::new(cluster, group, options.workers);
-        Ok((crew, SyncGroup::join(cluster, remote, group, hosts.rank, options.workers, sync)?))
+    let joined = status.await_group(until).and_then(|group| {
+        let survivors = Survivors::new(cluster, group, options.workers);
+        Ok((survivors, SyncGroup::join(cluster, remote, group, hosts.rank, options.workers, sync)?))
     });
-    let (crew, group) = joined.map_err(|error: JobError| say_why(hosts, &seen, error))?;
-    let group = group.call_off_with(seen.called_off()).call_off_with(&options.stop);
+    let (survivors, group) = joined.map_err(|error: JobError| say_why(hosts, &status, error))?;
+    let group = group.cancel_with(status.called_off()).cancel_with(&options.stop);
     let mut worker =
-        Worker::new(group, Mesh::Far(Box::new(far)), timer, options, options.shuffle_bytes_max as usize);
-    worker.crew = Some(crew);
+        Worker::new(group, Mesh::Remote(Box::new(links)), timer, options, options.shuffle_bytes_max as usize);
+    worker.survivors = Some(survivors);
     Ok(worker)
 }
 
@@ -338,22 +341,22 @@ mod tests {
             dir.path().display()
         );
         let check = |error: &dyn Fn(&Worker) -> JobError, expected: &str| {
-            let (mut worker, seen) = alone::first(dir.path(), 2);
+            let (mut worker, status) = test_hosts::first(dir.path(), 2);
             let waits = std::thread::scope(|scope| {
                 let waits = scope.spawn(|| worker.group().barrier("for the other").unwrap_err());
-                seen.note(&alone::loss_of(1));
+                status.note(&test_hosts::loss_of(1));
                 waits.join().unwrap()
             });
             assert!(waits.to_string().contains("was called off"), "{waits}");
-            // Nobody listens.
-            seen.note_deaf();
-            let error = say_why(&alone::hosts(dir.path(), 0, 2), &seen, error(&worker));
+            // No worker is connected.
+            status.note_deaf();
+            let error = say_why(&test_hosts::hosts(dir.path(), 0, 2), &status, error(&worker));
             assert_eq!(error.to_string(), expected);
-            let told = Said::Fail { worker: 0, reason: expected.to_owned() };
-            assert_eq!(Vec::from(seen.take_says()), [told]);
+            let told = ControlMsg::Fail { worker: 0, reason: expected.to_owned() };
+            assert_eq!(Vec::from(status.take_says()), [told]);
         };
         check(&|_| JobError::Options(own.to_owned()), own);
-        // What comes of the loss says so.
+        // The handling of the loss reports itself.
         let called_off = || sanderling_client::ClientError::CalledOff { place: "a".into(), what: "b".into() };
         check(&|worker| worker.called_off(called_off()), &lost);
     }
@@ -361,13 +364,13 @@ mod tests {
     #[test]
     fn when_the_first_worker_panics_the_others_hear_it_before_they_cannot_reach_it() {
         let dir = tempfile::tempdir().unwrap();
-        let (worker, seen) = alone::first(dir.path(), 2);
+        let (worker, status) = test_hosts::first(dir.path(), 2);
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let _worker = worker;
             panic!("on purpose");
         }));
         assert!(panicked.is_err());
-        let told = Said::Fail { worker: 0, reason: "it has panicked".to_owned() };
-        assert_eq!(Vec::from(seen.take_says()), [told]);
+        let told = ControlMsg::Fail { worker: 0, reason: "it has panicked".to_owned() };
+        assert_eq!(Vec::from(status.take_says()), [told]);
     }
 }

@@ -16,14 +16,14 @@ const UNIT_BYTES_MIN: u64 = 512;
 /// An input is cut into at least about this many units, if they are not to be smaller than the smallest.
 const UNITS_MIN: u64 = 1024;
 
-/// What is read, and how it is understood.
+/// The input, and how its rows are parsed.
 #[derive(Clone)]
 pub struct Input {
     /// Files and patterns, in this order.
     pub inputs: Vec<String>,
     /// How they are read.
     pub reading: DataConfig,
-    /// What rows become.
+    /// The feature encoder.
     pub encoder: Arc<Encoder>,
     /// The account of bad rows of this process.
     pub bad_rows: Arc<BadRows>,
@@ -84,7 +84,7 @@ impl Units {
         loop {
             self.halt.check()?;
             let more = self.source.next_unit(&mut self.unit);
-            // What a silent stream fails of is that nobody waits for it any more.
+            // A silent stream ends with an error when the job stops.
             self.halt.check()?;
             if !more? {
                 return Ok(None);

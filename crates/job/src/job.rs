@@ -1,22 +1,23 @@
-//! Running a job: its options, and one thread per worker of this process. Knows nothing of what workers do.
+//! Runs a job: its options, and one thread per worker of this process. Does not know what workers do.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use sanderling_client::{Cluster, Meeting, RemoteTable, SyncGroup, SyncOptions};
+use sanderling_client::{ClientError, Cluster, Meeting, RemoteTable, SyncGroup, SyncOptions};
 use sanderling_observe::Stages;
 use sanderling_store::Table;
 
 use crate::error::JobError;
 use crate::hosts::{self, Hosts, Observer};
-use crate::mesh::{Mesh, here};
-use crate::worker::{Lent, Worker};
+use crate::mesh::{Mesh, local};
+use crate::worker::{SharedWorker, Worker};
 
-/// The stages of a worker, in the order of their numbers: reading (decompression included) and passing over what others
-/// read; parsing and encoding; packing, sending, keeping and sorting rows that are shuffled; copying rows into minibatches;
-/// waiting for other workers. A caller's list of stages begins with these.
+/// The stages of a worker, in the order of their numbers; a caller's list of stages begins with these.
+///
+/// Reading (decompression included) and skipping rows of others; parsing and encoding; packing, sending, storing and
+/// sorting shuffled rows; copying rows into minibatches; waiting for other workers.
 pub const STAGES: [&str; 5] = ["read", "parse", "shuffle", "assemble", "wait"];
 pub(crate) const READ: usize = 0;
 pub(crate) const PARSE: usize = 1;
@@ -27,8 +28,9 @@ pub(crate) const WAIT: usize = 4;
 /// The most workers that a job may have.
 pub(crate) const WORKERS_MAX: u32 = 1024;
 
-/// The tables that workers push to in step, in the order of their numbers there ([`SyncGroup::push_step`]), and with that
-/// where workers meet. A job that pushes nothing in step needs none.
+/// The tables of synchronous steps, by their numbers there ([`SyncGroup::push_step`]).
+///
+/// They determine where the workers meet. A job without synchronous steps needs none.
 #[derive(Clone)]
 pub enum Tables {
     /// Tables of this process.
@@ -47,10 +49,10 @@ pub enum Place {
     Hosts(Hosts),
 }
 
-/// What the others do when a worker on another host dies. An error of a worker is no death: it stops all.
+/// Policy for the loss of a worker on another host. An error of a worker is no loss: it stops the job.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OnLoss {
-    /// They take its rows over, and make the step that it was in again. Nobody can go on without rank 0.
+    /// The others take its rows over and repeat the current step. The loss of rank 0 always stops the job.
     Redo,
     /// They stop, with an error that names it.
     #[default]
@@ -68,19 +70,20 @@ pub struct Options {
     pub seed: u64,
     /// How long other workers are waited for, each time.
     pub timeout: Duration,
-    /// Bytes of shuffled rows that this process keeps in memory, for all of its workers; what is beyond is kept in temporary
-    /// files. Not counted are those on their way, about 16 MiB per worker.
+    /// Memory limit for the shuffled rows of this process; further rows go to temporary files.
+    ///
+    /// Rows under way are not counted, about 16 MiB per worker.
     pub shuffle_bytes_max: u64,
     /// Where temporary files are, which have no name and vanish with the process.
     pub scratch_dir: PathBuf,
-    /// What becomes of the job when a worker on another host dies.
+    /// Policy for the loss of a worker on another host.
     pub on_loss: OnLoss,
-    /// Who is told of workers that are lost or slow, on rank 0 of workers on several hosts; on each of these, of those
-    /// that it cannot reach, or that it turns away.
+    /// Callback for events: lost and slow workers on rank 0; unreachable and rejected workers on each.
     pub observer: Option<Observer>,
-    /// Set to end the workers of this process, and with them the job: before it begins with [`JobError::Interrupted`],
-    /// afterwards with [`JobError::Halted`], where they wait or read, within moments whatever the others do. Those on other
-    /// hosts end with [`JobError::HaltedBy`], and have it set for them.
+    /// Set to stop the workers of this process, and with them the job, within moments.
+    ///
+    /// Before the job begins it ends with [`JobError::Interrupted`], afterwards with [`JobError::Halted`]. Workers on
+    /// other hosts end with [`JobError::HaltedBy`], and their flag is set.
     pub stop: Arc<AtomicBool>,
 }
 
@@ -112,7 +115,7 @@ impl Options {
     }
 }
 
-/// Nobody has failed.
+/// No worker has failed.
 const NOBODY: u32 = u32::MAX;
 
 /// Says who was the first to fail, also by a panic, and with that stops all.
@@ -132,8 +135,10 @@ impl Drop for Failing<'_> {
     }
 }
 
-/// Runs `work` on the workers of this process, which is one of them if they are on several hosts; their results in the order
-/// of their ranks. The first error stops all and is what is returned; a panic goes on here.
+/// Runs `work` on the workers of this process; returns their results in the order of ranks.
+///
+/// On several hosts this process is one worker. The first error stops all workers and is returned; a panic continues
+/// here.
 pub fn run<T, E>(
     options: &Options,
     tables: &Tables,
@@ -150,25 +155,25 @@ where
     })
 }
 
-/// The same with workers that are lent: for an interpreter, which keeps them among its objects.
-pub fn run_lent<T, E>(
+/// [`run`] for an interpreter that keeps references to its workers.
+pub fn run_shared<T, E>(
     options: &Options,
     tables: &Tables,
     stages: &Stages,
-    work: impl Fn(Lent) -> Result<T, E> + Sync,
+    work: impl Fn(SharedWorker) -> Result<T, E> + Sync,
 ) -> Result<Vec<T>, E>
 where
     T: Send,
     E: From<JobError> + std::fmt::Display + Send,
 {
     run_owned(options, tables, stages, |worker| {
-        let lent = Lent::new(worker);
+        let lent = SharedWorker::new(worker);
         let done = work(lent.clone());
         (lent.take_back(), done)
     })
 }
 
-/// The same for a function that gives the worker back, which is to leave no step behind.
+/// Runs `work`, which gives the worker back and must leave no step open.
 fn run_owned<T, E>(
     options: &Options,
     tables: &Tables,
@@ -194,12 +199,13 @@ where
     }
 }
 
-/// For a worker on a host of its own that fails before it has come to [`run`], while those of higher rank wait for it: tells them
-/// why, until all have heard it, for four seconds if none comes and fifteen at most. They end with [`JobError::Worker`]. Who comes
-/// later goes on waiting.
-pub fn turn_away(options: &Options, reason: &str) {
+/// Tells workers of higher rank why this one fails before [`run`].
+///
+/// Returns once all know it, after four seconds if none comes, or after fifteen. They end with [`JobError::Worker`];
+/// workers that come later keep waiting.
+pub fn reject_workers(options: &Options, reason: &str) {
     if let Place::Hosts(hosts) = &options.place {
-        hosts::turn_away(hosts, &options.stop, reason);
+        hosts::reject_workers(hosts, &options.stop, reason);
     }
 }
 
@@ -226,9 +232,10 @@ where
     let stopped = Arc::new(AtomicBool::new(false));
     let first = AtomicU32::new(NOBODY);
     let meeting = match tables {
-        Tables::Embedded(tables) => {
-            Some(Meeting::new(tables.clone(), workers).map_err(|error| E::from(error.into()))?)
-        }
+        Tables::Embedded(tables) => Some(
+            Meeting::new(tables.clone(), workers)
+                .map_err(|error| E::from(ClientError::from(error).into()))?,
+        ),
         Tables::Servers(..) => None,
     };
     let number = sanderling_observe::unique();
@@ -241,12 +248,12 @@ where
             (Tables::Embedded(_), Some(meeting)) => SyncGroup::join_here(meeting, rank, sync)?,
             (Tables::Embedded(_), None) => unreachable!("made above"),
         };
-        Ok(group.call_off_with(&stopped).call_off_with(&options.stop))
+        Ok(group.cancel_with(&stopped).cancel_with(&options.stop))
     };
-    let one = |rank: u32, mesh: here::Here| -> Result<T, E> {
+    let one = |rank: u32, mesh: local::LocalMesh| -> Result<T, E> {
         let mut failing = Failing { first: &first, stopped: &stopped, rank, is_done: false };
         let share = (options.shuffle_bytes_max / u64::from(workers)) as usize;
-        let worker = Worker::new(join(rank)?, Mesh::Here(mesh), stages.timer(), options, share);
+        let worker = Worker::new(join(rank)?, Mesh::Local(mesh), stages.timer(), options, share);
         let done = work(worker);
         failing.is_done = done.is_ok();
         done
@@ -254,7 +261,7 @@ where
     let mut ends: Vec<std::thread::Result<Result<T, E>>> = std::thread::scope(|scope| {
         let mut threads = Vec::new();
         let mut ends = Vec::new();
-        for (rank, mesh) in (0..).zip(here::meshes(workers, &stopped, &options.stop)) {
+        for (rank, mesh) in (0..).zip(local::meshes(workers, &stopped, &options.stop)) {
             let one = &one;
             let thread = std::thread::Builder::new().name(format!("worker {rank}"));
             match thread.spawn_scoped(scope, move || one(rank, mesh)) {
@@ -276,7 +283,7 @@ where
         drop(ends);
         return match failed {
             Ok(Err(error)) => Err(error),
-            Ok(Ok(_)) => unreachable!("who is done has not failed"),
+            Ok(Ok(_)) => unreachable!("a worker that is done has not failed"),
             Err(panic) => std::panic::resume_unwind(panic),
         };
     }

@@ -1,9 +1,10 @@
-//! Jobs: passes over one input by several workers, who share it out, exchange rows, agree on numbers and go in step.
+//! Jobs: passes over one input by several workers, which share the input, exchange rows, agree on numbers and take
+//! synchronous steps.
 //!
-//! All workers run the same function ([`run`]), each with its own [`Worker`]. A worker takes the rows of a pass that are
-//! its own ([`Share`]), or its part of steps that all make together ([`Steps`]), in the order of the input or shuffled over
-//! all of it; sums, means and histograms are made of what all workers bring. The crate knows no model, and not what a row
-//! is used for.
+//! All workers run the same function ([`run`]), each with its own [`Worker`]. A worker takes its own rows of a pass
+//! ([`Share`]), or its part of synchronous steps ([`Steps`]), in the order of the input or shuffled over all of it.
+//! Collectives give sums, means and histograms over all workers. The crate knows no model, and not what a row is used
+//! for.
 
 mod error;
 pub use error::JobError;
@@ -17,7 +18,7 @@ mod packed_rows;
 #[cfg(fuzzing)]
 pub use packed_rows::{pack_rows, unpack_rows};
 
-mod kept;
+mod row_buffer;
 
 mod sorted;
 
@@ -30,10 +31,10 @@ pub use hosts::{Hosts, JobEvent, Observer, SILENCE_DEFAULT};
 pub use sanderling_transport::TlsServer;
 
 mod job;
-pub use job::{OnLoss, Options, Place, STAGES, Tables, run, run_lent, turn_away};
+pub use job::{OnLoss, Options, Place, STAGES, Tables, reject_workers, run, run_shared};
 
 mod worker;
-pub use worker::{Lent, Worker};
+pub use worker::{SharedWorker, Worker};
 
 mod exchange;
 

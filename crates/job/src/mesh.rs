@@ -1,20 +1,20 @@
-//! Direct ways between all workers of a job, each with a bounded queue. Knows not what the rows and bytes are.
+//! Direct connections between all workers of a job, each with a bounded queue. Does not know what rows and bytes mean.
 //!
-//! Every use of the mesh ends with a barrier, when all have received everything: so what is received always belongs to what
-//! is going on. Whoever cannot send receives first, so nobody waits for another in a circle.
+//! Every use of the mesh ends with a barrier after all parcels were received, so a received parcel belongs to the
+//! current use. A worker that cannot send receives first, so there is no circular wait.
 
 use std::time::Duration;
 
 use crate::error::JobError;
 use crate::halt::Halt;
-use crate::hosts::ways::Far;
+use crate::hosts::peer_links::PeerLinks;
 
-pub(crate) mod here;
+pub(crate) mod local;
 
 /// Rows and bytes are sent in pieces of at most about this size.
 pub(crate) const PARCEL_BYTES: usize = 256 << 10;
 
-/// What one worker sends another. `round` numbers the exchanges of a job.
+/// A message from one worker to another. `round` numbers the exchanges of a job.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Parcel {
     /// Packed rows of a slice of places; see [`crate::packed_rows`].
@@ -33,19 +33,19 @@ impl Parcel {
     }
 }
 
-/// A worker's ends of the ways to all others, who are numbered as in the group.
+/// A worker's connections to all others, numbered as in the group.
 #[derive(Debug)]
 pub(crate) enum Mesh {
-    Here(here::Here),
-    Far(Box<Far>),
+    Local(local::LocalMesh),
+    Remote(Box<PeerLinks>),
 }
 
 impl Mesh {
     /// Whether this worker is to stop.
     pub(crate) fn halt(&self) -> Halt {
         match self {
-            Mesh::Here(here) => here.halt().clone(),
-            Mesh::Far(far) => Halt::Far(std::sync::Arc::clone(&far.seen)),
+            Mesh::Local(here) => here.halt().clone(),
+            Mesh::Remote(links) => Halt::Remote(std::sync::Arc::clone(&links.status)),
         }
     }
 
@@ -53,16 +53,16 @@ impl Mesh {
     /// before it is tried again.
     pub(crate) fn try_send(&mut self, to: u32, parcel: Parcel) -> Result<Option<Parcel>, JobError> {
         match self {
-            Mesh::Here(here) => here.try_send(to, parcel),
-            Mesh::Far(far) => far.try_send(to, parcel),
+            Mesh::Local(here) => here.try_send(to, parcel),
+            Mesh::Remote(links) => links.try_send(to, parcel),
         }
     }
 
     /// The next parcel from anybody and whose it is, if one comes within this time.
     pub(crate) fn receive(&mut self, wait: Duration) -> Result<Option<(u32, Parcel)>, JobError> {
         match self {
-            Mesh::Here(here) => here.receive(wait),
-            Mesh::Far(far) => far.receive(wait),
+            Mesh::Local(here) => here.receive(wait),
+            Mesh::Remote(links) => links.receive(wait),
         }
     }
 }

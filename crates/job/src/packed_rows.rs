@@ -1,6 +1,6 @@
-//! Rows one after the other in a run of bytes, each with its place: how rows that are shuffled are sent, kept and stored.
-//! Row by row, since they are taken in another order than they were put in; small, since what does not fit in memory goes
-//! through a file. Nothing is trusted that is read.
+//! Rows packed one after the other into bytes, each with its place: the format in which shuffled rows are sent,
+//! stored in memory and in files. Rows are packed one by one, since they are taken in another order, and compactly,
+//! since rows that do not fit in memory go through a file. The reader trusts nothing.
 //!
 //! A row: its bytes (u32, these included), its place (u64), label and weight (f32); then its columns. A column: its number of
 //! keys times 2, plus 1 if there are values, as LEB128; then its keys in groups of 8, the last of which may have fewer. A
@@ -155,8 +155,8 @@ fn pack_group(
     let out = &mut out[..GROUP_BYTES_MAX];
     out[0] = width as u8;
     let at = 1 + usize::from(values.is_some());
-    // No branch depends on the width, which nobody could foresee. All eight bytes of a difference are written: the next one's
-    // are in the place of those that are too many.
+    // No branch depends on the width, which cannot be predicted. All eight bytes of a difference are written: the
+    // next difference overwrites the surplus bytes.
     let room = &mut out[at..at + DIFFERENCES_BYTES];
     for (place, difference) in differences.iter().enumerate() {
         room[place * width..][..8].copy_from_slice(&difference.to_le_bytes());
@@ -189,7 +189,7 @@ fn others(values: &[f32; GROUP]) -> u8 {
 
 const MISSING: JobError = JobError::Damaged("bytes are missing");
 
-/// What is left to read of a row.
+/// The unread rest of a row.
 struct Rest<'a> {
     left: usize,
     /// With whatever follows the row.

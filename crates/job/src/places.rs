@@ -1,5 +1,5 @@
-//! Where a row comes in the shuffled order of a pass: a number that is a function of seed, pass and the row's position in
-//! the input, so that it depends neither on how many workers there are nor on who read the row.
+//! The place of a row in the shuffled order of a pass: a function of seed, pass and the row's position in the input,
+//! so that it depends neither on the number of workers nor on which worker read the row.
 
 use sanderling_sample::random::splitmix;
 

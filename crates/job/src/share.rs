@@ -1,11 +1,11 @@
-//! The rows of a pass that are one worker's own, as minibatches. Knows nothing of steps.
+//! One worker's rows of a pass, as minibatches. Knows nothing of steps.
 
 use sanderling_sample::{Batch, Decoded, Rows};
 
 use crate::error::JobError;
 use crate::exchange::exchange;
-use crate::hosts::share::Owned;
-use crate::hosts::worker::Turn;
+use crate::hosts::share_of_lost::Owned;
+use crate::hosts::survivors::Turn;
 use crate::input::{Input, Order, Units};
 use crate::job::{ASSEMBLE, SHUFFLE};
 use crate::sorted::{Lanes, Sorted};
@@ -18,7 +18,7 @@ pub struct Share {
 
 enum Given {
     InOrder(Box<InOrder>),
-    /// With the turn, and after how many losses it has these rows: nobody else has a later lost one's.
+    /// With the pass and the number of losses that it counts: a worker lost later keeps its rows.
     Shuffled(Box<Sorted>, Batch, Option<(Turn, usize)>),
     Owned(Box<Owned>),
 }
@@ -35,13 +35,14 @@ struct InOrder {
 }
 
 impl Worker {
-    /// This worker's rows of a pass. All workers must call it, with the same input and pass: in the order of the input nobody waits
-    /// for the others, and the rows of one that does not call it are nobody's; when they are shuffled it returns when all rows are
-    /// where they belong.
+    /// This worker's rows of a pass. All workers must call it with the same input and pass.
+    ///
+    /// In the order of the input it does not wait for the others, and the rows of a worker that does not call it are
+    /// not read. Shuffled, it returns when all rows are at their workers.
     pub fn share(&mut self, input: &Input, pass: u64, order: Order) -> Result<Share, JobError> {
         let workers = self.living();
         let given = match order {
-            Order::Input if self.far().is_some() => Given::Owned(Box::new(Owned::open(self, input)?)),
+            Order::Input if self.links().is_some() => Given::Owned(Box::new(Owned::open(self, input)?)),
             Order::Input => {
                 drop(self.begin_turn());
                 let units = Units::open(input, workers, &self.halt)?;
@@ -63,7 +64,7 @@ impl Worker {
 }
 
 impl Share {
-    /// The next minibatch, of so many rows, or of fewer at the end of the pass; None when this worker has had all.
+    /// The next minibatch of this many rows, or fewer at the end of the pass; `None` after the last.
     pub fn next(&mut self, worker: &mut Worker, rows: usize) -> Result<Option<Rows<'_>>, JobError> {
         match &mut self.given {
             Given::InOrder(in_order) => {
@@ -84,8 +85,8 @@ impl Share {
                     && let Some((mut turn, losses)) = turn.take()
                     && !end(worker, &mut turn, losses)?
                 {
-                    let reason = "a worker was lost in a pass whose rows are shuffled and not trained in step, where nobody \
-                                  else has its rows; start the job again";
+                    let reason = "a worker was lost in an asynchronous pass over shuffled rows, and no other worker has its rows; \
+                                  start the job again";
                     return Err(JobError::OutOfStep { worker: worker.rank(), reason: reason.to_owned() });
                 }
                 Ok((rows > 0).then(|| Rows::all(minibatch)))
@@ -102,14 +103,15 @@ impl Share {
         }
     }
 
-    /// Whether somebody wants to know soon how far this worker is; see [`Share::settled`].
+    /// Whether another worker needs this one's position soon; see [`Share::settled`].
     #[must_use]
     pub fn wants_settling(&self) -> bool {
         matches!(&self.given, Given::Owned(owned) if owned.wants_settling())
     }
 
-    /// Says that whatever the rows given so far lead to is done and will not be lost with this worker: should it die, only
-    /// later ones are read again by others.
+    /// Declares that the effects of all rows given so far are stored outside this worker.
+    ///
+    /// If the worker dies, the others read only later rows again.
     pub fn settled(&mut self, worker: &mut Worker) {
         if let Given::Owned(owned) = &mut self.given {
             owned.settled(worker);

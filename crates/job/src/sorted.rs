@@ -1,13 +1,12 @@
-//! The rows that a worker was given in an exchange, by lanes and in the order of their places. Knows nothing of what a lane
-//! is for.
+//! The rows that a worker received in an exchange, by lanes and in the order of their places.
 
 use std::collections::VecDeque;
 
 use sanderling_sample::Batch;
 
 use crate::error::JobError;
-use crate::kept::Kept;
 use crate::packed_rows::{ask_for, each_row, unpack};
+use crate::row_buffer::RowBuffer;
 
 /// How rows are shared out: by their place to a lane, and by lane to a worker.
 #[derive(Debug, Clone, Copy)]
@@ -23,7 +22,7 @@ impl Lanes {
         (number % u64::from(self.count)) as u32
     }
 
-    /// Whose a lane is.
+    /// The worker of a lane.
     #[inline]
     pub(crate) fn owner(self, lane: u32) -> u32 {
         lane % self.workers
@@ -54,7 +53,7 @@ struct Loaded {
 
 /// The rows, of which each is taken once.
 pub(crate) struct Sorted {
-    kept: Kept,
+    kept: RowBuffer,
     lanes: Lanes,
     worker: u32,
     /// Rows to come of each lane of this worker, as far as they are in memory.
@@ -71,7 +70,7 @@ pub(crate) struct Sorted {
 
 impl Sorted {
     /// Of rows that were counted before.
-    pub(crate) fn new(kept: Kept, lanes: Lanes, worker: u32, expected: u64) -> Sorted {
+    pub(crate) fn new(kept: RowBuffer, lanes: Lanes, worker: u32, expected: u64) -> Sorted {
         let ready = lanes.of_worker(worker).map(|_| VecDeque::new()).collect();
         let (loaded, order) = (VecDeque::new(), Vec::new());
         Sorted { kept, lanes, worker, ready, loaded, first: 0, next: 0, expected, found: 0, order }

@@ -1,7 +1,8 @@
-//! Steps that all workers make together: each is given its part of every step. Knows not what a step does.
+//! Synchronous steps: each worker gets its part of every step. Does not know what a step does.
 //!
-//! A step's rows are the same however many workers there are. For that rows belong to *lanes*, whose number depends on the
-//! batch alone: a step has the next rows of every lane, as many of each while there are, and a worker has some of the lanes.
+//! A step's rows do not depend on the number of workers. Rows belong to *lanes*, whose number depends on the batch
+//! alone: a step takes the next rows of every lane, equally many while there are, and each worker has some of the
+//! lanes.
 
 use std::collections::VecDeque;
 
@@ -12,7 +13,7 @@ use sanderling_sample::{Batch, Rows};
 use crate::deal::Dealer;
 use crate::error::JobError;
 use crate::exchange::exchange;
-use crate::hosts::worker::Turn;
+use crate::hosts::survivors::Turn;
 use crate::input::{Input, Order, Units};
 use crate::job::{ASSEMBLE, SHUFFLE, WAIT};
 use crate::sorted::{Lanes, Sorted};
@@ -42,7 +43,7 @@ pub struct Steps {
     is_all: bool,
 }
 
-/// What the steps are made of.
+/// The source of the steps' rows.
 #[derive(Clone)]
 struct Plan {
     input: Input,
@@ -70,7 +71,7 @@ struct InOrder {
     round: Option<Vec<u64>>,
 }
 
-/// What is read of a lane.
+/// The rows of a lane read so far.
 #[derive(Default)]
 struct Ready {
     units: VecDeque<Batch>,
@@ -184,8 +185,8 @@ impl Steps {
         Ok(())
     }
 
-    /// This worker's rows of the next step, perhaps none; None when nobody has any more. When another worker was lost, its
-    /// rows are shared out anew, and the step that was not made is given once more ([`Worker::wait_applied`]).
+    /// This worker's rows of the next step, perhaps none; `None` when all workers have none left. After a loss the
+    /// lost rows are shared out anew and the open step is given once more ([`Worker::wait_applied`]).
     ///
     /// # Errors
     /// [`JobError::OpenStep`] if gradients were handed in for the step before, and it was not waited for.
@@ -214,9 +215,10 @@ impl Steps {
         Rows::all(&self.minibatch)
     }
 
-    /// Reads the rows of the step after that, as far as this does not take the other workers: for the time between
-    /// [`SyncGroup::hand_over`](sanderling_client::SyncGroup::hand_over) and [`Worker::wait_applied`]. What fails is said by
-    /// [`Steps::next`].
+    /// Reads the rows of the next step ahead, as far as that needs no other worker.
+    ///
+    /// For the time between [`SyncGroup::hand_over`](sanderling_client::SyncGroup::hand_over) and
+    /// [`Worker::wait_applied`]. [`Steps::next`] reports errors.
     pub fn prepare(&mut self, worker: &mut Worker) {
         if self.prepared.is_some() {
             return;
@@ -370,18 +372,18 @@ impl InOrder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hosts::alone;
-    use crate::hosts::said::Said;
+    use crate::hosts::control_msg::ControlMsg;
+    use crate::hosts::test_hosts;
 
     #[test]
     fn whoever_passes_over_steps_hears_that_it_is_to_stop_and_what_becomes_of_others() {
         let dir = tempfile::tempdir().unwrap();
-        let input = alone::input(dir.path(), &"0 1:1\n".repeat(100));
-        let fail = Said::Fail { worker: 1, reason: "its disk is full".to_owned() };
-        let check = |said: Option<Said>, expected: Result<(), &str>| {
-            let (mut worker, seen) = alone::first(dir.path(), 1);
+        let input = test_hosts::input(dir.path(), &"0 1:1\n".repeat(100));
+        let fail = ControlMsg::Fail { worker: 1, reason: "its disk is full".to_owned() };
+        let check = |said: Option<ControlMsg>, expected: Result<(), &str>| {
+            let (mut worker, status) = test_hosts::first(dir.path(), 1);
             let mut steps = worker.steps(&input, 0, Order::Shuffled, 4).unwrap();
-            said.iter().for_each(|said| seen.note(said));
+            said.iter().for_each(|said| status.note(said));
             match (steps.pass_over(&mut worker, 20), expected) {
                 (Ok(()), Ok(())) => assert_eq!(steps.given(), 20),
                 (Err(error), Err(expected)) => assert!(error.to_string().contains(expected), "{error}"),
@@ -389,9 +391,9 @@ mod tests {
             }
         };
         check(None, Ok(()));
-        check(Some(Said::Stop { worker: 0 }), Err("worker 0 was stopped"));
-        check(Some(Said::Stop { worker: 1 }), Err("worker 1 at "));
-        check(Some(alone::loss_of(1)), Err("it is lost"));
+        check(Some(ControlMsg::Stop { worker: 0 }), Err("worker 0 was stopped"));
+        check(Some(ControlMsg::Stop { worker: 1 }), Err("worker 1 at "));
+        check(Some(test_hosts::loss_of(1)), Err("it is lost"));
         check(Some(fail), Err("its disk is full"));
     }
 }

@@ -1,4 +1,4 @@
-//! One worker of a job: who it is, and what it agrees on with the others. Knows nothing of rows.
+//! One worker of a job: its rank and its collectives. Knows nothing of rows.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,13 +9,13 @@ use sanderling_observe::StageTimer;
 
 use crate::error::JobError;
 use crate::halt::Halt;
-use crate::hosts::worker::Crew;
+use crate::hosts::survivors::Survivors;
 use crate::job::{Options, WAIT};
 use crate::mesh::{Mesh, PARCEL_BYTES, Parcel};
 
 /// The most counts of a histogram; a longer one is refused.
 const HISTOGRAM_MAX: usize = 1 << 24;
-/// What a worker that is lost is lost in the middle of, where all wait for all.
+/// The operation that a lost worker interrupts, in messages.
 const TOGETHER: &str = "something that all do together";
 /// How long a worker waits for a parcel before it looks at the time.
 pub(crate) const RECEIVE: Duration = Duration::from_millis(100);
@@ -43,21 +43,21 @@ pub struct Worker {
     /// Whether this one is not over yet.
     pub(crate) is_in_turn: bool,
     /// The group of workers on several hosts.
-    pub(crate) crew: Option<Crew>,
+    pub(crate) survivors: Option<Survivors>,
 }
 
 /// A worker that an interpreter keeps among its objects: it is there until its function has returned.
 #[derive(Debug, Clone)]
-pub struct Lent {
+pub struct SharedWorker {
     rank: u32,
     workers: u32,
     worker: Arc<Mutex<Option<Worker>>>,
 }
 
-impl Lent {
-    pub(crate) fn new(worker: Worker) -> Lent {
+impl SharedWorker {
+    pub(crate) fn new(worker: Worker) -> SharedWorker {
         let (rank, workers) = (worker.rank(), worker.workers());
-        Lent { rank, workers, worker: Arc::new(Mutex::new(Some(worker))) }
+        SharedWorker { rank, workers, worker: Arc::new(Mutex::new(Some(worker))) }
     }
 
     /// Which worker it is, from 0 on.
@@ -115,7 +115,7 @@ impl Worker {
             turns: 0,
             paced: 0,
             is_in_turn: false,
-            crew: None,
+            survivors: None,
         }
     }
 
@@ -195,7 +195,7 @@ impl Worker {
         self.meet(|group| group.barrier(name))
     }
 
-    /// Its place among those who live, in their order; with nobody lost its rank.
+    /// Its place among the live workers, in their order; equal to its rank without losses.
     pub(crate) fn place(&self) -> u32 {
         self.group.worker()
     }
@@ -207,12 +207,13 @@ impl Worker {
 
     /// Ranks of those who live, in the order of their places.
     fn members(&self) -> Vec<u32> {
-        self.far().map_or_else(|| (0..self.workers).collect(), |far| far.members().to_vec())
+        self.links().map_or_else(|| (0..self.workers).collect(), |links| links.members().to_vec())
     }
 
-    /// Gives each worker its part, `parts[n]` to the one of rank `n`; what each gave this one, in the order of ranks. There is a
-    /// part for each of [`Worker::workers`], whoever is lost: its part must be empty, and what it gave is. Bytes for it are an
-    /// error that names it, since nobody would have them; who is there, an [`Worker::all_gather`] of their ranks tells.
+    /// Sends `parts[n]` to the worker of rank `n`; returns the parts of all workers, by rank.
+    ///
+    /// There is one part for each of [`Worker::workers`]. The parts to and from a lost worker are empty; a non-empty
+    /// part for one is an error that names it. An [`Worker::all_gather`] of ranks tells which workers are alive.
     pub fn all_to_all(&mut self, name: &str, mut parts: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, JobError> {
         let refused = |reason| Err(JobError::Options(format!("all_to_all {name:?}: {reason}")));
         if parts.len() != self.workers as usize {
@@ -235,7 +236,7 @@ impl Worker {
         Ok(parts)
     }
 
-    /// The same among those who live, in the order of their places.
+    /// The exchange among live workers, in the order of their places.
     fn exchange_parts(&mut self, name: &str, mut parts: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, JobError> {
         let (rank, workers) = (self.place(), self.living());
         self.timer.switch(WAIT);
@@ -273,18 +274,18 @@ impl Worker {
         Ok(gathering.received)
     }
 
-    /// Fails when somebody asks the job to stop ([`Options::stop`]); whatever waits or reads here asks it by itself.
+    /// Fails once the job is asked to stop ([`Options::stop`]). Waits and reads of this crate check it themselves.
     pub fn check_halt(&self) -> Result<(), JobError> {
         self.halt.check()
     }
 
-    /// Fails where this worker handed gradients in for a step and goes on without its end: nobody would apply them.
+    /// Fails if this worker handed in gradients for a step without waiting for its end: they would be lost.
     pub(crate) fn check_step_ended(&self) -> Result<(), JobError> {
         let open = self.group.open_step();
         open.map_or(Ok(()), |step| Err(JobError::OpenStep { worker: self.rank, step }))
     }
 
-    /// What a wait ended with; called off it was, if somebody asked, to stop, or because somebody is lost.
+    /// The cause of a cancelled wait: a stop or a lost worker; other errors stay.
     pub(crate) fn called_off(&self, error: ClientError) -> JobError {
         match (&error, self.check_halt()) {
             (ClientError::CalledOff { .. } | ClientError::Stopped { .. }, Err(halted)) => halted,
@@ -308,8 +309,8 @@ impl Worker {
 
     pub(crate) fn set_round(&mut self, round: u64) {
         self.round = round;
-        if let Mesh::Far(far) = &mut self.mesh {
-            far.set_round(round);
+        if let Mesh::Remote(links) = &mut self.mesh {
+            links.set_round(round);
         }
     }
 
@@ -338,7 +339,7 @@ impl Worker {
         JobError::Awaited { worker: self.rank(), what: what.to_owned(), missing, timeout_s }
     }
 
-    /// The same of those at these places.
+    /// The error for missing workers at these places of the group.
     pub(crate) fn awaited_at(&self, what: &str, places: &[u32]) -> JobError {
         let members = self.members();
         self.awaited(what, places.iter().filter_map(|&place| members.get(place as usize).copied()).collect())
@@ -348,11 +349,11 @@ impl Worker {
 /// How long whoever cannot send waits for something to receive before it tries again.
 const SEND_AGAIN: Duration = Duration::from_micros(200);
 
-/// What has come of an all-to-all.
+/// The state of an all-to-all at the receiver.
 struct Gathering {
     round: u64,
     received: Vec<Vec<u8>>,
-    /// Who has not given all.
+    /// Workers that have not sent all of their part.
     missing: Vec<u32>,
 }
 

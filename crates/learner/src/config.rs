@@ -105,14 +105,14 @@ impl Config {
         Self::from_toml(&read_text(path)?, path)?.adjusted(path, adjust)
     }
 
-    /// Changed as somebody wants it, and checked; named after its file if it does not name itself.
+    /// Applies the caller's changes, checks the configuration, and names the run after its file if it has no name.
     fn adjusted(mut self, path: &Path, adjust: impl FnOnce(&mut Self)) -> Result<Self, LearnError> {
         let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         adjust(&mut self);
         self.written(path, &stem.unwrap_or_default())
     }
 
-    /// Completes what somebody wrote, of whom more is demanded than of what a model has saved.
+    /// Completes a configuration that a person wrote, which must meet more demands than one that a model saved.
     fn written(self, path: &Path, name: &str) -> Result<Self, LearnError> {
         let wrong = |reason| LearnError::Config { path: path.into(), reason };
         check_all_written(&self.feature).map_err(wrong)?;
@@ -124,8 +124,8 @@ impl Config {
         self.complete(path, name)
     }
 
-    /// The same for who needs data, features, batches and passes alone: the configuration may also be of a model that is not
-    /// built in (`deep`), with sections and entries that mean nothing here and are left out.
+    /// [`Config::read`] for callers that need data, features, batches and passes alone. The configuration may also be
+    /// of a model that is not built in (`deep`); the sections and entries for that model are ignored.
     pub fn read_data(path: &Path, deep: &[&str], adjust: impl FnOnce(&mut Self)) -> Result<Self, LearnError> {
         let text = read_text(path)?;
         let wrong =
@@ -148,8 +148,9 @@ impl Config {
         config.adjusted(path, adjust)
     }
 
-    /// Parses and checks the TOML text of a run that was begun, as a model has saved it; `path` is for messages, `name` for runs
-    /// that do not name themselves.
+    /// Parses and checks the TOML of a run as a model has saved it.
+    ///
+    /// `path` is for messages, `name` the default name.
     pub fn parse(text: &str, path: &Path, name: &str) -> Result<Self, LearnError> {
         let wrong =
             |error: toml::de::Error| LearnError::Config { path: path.into(), reason: error.to_string() };
@@ -165,8 +166,9 @@ impl Config {
         toml::from_str(text).map_err(|error| wrong(error.to_string()))
     }
 
-    /// Parses a JSON value of the same structure, as other languages send it, lets `adjust` change what it says, and checks the
-    /// result; named after its first training file if it does not name itself.
+    /// Parses a JSON value of the same structure, lets `adjust` change it, and checks the result.
+    ///
+    /// The run is named after its first training file if it has no name.
     pub fn from_json(text: &str, adjust: impl FnOnce(&mut Self)) -> Result<Self, LearnError> {
         let path = Path::new("config");
         let wrong = |reason| LearnError::Config { path: path.into(), reason };
@@ -307,7 +309,7 @@ impl Config {
         for (section, optimizer) in
             [("optimizer", Some(self.optimizer)), ("factor_optimizer", self.factor_optimizer)]
         {
-            // What rows begin with is checked with their table.
+            // Initial values are checked with their table.
             let checked = optimizer.map_or(Ok(()), |optimizer| optimizer.check(Init::Zero));
             checked.map_err(|reason| format!("{section}.{reason}"))?;
         }
@@ -343,7 +345,7 @@ impl Config {
             Some(feature) => Err(format!(
                 "feature {:?}: quantile boundaries are fitted to a file before the first pass; {name} can be read only once, so give \
                  boundaries",
-                // Those of a family have no names of their own yet.
+                // The members of a family have no names of their own yet.
                 feature.each.first().unwrap_or(&feature.name)
             )),
             None => Ok(()),
@@ -446,7 +448,7 @@ mod tests {
             ),
         ] {
             match (parse(&text), expected) {
-                // What is listed as a format is one.
+                // Every listed format is one.
                 (Err(error), Err(_)) if error.contains("`train`, `valid`, `libsvm`") => {
                     panic!("{text}\n{error}")
                 }
@@ -462,7 +464,7 @@ mod tests {
         }
     }
 
-    /// What a model saved goes on being read.
+    /// Saved models stay readable.
     #[test]
     fn more_is_demanded_of_what_somebody_writes() {
         let dir = tempfile::tempdir().unwrap();

@@ -22,17 +22,17 @@ use crate::train::{StageList, Trainer};
 use crate::worker::Window;
 
 mod algorithm;
-mod course;
 mod follower;
+mod job_shared;
 mod learner;
 mod staleness;
 
-mod in_step;
-mod own_way;
+mod asynchronous;
+mod synchronous;
 
 pub use algorithm::{Algorithm, GLOBAL_BATCH_MAX};
-use course::{Course, Judged, PassEnd, Said, Start, Verdict};
 pub(crate) use follower::follow;
+use job_shared::{JobShared, Judged, PassEnd, Start, Verdict, WorkerMsg};
 use learner::Learner;
 
 /// The stages of a job: those that every job has, and then a learner's. The last two are of the thread that judges.
@@ -55,7 +55,7 @@ const PUSH: usize = 7;
 const SCORE: usize = 8;
 pub(crate) const STAGE_LIST: StageList = StageList { names: &STAGES, evaluate: 9, save: 10 };
 
-/// How long this thread waits for the workers before it looks whether somebody asks to stop.
+/// Interval at which the waiting thread checks for a stop.
 const POLL: Duration = Duration::from_millis(50);
 /// Windows that may wait for this thread, per worker.
 const WINDOWS_IN_FLIGHT: usize = 2;
@@ -63,7 +63,7 @@ const WINDOWS_IN_FLIGHT: usize = 2;
 /// How a job trains.
 #[derive(Clone, Debug)]
 pub struct JobOptions {
-    /// What the workers do.
+    /// The workers' algorithm.
     pub algorithm: Algorithm,
     /// Where each goes its own way: the most minibatches that a worker may be ahead of the slowest. `None`: any number.
     pub staleness: Option<u64>,
@@ -107,7 +107,7 @@ impl JobOptions {
     /// stopped may be started again.
     pub(crate) fn turn_away(&self, error: &LearnError) {
         if !error.is_stop() {
-            job::turn_away(&self.job, &format!("it could not start: {error}"));
+            job::reject_workers(&self.job, &format!("it could not start: {error}"));
         }
     }
 
@@ -124,17 +124,17 @@ impl JobOptions {
     }
 }
 
-/// What a job came to beside what is in the trainer.
+/// The results of a job that are not in the trainer.
 #[derive(Debug, Default)]
 pub(crate) struct JobEnd {
-    /// At each place, how many pushes missed so many of others; none where nobody counts.
+    /// Number of pushes by how many pushes of others they missed; `None` if not counted.
     pub(crate) staleness: Option<Vec<u64>>,
     /// Whether it was stopped in the middle of a pass, so that the tables are not those of the state.
     pub(crate) is_cut: bool,
 }
 
-/// Trains until all passes are done, validation stops improving, or somebody asks to stop: then the run goes back to the end
-/// of the last pass, as it was saved there.
+/// Trains until all passes are done, validation stops improving, or the run is asked to stop. A stop restores the
+/// state saved at the end of the last pass.
 pub(crate) fn run(
     trainer: &mut Trainer<'_>,
     options: &JobOptions,
@@ -156,14 +156,14 @@ pub(crate) fn run(
     let start = Start { pass, step, examples, plateaus, goes_on };
     let mut judge = Judge::new(trainer);
     let train = model.config().train.clone();
-    let mut hear = |said: Said, verdicts: &mut Option<Sender<Judged>>| match said {
-        Said::Window { scores, steps, large } => {
+    let mut hear = |said: WorkerMsg, verdicts: &mut Option<Sender<Judged>>| match said {
+        WorkerMsg::Window { scores, steps, large } => {
             judge.trainer.take_window(&Window { scores: scores.to_scores(), steps, large }, &train);
         }
-        Said::Begun(_) => judge.begin(),
-        Said::Ended(end) => judge.end_pass(&end, verdicts),
+        WorkerMsg::Started(_) => judge.begin(),
+        WorkerMsg::Ended(end) => judge.end_pass(&end, verdicts),
         // It has judged by itself.
-        Said::Judged(_) => {}
+        WorkerMsg::Judged(_) => {}
     };
     let worked = work(
         Workers { model: Some(&model), config: model.config(), options, cluster, stages, start, stop },
@@ -200,7 +200,7 @@ pub(crate) fn run(
     }
 }
 
-/// What the workers of this process are started with.
+/// The inputs of the workers of this process.
 pub(crate) struct Workers<'a> {
     /// None: they find its tables on the servers, where the first worker has made them.
     model: Option<&'a Model>,
@@ -215,7 +215,7 @@ pub(crate) struct Workers<'a> {
 /// Starts the workers and hears them until they end.
 fn work(
     workers: Workers<'_>,
-    hear: &mut dyn FnMut(Said, &mut Option<Sender<Judged>>),
+    hear: &mut dyn FnMut(WorkerMsg, &mut Option<Sender<Judged>>),
 ) -> Result<(), LearnError> {
     let Workers { model, config, options, cluster, stages, start, stop } = workers;
     let tables = match (cluster, model) {
@@ -232,7 +232,7 @@ fn work(
     let threads = options.threads();
     let (said, heard) = sync_channel(threads * WINDOWS_IN_FLIGHT);
     let (verdicts, awaited) = channel();
-    let course = Course {
+    let shared = JobShared {
         config,
         encoder: encoder(config, LabelUse::Required, true)?,
         bound: options.staleness,
@@ -250,15 +250,15 @@ fn work(
     };
     std::thread::scope(|scope| {
         let running = spawn(scope, move || {
-            // The course goes with the workers: when they have ended, nobody speaks any more.
-            let course = course;
+            // The shared state ends with the workers, and with it their messages.
+            let shared = shared;
             let work = |worker: &mut Worker| {
                 let found = match (model, cluster) {
                     (None, Some(cluster)) => Some(Model::found_on_servers(config.clone(), cluster)?),
                     _ => None,
                 };
                 let Some(model) = model.or(found.as_ref()) else { return Err(LearnError::Stopped) };
-                let mut learner = Learner::new(&course, model, options.algorithm, worker)?;
+                let mut learner = Learner::new(&shared, model, options.algorithm, worker)?;
                 train(options.algorithm, &mut learner, worker).map_err(|error| match error {
                     // Others, if there are any, hear that it was stopped, not that it failed.
                     LearnError::Client(ClientError::Stopped { .. }) => {
@@ -281,11 +281,11 @@ fn work(
     })
 }
 
-/// What every worker does.
+/// The function of every worker.
 fn train(algorithm: Algorithm, learner: &mut Learner<'_>, worker: &mut Worker) -> Result<(), LearnError> {
     match algorithm.is_in_step() {
-        true => in_step::train(learner, worker, algorithm.order()),
-        false => own_way::train(learner, worker, algorithm.order()),
+        true => synchronous::train(learner, worker, algorithm.order()),
+        false => asynchronous::train(learner, worker, algorithm.order()),
     }
 }
 
@@ -296,7 +296,7 @@ struct Judge<'a, 'b> {
     boundary: RunState,
     since: Instant,
     staleness: Vec<u64>,
-    /// What it could not do.
+    /// The first failure.
     failed: Option<LearnError>,
 }
 
@@ -306,13 +306,13 @@ impl<'a, 'b> Judge<'a, 'b> {
         Judge { trainer, boundary, since: Instant::now(), staleness: Vec::new(), failed: None }
     }
 
-    /// What the workers waited for each other before is no training.
+    /// The workers' wait for each other before is no training time.
     fn begin(&mut self) {
         self.since = Instant::now();
         self.trainer.begin_line();
     }
 
-    /// Judges a pass and tells the workers. When it was asked to stop, nobody tells them any more, and so they end.
+    /// Judges a pass and tells the workers. After a stop they are not told, and so they end.
     fn end_pass(&mut self, end: &PassEnd, verdicts: &mut Option<Sender<Judged>>) {
         self.close_pass(end);
         let judged = match self.judge_pass(end) {
@@ -374,8 +374,8 @@ impl<'a, 'b> Judge<'a, 'b> {
         Ok(Some(Verdict { goes_on, plateaus: trainer.state.plateaus }))
     }
 
-    /// Puts the state back to the end of the last pass. Before the first one ended that is an untrained model, which nobody
-    /// has saved yet.
+    /// Restores the state of the end of the last pass; before the first one ended, an untrained model that was never
+    /// saved.
     fn go_back(&mut self) -> Result<(), LearnError> {
         let trainer = &mut *self.trainer;
         trainer.state = self.boundary.clone();

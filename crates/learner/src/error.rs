@@ -7,7 +7,7 @@ use sanderling_job::JobError;
 use sanderling_sample::{BadRows, SampleError, all_bad};
 use sanderling_store::StoreError;
 
-/// What can go wrong in training, evaluation and prediction.
+/// An error of training, evaluation or prediction.
 #[derive(Debug, thiserror::Error)]
 pub enum LearnError {
     /// The configuration does not parse or contradicts itself.
@@ -15,7 +15,7 @@ pub enum LearnError {
     Config {
         /// The configuration file, or `config` when it came as a value.
         path: PathBuf,
-        /// What is wrong and what to do.
+        /// The problem, and the remedy.
         reason: String,
     },
     /// The data could not be read.
@@ -35,7 +35,7 @@ pub enum LearnError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: std::io::Error,
     },
     /// The system gives no further thread.
@@ -48,7 +48,7 @@ pub enum LearnError {
         input: String,
         /// How many rows were skipped as bad.
         bad_rows: u64,
-        /// What was wrong with the first of them.
+        /// The error of the first one.
         first_bad: Option<String>,
     },
     /// A saved model is there but cannot be used.
@@ -56,7 +56,7 @@ pub enum LearnError {
     Model {
         /// The model's directory.
         path: PathBuf,
-        /// What is wrong and what to do.
+        /// The problem, and the remedy.
         reason: String,
     },
     /// A prediction became infinite or undefined.
@@ -112,7 +112,7 @@ pub enum LearnError {
     Unjudged {
         /// The pass, from 1.
         pass: u64,
-        /// What worker 0 says.
+        /// Worker 0's reason.
         reason: String,
     },
     /// The caller asked to stop, and a server did not answer.
@@ -137,13 +137,13 @@ impl From<JobError> for LearnError {
     }
 }
 
-/// What is left of a job that was stopped, and how to go on.
+/// The saved state of a stopped job, and how to continue.
 fn job_saved(pass: u64, or: &str) -> String {
     let at = if pass == 0 { "before the first pass".to_owned() } else { format!("after pass {pass}") };
     format!("it is saved as it was {at}{or}: start all workers with --resume to go on")
 }
 
-/// The same, as far as a worker knows that does not save. What is left of a job without a pass depends on the run before it.
+/// The saved state as a worker that does not save knows it. Without a finished pass it depends on the run before.
 fn job_left(pass: u64) -> String {
     match pass {
         0 => "it had saved no pass that this worker knows of: worker 0 says how to go on".to_owned(),
@@ -151,7 +151,7 @@ fn job_left(pass: u64) -> String {
     }
 }
 
-/// The end of a job by somebody's word, as the process says it that saves.
+/// The message of a stopped job, from the process that saves.
 pub(crate) fn job_stopped(by: &str, pass: u64) -> String {
     format!("{by}; {}", job_saved(pass, ""))
 }
@@ -167,7 +167,7 @@ impl LearnError {
         LearnError::NoRows { input: inputs.join(", "), bad_rows, first_bad: messages.first().cloned() }
     }
 
-    /// Whether a job ended since somebody asked one of its workers to stop.
+    /// Whether a job ended because one of its workers was asked to stop.
     pub(crate) fn is_stop(&self) -> bool {
         matches!(self, LearnError::Stopped | LearnError::Job(JobError::HaltedBy { .. }))
     }

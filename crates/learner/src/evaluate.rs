@@ -15,7 +15,7 @@ use sanderling_store::Absent;
 use crate::compute::{Compute, FeatureSums};
 use crate::error::LearnError;
 use crate::importance::{ContributionSums, Importance};
-use crate::known::KnownKeys;
+use crate::known_keys::KnownKeys;
 use crate::magnitude;
 use crate::metrics::{EXACT_ROWS_MAX, Scores, sigmoid};
 use crate::model::Model;
@@ -38,7 +38,7 @@ pub struct ScanProgress {
     pub bytes_total: Option<u64>,
 }
 
-/// What scoring labelled files came to.
+/// The results of scoring labelled files.
 #[derive(Clone, Debug)]
 pub struct Evaluation {
     /// The scored rows.
@@ -51,7 +51,7 @@ pub struct Evaluation {
     pub(crate) importance: Option<Importance>,
 }
 
-/// What scoring files without labels came to.
+/// The results of scoring files without labels.
 #[derive(Clone, Debug)]
 pub struct Predicted {
     /// Rows of the input, bad ones included.
@@ -93,7 +93,7 @@ pub(crate) struct Scan<'a> {
     pub(crate) explains: bool,
 }
 
-/// What one thread measured.
+/// One thread's measurements.
 struct Part {
     scores: Scores,
     positives: u64,
@@ -121,7 +121,7 @@ impl Scan<'_> {
         Ok(Evaluation { scores: all.scores, positives: all.positives, known, importance })
     }
 
-    /// What each thread measured.
+    /// Each thread's measurements.
     fn parts(&self, progress: &mut dyn FnMut(ScanProgress)) -> Result<Vec<Part>, LearnError> {
         let Scan { model, threads, stop, .. } = *self;
         let encoder = model.encoder(LabelUse::Required, false)?;
@@ -149,7 +149,7 @@ impl Scan<'_> {
         std::thread::scope(|scope| {
             let handles: Vec<_> = (0..threads)
                 .map(|_| {
-                    // A stream may be silent: then it is a thread that nobody waits for that reads it.
+                    // A stream may be silent, so a detached thread reads it.
                     let is_stream = pass.bytes_total().is_none();
                     let feed = if is_stream { pass.feed_ahead(stages.timer()) } else { pass.feed() };
                     let fail = |_: &LearnError| failed.store(true, Ordering::Relaxed);
@@ -238,8 +238,9 @@ fn are_done<T>(handles: &[Started<'_, T>]) -> bool {
     handles.iter().flatten().all(ScopedJoinHandle::is_finished)
 }
 
-/// Predicts every row of the input, in its order: `write` gets the probabilities of consecutive rows, NaN for a row
-/// that could not be read where `bad_rows` lets it pass. Labels may be absent.
+/// Predicts every row of the input, in its order; labels may be absent.
+///
+/// `write` gets the probabilities of consecutive rows: NaN for a bad row that `bad_rows` allows.
 ///
 /// `stop` ends it early with [`LearnError::Stopped`], also while a stream is silent.
 pub fn predict(
@@ -259,7 +260,7 @@ pub fn predict(
     let mut known = vec![Occurrences::default(); features.len()];
     let mut rows_done = 0;
     while !stop.load(Ordering::Relaxed) {
-        // What stops us may end who writes to us, too: then this is not the end of the rows.
+        // A stop may also end the writer of the stream: then the end is not the end of the rows.
         let Some(rows) = feed.next_some(SCORE_BATCH_ROWS, &mut timer)? else { break };
         let logits = scorer.logits(model, &rows)?;
         for (row, (x, weight)) in logits.iter_mut().zip(rows.weights()).enumerate() {

@@ -1,11 +1,11 @@
-//! What a run tells whoever watches it: progress, metrics, files. Knows no terminal.
+//! Events of a run for its observer: progress, metrics, files. Knows no terminal.
 
 use std::path::Path;
 
 use serde::Serialize;
 
 use crate::evaluate::ScanProgress;
-use crate::known::KnownKeys;
+use crate::known_keys::KnownKeys;
 use crate::magnitude::LargeValues;
 use crate::measured::MeasuredOn;
 use crate::metrics::Metrics;
@@ -70,7 +70,7 @@ pub struct PassLine {
     pub seconds: f64,
     /// Rows per second.
     pub examples_per_s: f64,
-    /// How many pushes of others a push missed on average; none where nobody counts.
+    /// Mean number of pushes of others that a push missed; `None` if not counted.
     pub staleness_mean: Option<f64>,
 }
 
@@ -79,7 +79,7 @@ pub struct PassLine {
 pub enum Event<'a> {
     /// The run begins or goes on.
     Started {
-        /// What is trained, in words.
+        /// The model in words.
         model: &'a str,
         /// Where its files go.
         run_dir: &'a Path,
@@ -137,7 +137,7 @@ pub enum Event<'a> {
     BadRows {
         /// How many.
         count: u64,
-        /// What was wrong with the first of them.
+        /// The errors of the first ones.
         messages: &'a [String],
     },
     /// Values of features swamp the model, as the first rows of a pass tell.

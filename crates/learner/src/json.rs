@@ -1,5 +1,5 @@
-//! Structures from JSON that a program wrote and nobody sees: what is wrong is named by its entry, not by line and column. Knows
-//! no particular structure.
+//! Reads structures from JSON that a program wrote: an error names the entry, not line and column. Knows no
+//! particular structure.
 
 use serde::de::DeserializeOwned;
 

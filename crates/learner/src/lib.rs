@@ -29,8 +29,8 @@ pub use measured::{MeasuredOn, SeenMetrics};
 mod remarks;
 pub use remarks::remarks;
 
-mod known;
-pub use known::KnownKeys;
+mod known_keys;
+pub use known_keys::KnownKeys;
 
 mod importance;
 pub use importance::{FeatureImportance, Importance};
@@ -40,9 +40,7 @@ pub use magnitude::{LargeValues, SWAMPS};
 
 mod compute;
 
-mod travel;
-
-mod not_a_model;
+mod model_diagnostics;
 
 mod model;
 pub use model::{BIAS_TABLE, Model};
@@ -62,14 +60,15 @@ mod train;
 
 pub mod distributed;
 
-mod begun;
+mod run_marker;
 
-mod kept;
+mod table_summary;
+pub use table_summary::table_summary;
 
 mod metrics_log;
 
 mod run;
-pub use run::{CALIBRATION_BINS, ROC_POINTS, RunOptions, Summary, table_summary, train};
+pub use run::{CALIBRATION_BINS, ROC_POINTS, RunOptions, Summary, train};
 
 mod timing;
 pub use timing::{PassTotal, Timing};

@@ -22,7 +22,7 @@ pub struct LargeValues {
     pub feature: String,
     /// Root mean square of its values.
     pub size: f64,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: &'static str,
 }
 
@@ -37,7 +37,7 @@ impl std::fmt::Display for LargeValues {
     }
 }
 
-/// What to do about the large values of a feature.
+/// The remedy for the large values of a feature.
 fn remedy(feature: &Feature) -> &'static str {
     match feature.kind {
         FeatureKind::Sparse => "scale them to about 1 in the file",
@@ -90,7 +90,8 @@ impl Magnitudes {
     }
 }
 
-/// What most likely made a step go wrong: the largest value of these rows, or their largest weight; none if neither is large.
+/// The likely cause of a failed step: the largest value of these rows, or their largest weight; `None` if neither is
+/// large.
 pub(crate) fn cause(rows: &Rows<'_>, features: &[Feature]) -> Option<String> {
     let weight = rows.weights().iter().fold(0.0f32, |most, weight| most.max(*weight));
     if weight >= LARGE_WEIGHT {

@@ -17,7 +17,7 @@ pub enum MeasuredOn {
 }
 
 impl MeasuredOn {
-    /// What progressive metrics of a pass (first is 1) are measured on.
+    /// The rows that progressive metrics of a pass (first is 1) are measured on.
     #[must_use]
     pub fn of_pass(pass: u64) -> Self {
         if pass <= 1 { MeasuredOn::Train } else { MeasuredOn::TrainSeen }

@@ -24,7 +24,7 @@ pub(crate) struct MetricsLog {
     failed: Option<std::io::Error>,
 }
 
-/// What a line says about its place in the run.
+/// The position of a line in the run.
 #[derive(Deserialize)]
 struct Place {
     kind: String,
@@ -55,7 +55,7 @@ impl MetricsLog {
         Ok(&mut self.file)
     }
 
-    /// The run has saved something, or is over: what was before is nobody's any more.
+    /// Removes the lines of earlier runs, once this one has saved its model or is over.
     fn take_over(&mut self) -> std::io::Result<()> {
         self.has_earlier = false;
         self.of_this_run()?;
@@ -173,7 +173,7 @@ mod tests {
         }
     }
 
-    /// What one run after the other leaves, each over an earlier one.
+    /// The lines that remain when runs follow each other under one name.
     #[test]
     fn lines_of_an_earlier_run_are_kept_until_there_is_something_of_this_one() {
         enum Run {

@@ -3,14 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use sanderling_client::{Client, Cluster, RemoteTable};
+use sanderling_client::{Client, ClientError, Cluster, RemoteTable};
 use sanderling_sample::{EncodeOptions, Encoder, LabelUse, SampleError, key};
 use sanderling_store::{Block, Checkpoint, CheckpointWriter, Init, Table, TableConfig};
 
 use crate::config::Config;
 use crate::error::LearnError;
-use crate::not_a_model::{not_a_model, other_kind};
-use crate::travel;
+use crate::model_diagnostics::{explain_no_model, other_kind};
 
 /// The table that holds the constant term; its one row has [`sanderling_client::CONSTANT_KEY`].
 pub const BIAS_TABLE: &str = "(bias)";
@@ -31,8 +30,7 @@ impl Model {
         Self::from_tables(config, tables)
     }
 
-    /// An untrained model whose tables are on parameter servers, as `RUN/TABLE`, in the place of what an earlier run of this
-    /// name left there.
+    /// An untrained model with tables `RUN/TABLE` on parameter servers; replaces earlier ones of this name.
     pub fn on_servers(config: Config, cluster: &Arc<Cluster>) -> Result<Self, LearnError> {
         Self::remote(config, |table| {
             RemoteTable::drop_named(cluster, &table.name)?;
@@ -40,7 +38,7 @@ impl Model {
         })
     }
 
-    /// The same with the rows of a saved model in the tables.
+    /// [`Model::on_servers`] with the rows of a saved model imported into the tables.
     pub(crate) fn onto_servers(
         config: Config,
         cluster: &Arc<Cluster>,
@@ -49,20 +47,21 @@ impl Model {
     ) -> Result<Self, LearnError> {
         check_tables(checkpoint, &config, path)?;
         let model = Self::on_servers(config, cluster)?;
-        for (config, remote) in table_configs(&model.config).iter().zip(model.client.remote_tables()) {
-            travel::import(checkpoint, &config.name, remote)?;
+        for (number, config) in table_configs(&model.config).iter().enumerate() {
+            model.client.import_table(number, checkpoint, &config.name).map_err(of_table)?;
         }
         Ok(model)
     }
 
-    /// The saved model whose tables are on servers, with the rows as they are there at present: of what was saved, only the
-    /// configuration is read.
+    /// Opens a saved model with its tables on servers, as they are now.
+    ///
+    /// Only the configuration is read from the saved model.
     pub fn open_on_servers(path: &Path, cluster: &Arc<Cluster>) -> Result<Self, LearnError> {
-        let checkpoint = Checkpoint::open(path).map_err(|error| not_a_model(error, path))?;
+        let checkpoint = Checkpoint::open(path).map_err(|error| explain_no_model(error, path))?;
         Self::found_on_servers(config_of(&checkpoint, path)?, cluster)
     }
 
-    /// The same for a model of which nothing was saved yet, whose tables somebody else has made.
+    /// [`Model::on_servers`] for a model that was never saved, whose tables exist.
     pub(crate) fn found_on_servers(config: Config, cluster: &Arc<Cluster>) -> Result<Self, LearnError> {
         Self::remote(config, |table| {
             // It must be there: a new one would predict from nothing.
@@ -97,12 +96,12 @@ impl Model {
     /// Are its tables on servers?
     #[must_use]
     pub fn is_remote(&self) -> bool {
-        !self.client.remote_tables().is_empty()
+        self.client.is_remote()
     }
 
     /// Opens a saved model and verifies every byte of it.
     pub fn load(path: &Path) -> Result<Self, LearnError> {
-        let checkpoint = Checkpoint::open(path).map_err(|error| not_a_model(error, path))?;
+        let checkpoint = Checkpoint::open(path).map_err(|error| explain_no_model(error, path))?;
         Self::from_checkpoint(&checkpoint, path)
     }
 
@@ -119,11 +118,10 @@ impl Model {
     /// difference to what is saved, but for the order of rows.
     pub fn save(&self, path: &Path, blobs: &[(&str, Vec<u8>)]) -> Result<(), LearnError> {
         let mut writer = CheckpointWriter::create(path)?;
-        for table in self.client.tables() {
-            writer.table(table)?;
-        }
-        for (config, remote) in table_configs(&self.config).into_iter().zip(self.client.remote_tables()) {
-            travel::save(remote, &config, &mut writer)?;
+        let configs = table_configs(&self.config);
+        for (number, name) in self.client.table_names().iter().enumerate() {
+            let config = configs.iter().find(|config| config.name == *name);
+            self.client.save_table(number, config, &mut writer).map_err(of_table)?;
         }
         writer.blob(CONFIG_BLOB, self.config.to_toml().as_bytes())?;
         for (name, bytes) in blobs {
@@ -143,7 +141,7 @@ impl Model {
         &mut self.config
     }
 
-    /// The tables behind the features, and the bias; those in this process are what the methods below speak of.
+    /// The tables of the features, and the bias. The methods below are about tables in this process.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
@@ -160,7 +158,7 @@ impl Model {
         self.client.tables().iter().find(|table| table.name() == name)
     }
 
-    /// An encoder for the model's spec; where labels are optional, for prediction, it asks for no weights either.
+    /// An encoder for the model's spec; with optional labels, for prediction, it needs no weights either.
     pub fn encoder(&self, label: LabelUse, down_sample: bool) -> Result<Arc<Encoder>, SampleError> {
         encoder(&self.config, label, down_sample)
     }
@@ -179,21 +177,26 @@ impl Model {
 
     /// Rows and bytes of memory over all tables, wherever they are.
     pub fn size(&self) -> Result<(u64, u64), LearnError> {
-        let mut size = (self.rows(), self.table_bytes());
-        for table in self.client.remote_tables() {
-            let (rows, bytes) = table.size()?;
-            size = (size.0 + rows, size.1 + bytes);
+        let (mut rows, mut bytes) = (0, 0);
+        for number in 0..self.client.table_names().len() {
+            let size = self.client.size(number)?;
+            (rows, bytes) = (rows + size.0, bytes + size.1);
         }
-        Ok(size)
+        Ok((rows, bytes))
     }
 
     /// Bytes of memory of each table, wherever it is.
     pub(crate) fn table_sizes(&self) -> Result<Vec<(String, u64)>, LearnError> {
-        let here = self.client.tables().iter().map(|table| Ok((table.name().to_owned(), table.bytes())));
-        // On servers they have the run's name before their own.
-        let names = table_configs(&self.config).into_iter().map(|config| config.name);
-        let there = names.zip(self.client.remote_tables()).map(|(name, table)| Ok((name, table.size()?.1)));
-        here.chain(there).collect()
+        let names = self.client.table_names().iter().enumerate();
+        names.map(|(number, name)| Ok((name.clone(), self.client.size(number)?.1))).collect()
+    }
+}
+
+/// The error of a table; that of the store stays one of the store.
+fn of_table(error: ClientError) -> LearnError {
+    match error {
+        ClientError::Store(error) => error.into(),
+        error => error.into(),
     }
 }
 

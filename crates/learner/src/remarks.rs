@@ -1,4 +1,4 @@
-//! What metrics say that a person should hear in words: predictions that are all alike, worse than none, or far off. Knows no model.
+//! Warnings about metrics in words: predictions that are all alike, worse than none, or far off. Knows no model.
 
 use crate::metrics::{Metrics, Scores, probability};
 use crate::numbers::{about, count};

@@ -1,6 +1,7 @@
-//! The report of a run: one HTML file that needs nothing else, neither network nor script.
-//! Everything it shows comes in as plain numbers and text, in a [`RunReport`]. Knows no trainer, no table and no file:
-//! who calls [`render`] gathers the numbers and writes the text.
+//! The report of a run: one HTML file without scripts and external files.
+//!
+//! All of its contents come in a [`RunReport`] as plain numbers and text. Knows no trainer, no table and no file: the
+//! caller of [`render`] gathers the numbers and writes the text.
 
 mod charts;
 mod numbers;
@@ -34,21 +35,21 @@ pub struct RunReport {
     pub examples: u64,
     /// Passes over the training data that were begun.
     pub passes: u32,
-    /// Pass whose model was kept, by the metric that the run monitors: the best validation, or without one the last pass.
+    /// Pass whose model was kept: the best validation by the run's monitor, or the last pass.
     pub best_pass: u32,
     /// Training threads.
     pub threads: usize,
     /// Training examples per second of wall time.
     pub examples_per_s: f64,
-    /// The metrics that count: of the validation file if there is one, else progressive over the first pass.
+    /// The main metrics: of the validation file, or progressive over the first pass.
     pub metrics: Metrics,
-    /// What `metrics`, `roc` and `calibration` were measured on: the validation files. None without one.
+    /// The validation files that `metrics`, `roc` and `calibration` were measured on; `None` without them.
     pub valid: Option<String>,
-    /// Without a validation file and after more than one pass: metrics of the last pass over training (seen) data.
+    /// Metrics of the last pass over training (seen) data, without a validation file after several passes.
     pub seen: Option<SeenMetrics>,
-    /// Whether `roc` and `calibration` are of training (seen) data: of a run that was resumed after its first pass.
+    /// Whether `roc` and `calibration` are of training (seen) data, for a run resumed after its first pass.
     pub plots_seen: bool,
-    /// Metrics of training rows, in order of the step: progressive in the first pass, of seen rows in later ones.
+    /// Metrics of training rows by step: progressive in the first pass, of seen rows later.
     pub train_curve: Vec<CurvePoint>,
     /// Metrics of the validation file, in order of the step.
     pub valid_curve: Vec<CurvePoint>,
@@ -58,7 +59,7 @@ pub struct RunReport {
     /// Calibration, by ascending prediction; serialized as triples.
     #[serde(serialize_with = "calibration_triples")]
     pub calibration: Vec<CalibrationBin>,
-    /// What is wrong with the predictions, in a few sentences.
+    /// Warnings about the predictions, in sentences.
     pub warnings: Vec<String>,
     /// Feature importance; none where it was not measured.
     pub importance: Option<Importance>,

@@ -1,12 +1,11 @@
 //! A whole run: from a configuration to a directory with the model, the metrics and the report. What the command line
 //! and Python both call. Knows no terminal.
 
+mod folder;
 mod name;
 mod outcome;
 mod resume;
 
-use std::fs::{File, TryLockError};
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,27 +15,28 @@ use sanderling_client::{ClientError, Cluster, Fault};
 use sanderling_sample::fit::fit;
 use sanderling_sample::input::read_once;
 use sanderling_sample::{BadRowPolicy, BadRows, LabelUse, Reader, Source, refuse_url};
-use sanderling_store::{Checkpoint, Table};
+use sanderling_store::Checkpoint;
 use serde::Serialize;
 
-use crate::begun::{self, Mark};
 use crate::config::Config;
 use crate::distributed::{self, JobOptions};
 use crate::error::LearnError;
 use crate::evaluate::Scan;
 use crate::event::Event;
 use crate::importance::Importance;
-use crate::kept;
-use crate::known::KnownKeys;
+use crate::known_keys::KnownKeys;
 use crate::measured::SeenMetrics;
 use crate::metrics::Scores;
 use crate::metrics_log::{self, METRICS, MetricsLog};
 use crate::model::{Model, encoder};
-use crate::not_a_model::{check_replaceable, is_saved};
-use crate::report::{self, TOP_KEYS_MAX, TableSummary, TableTally};
+use crate::model_diagnostics::{check_replaceable, is_saved};
+use crate::report;
+use crate::run_marker::{self, RunMarker};
 use crate::state::{PROGRESSIVE_ROWS_MAX, RunState, data_bytes};
+use crate::table_summary::{summaries_of, table_summaries};
 use crate::timing::Timing;
 use crate::train::{StageList, Trainer};
+use folder::{claim, create_run_dir};
 use name::name_run;
 use outcome::Outcome;
 use resume::resume;
@@ -56,13 +56,12 @@ pub struct RunOptions {
     pub runs_dir: PathBuf,
     /// Whether to go on from the checkpoint in the run's directory.
     pub resume: bool,
-    /// Whether an earlier run of another configuration is kept: this one then has a number after its name. For names that
-    /// nobody gave on purpose.
+    /// Whether an earlier run of another configuration is kept and this one gets a number after its name. For default
+    /// names.
     pub keeps_earlier: bool,
     /// Parameter servers that hold the tables; `None`: this process does.
     pub servers: Option<Arc<Cluster>>,
-    /// The workers and the algorithm of a job; `None`: `train.threads` and `train.shuffle_rows` of the configuration say how
-    /// one process trains.
+    /// The workers and the algorithm of a job; `None`: one process trains as `train.*` configures.
     pub job: Option<JobOptions>,
 }
 
@@ -83,8 +82,9 @@ impl Default for RunOptions {
 pub struct Summary {
     /// Name of the run.
     pub name: String,
-    /// Area under the ROC curve of the best validation, or without one of the first pass over the training data, each row
-    /// scored before it was learned from; null if there was only one class.
+    /// Area under the ROC curve of the best validation; null if there was only one class.
+    ///
+    /// Without validation it is of the first pass over the training data, each row scored before it was learned from.
     pub auc: Option<f64>,
     /// Mean logistic loss of the same rows.
     pub logloss: Option<f64>,
@@ -92,15 +92,18 @@ pub struct Summary {
     pub prob_mean: Option<f64>,
     /// Share of positives among the same rows.
     pub real_mean: Option<f64>,
-    /// Logloss over that of predicting the share of positives for every row; null if there was only one class.
+    /// Logloss relative to predicting the share of positives; null if there was only one class.
     pub normalized_entropy: Option<f64>,
-    /// What those metrics were measured on: `valid`, or `train` (rows of the first pass, each scored before it was learned
-    /// from). `train_seen` (rows that an earlier pass has learned from) only for a run that an earlier version began.
+    /// Rows that those metrics were measured on: `valid` or `train`.
+    ///
+    /// `train` are the rows of the first pass, each scored before it was learned from. `train_seen` (rows that an
+    /// earlier pass has learned from) occurs only for runs that an earlier version began.
     pub measured_on: &'static str,
-    /// Those rows.
+    /// Number of those rows.
     pub measured_examples: u64,
-    /// Without validation and after more than one pass: metrics of the last pass over training (seen) data, which say nothing
-    /// of new rows.
+    /// Metrics of the last pass over training (seen) data, without validation after several passes.
+    ///
+    /// They say nothing about new rows.
     pub seen: Option<SeenMetrics>,
     /// Rows trained on, over all passes.
     pub examples: u64,
@@ -128,17 +131,17 @@ pub struct Summary {
     pub valid_bad_rows: u64,
     /// Whether the run was stopped before its end; it can be resumed.
     pub stopped: bool,
-    /// What is wrong with the predictions in a few sentences; none where nothing is.
+    /// Warnings about the predictions; `None` without any.
     pub warnings: Vec<String>,
-    /// By feature, how many of its keys in the validation files the model knows; none without validation in this session.
+    /// Known keys of the validation files by feature; `None` without validation in this session.
     pub known: Vec<KnownKeys>,
-    /// Feature importance over the rows of the best validation, without one over training rows; null where there is none.
+    /// Feature importance over the best validation's rows, or training rows; null without either.
     pub importance: Option<Importance>,
-    /// The model's directory; empty for a worker on a host of its own that is not the first, as are the tables' numbers.
+    /// The model's directory; empty for workers on other hosts than the first, as are table sizes.
     pub model: PathBuf,
     /// The report.
     pub report: PathBuf,
-    /// What the time went to.
+    /// The run's time.
     pub timing: Timing,
 }
 
@@ -180,7 +183,7 @@ fn run(
     if options.keeps_earlier && is_here {
         name_run(&mut config, options, observer)?;
     }
-    let mut begun = Begun::default();
+    let mut begun = StartedRun::default();
     let result = lead(config, options, stop, observer, &mut begun);
     if let (Err(error), Some(job), false) = (&result, &options.job, begun.meets) {
         job.turn_away(error);
@@ -190,20 +193,20 @@ fn run(
 
 /// How far a run has come.
 #[derive(Default)]
-struct Begun {
-    /// That of one that is not resumed.
-    mark: Option<Mark>,
+struct StartedRun {
+    /// The marker of a run that is not resumed.
+    mark: Option<RunMarker>,
     /// Whether it has come to where the workers of a job meet, if it is one.
     meets: bool,
 }
 
-/// Trains, or leads those who do, in a folder that nobody else has.
+/// Trains, or leads the workers, in a folder that no other run uses.
 fn lead(
     config: Config,
     options: &RunOptions,
     stop: &AtomicBool,
     observer: &mut dyn FnMut(&Event<'_>),
-    begun: &mut Begun,
+    begun: &mut StartedRun,
 ) -> Result<Summary, LearnError> {
     let run_dir = options.runs_dir.join(&config.name);
     let (model_dir, last_dir) = (run_dir.join("model"), run_dir.join("last"));
@@ -217,7 +220,7 @@ fn lead(
     if let Some(mark) = begun.mark.take_if(|_| result.is_err()) {
         is_saved = [&model_dir, &last_dir].into_iter().any(|dir| is_of(dir, mark.run_id));
         if !is_saved {
-            // What an earlier run has saved is all there is to resume. A process that is killed leaves its mark.
+            // The state of the earlier run stays resumable. A killed process leaves its marker.
             mark.take_back();
             metrics_log::put_back(&run_dir.join(METRICS));
         }
@@ -232,7 +235,7 @@ fn lead(
 fn has_lost_rows(error: &ClientError) -> bool {
     match error {
         ClientError::Restarted { .. } | ClientError::Late { .. } => true,
-        // Somebody dropped a table, or had the server restore another checkpoint.
+        // A table was dropped, or the server restored another checkpoint.
         ClientError::Refused { fault, .. } => *fault == Fault::UnknownTable,
         _ => false,
     }
@@ -245,7 +248,7 @@ fn run_in(
     options: &RunOptions,
     stop: &AtomicBool,
     observer: &mut dyn FnMut(&Event<'_>),
-    begun: &mut Begun,
+    begun: &mut StartedRun,
 ) -> Result<Summary, LearnError> {
     let started = Instant::now();
     let started_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
@@ -265,8 +268,8 @@ fn run_in(
             Some(cluster) => Model::on_servers(config, cluster)?,
             None => Model::new(config)?,
         };
-        // What an earlier run of this name left to resume from is not this run's.
-        let run_id = Some(begun.mark.insert(begun::mark(run_dir)?).run_id);
+        // The resume state of an earlier run of this name is not this run's.
+        let run_id = Some(begun.mark.insert(run_marker::mark(run_dir)?).run_id);
         let algorithm = options.job.as_ref().map(|job| job.algorithm);
         let data_bytes = data_bytes(model.config())?;
         let state = RunState { run_id, algorithm, data_bytes, ..RunState::default() };
@@ -336,13 +339,13 @@ fn run_in(
     timing.staleness = job_end.as_ref().and_then(|end| end.staleness.clone());
     timing.stages.clone_from(&stages);
     timing.passes = passes;
-    // What is in the tables may be from the middle of a pass.
+    // The tables may be in the middle of a pass.
     let is_cut = job_end.is_some_and(|end| end.is_cut);
     let stopped = !state.is_whole(&model.config().train);
     let sizes = model.table_sizes()?;
     let is_kept = state.is_best() && !model.is_remote() && !is_cut;
     let config = model.config().clone();
-    let tables = is_kept.then(|| table_summaries(&model));
+    let tables = is_kept.then(|| summaries_of(&model));
     if importance.is_none() && state.best.is_none() && !is_cut {
         importance = explain_training(&model, stop)?;
     }
@@ -350,7 +353,7 @@ fn run_in(
     drop(model);
     let tables = match tables {
         Some(tables) => tables,
-        None => kept::table_summaries(&model_dir, &sizes)?,
+        None => table_summaries(&model_dir, &sizes)?,
     };
     if plot_scores.is_none() && state.best.is_some() {
         // The best validation was before this session, which resumed the run: score it again for the plots.
@@ -385,7 +388,7 @@ fn run_in(
     Ok(summary)
 }
 
-/// What tables on servers cannot do.
+/// Refuses options that tables on servers do not support.
 fn check_servers(config: &Config, options: &RunOptions) -> Result<(), LearnError> {
     if options.servers.is_none() || config.train.batch_size > 1 {
         return Ok(());
@@ -422,31 +425,6 @@ fn check_inputs(config: &Config, has_earlier: bool) -> Result<(), LearnError> {
     Ok(())
 }
 
-fn create_run_dir(path: &Path) -> Result<(), LearnError> {
-    std::fs::create_dir_all(path).map_err(|error| match error.kind() {
-        ErrorKind::AlreadyExists | ErrorKind::NotADirectory => {
-            let reason = "there is a file where the run's folder is to be; give the run another name, or another folder";
-            LearnError::io(path)(std::io::Error::new(error.kind(), reason))
-        }
-        _ => LearnError::io(path)(error),
-    })
-}
-
-/// Locks the run's directory, if it is there, until the result is dropped or the process ends: two runs of one name would write
-/// over each other's files.
-fn claim(run_dir: &Path) -> Result<Option<File>, LearnError> {
-    let Ok(dir) = File::open(run_dir) else { return Ok(None) };
-    match dir.try_lock() {
-        Err(TryLockError::WouldBlock) => {
-            let reason =
-                "another process trains a run of this name here; wait for it, or give this one another name";
-            Err(LearnError::io(run_dir)(std::io::Error::new(ErrorKind::ResourceBusy, reason)))
-        }
-        // A file system without locks: whoever uses one looks after this.
-        Ok(()) | Err(TryLockError::Error(_)) => Ok(Some(dir)),
-    }
-}
-
 /// Whether what was saved in a directory is of the run with this number.
 fn is_of(dir: &Path, run_id: u64) -> bool {
     let saved = Checkpoint::open(dir).ok().and_then(|checkpoint| {
@@ -455,7 +433,7 @@ fn is_of(dir: &Path, run_id: u64) -> bool {
     saved.flatten() == Some(run_id)
 }
 
-/// Scores and feature importance of the validation files, or none where somebody asks to stop.
+/// Scores and feature importance of the validation files; `None` after a stop.
 fn validate_again(
     model: &Model,
     stop: &AtomicBool,
@@ -478,7 +456,7 @@ fn validate_again(
     }
 }
 
-/// Feature importance over the first training rows; none of inputs that can be read once, or where somebody asks to stop.
+/// Feature importance over the first training rows; `None` after a stop and for inputs that can be read only once.
 fn explain_training(model: &Model, stop: &AtomicBool) -> Result<Option<Importance>, LearnError> {
     let config = model.config();
     if config.data.train.0.iter().any(|input| read_once(input)) || stop.load(Ordering::Relaxed) {
@@ -499,21 +477,4 @@ fn explain_training(model: &Model, stop: &AtomicBool) -> Result<Option<Importanc
         Err(LearnError::Stopped | LearnError::Prediction { .. } | LearnError::NoRows { .. }) => Ok(None),
         found => found.map(|found| found.importance),
     }
-}
-
-/// Summaries of a model's tables, largest first.
-fn table_summaries(model: &Model) -> Vec<TableSummary> {
-    let tables = model.client().tables().iter();
-    let mut summaries: Vec<TableSummary> = tables.map(|table| table_summary(table, TOP_KEYS_MAX)).collect();
-    kept::sort(&mut summaries);
-    summaries
-}
-
-/// The summary of a table, with as many keys of large norm as that.
-#[must_use]
-pub fn table_summary(table: &Table, top_max: usize) -> TableSummary {
-    let mut tally = TableTally::new(table.name(), table.dim(), top_max);
-    let blocks = &table.config().blocks;
-    table.for_each_row(|row| kept::tally_row(&mut tally, blocks, row));
-    tally.finish(table.bytes())
 }

@@ -36,8 +36,9 @@ pub enum Schedule {
 }
 
 impl Schedule {
-    /// The factor at a step (counted over the run) of a pass, after so many validations without improvement, with a
-    /// linear warm-up over the first `warmup_steps`.
+    /// The factor at a step (counted over the run) of a pass, after this many plateaus.
+    ///
+    /// The first `warmup_steps` steps warm up linearly.
     #[must_use]
     pub fn factor(&self, step: u64, pass: u64, plateaus: u32, warmup_steps: u64) -> f32 {
         let factor = match *self {
@@ -58,7 +59,7 @@ impl Schedule {
         !matches!(self, Schedule::InverseSqrt { .. }) && step >= warmup_steps
     }
 
-    /// What is wrong with the schedule, if anything.
+    /// Why the schedule is invalid, if it is.
     pub(crate) fn check(&self) -> Result<(), String> {
         let positive = |factor: f32| factor > 0.0 && factor.is_finite();
         match *self {

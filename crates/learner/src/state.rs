@@ -43,7 +43,7 @@ pub struct RunState {
     pub plateaus: u32,
     /// Whether the last pass done is still to be validated and saved.
     pub pass_to_judge: bool,
-    /// Metrics of the training rows of the last whole pass: progressive if that was the first one, else of seen rows.
+    /// Training metrics of the last whole pass: progressive if it was the first, else of seen rows.
     pub progressive: Option<Metrics>,
     /// Progressive metrics of the first pass, once it is over.
     #[serde(default)]

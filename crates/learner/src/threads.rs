@@ -12,7 +12,7 @@ pub(crate) fn spawn<'scope, T: Send + 'scope>(
     Builder::new().spawn_scoped(scope, work).map_err(LearnError::Thread)
 }
 
-/// What it came to; a panic in it goes on here.
+/// The thread's result; its panic continues here.
 pub(crate) fn join<T>(handle: ScopedJoinHandle<'_, T>) -> T {
     handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

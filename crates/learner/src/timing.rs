@@ -1,5 +1,5 @@
-//! What a run's time went to: in all, by stage, by call of the parameter servers, and by pass. Whoever trains fills it in;
-//! it is written into `summary.json` and compared there with other runs. Measures nothing itself.
+//! A run's time: in all, by stage, by call of the parameter servers, and by pass. The trainer fills it in; it is
+//! written to `summary.json`. Measures nothing itself.
 
 use sanderling_client::Cluster;
 use sanderling_observe::{LatencyTable, StageTotal};
@@ -14,7 +14,7 @@ const EMBEDDED: &str = "embedded";
 /// The time of a run, of this session of it where it was resumed.
 #[derive(Clone, Debug, Serialize)]
 pub struct Timing {
-    /// What `--algorithm` was; none where the configuration alone says what to do.
+    /// The value of `--algorithm`; `None` if the configuration decides.
     pub algorithm: Option<String>,
     /// Workers of the whole job: threads, or processes.
     pub workers: u32,
@@ -28,15 +28,14 @@ pub struct Timing {
     pub stages: Vec<StageTotal>,
     /// By command, of a *single RPC call* and of *all RPC calls of one request*; no rows without servers.
     pub calls: LatencyTable,
-    /// How many steps were computed on rows that lacked so many steps of others: at each place its count. None where
-    /// nobody counts.
+    /// Number of steps by how many steps of others their rows lacked. `None` if not counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub staleness: Option<Vec<u64>>,
     /// By pass that this session ended.
     pub passes: Vec<PassTotal>,
 }
 
-/// A pass over the training data: how long it took, and how well each row was predicted before the pass learned from it.
+/// A pass over the training data: its duration and its progressive metrics.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct PassTotal {
     /// The pass, first is 1.
@@ -53,7 +52,7 @@ pub struct PassTotal {
 }
 
 impl Timing {
-    /// That of a run that has not begun.
+    /// The timing of a run that has not begun.
     #[must_use]
     pub fn new(workers: u32, batch_size: u64, servers: Option<&Cluster>) -> Timing {
         Timing {

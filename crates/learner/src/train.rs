@@ -1,7 +1,9 @@
 //! The training loop: passes over the data in segments, between which the run can be validated, saved and stopped.
 //!
-//! Within a segment workers train; between segments nobody touches the tables, so what is saved is one state of
-//! everything. The loop knows neither formats nor tables, only the model and its feed.
+//! Workers train within a segment; between segments the tables do not change, so a save is one consistent state. The
+//! loop knows neither formats nor tables, only the model and its feed.
+
+mod validate;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,14 +15,14 @@ use sanderling_hub::{Pass, PassOptions};
 use sanderling_observe::Stages;
 use sanderling_sample::{BLOCK_BYTES, BadRows, Encoder, LabelUse};
 
-use crate::config::{Monitor, Train};
+use crate::config::Train;
 use crate::error::LearnError;
-use crate::evaluate::{Evaluation, Scan, ScanProgress};
-use crate::event::{Event, StepLine, ValidLine};
+use crate::evaluate::ScanProgress;
+use crate::event::{Event, StepLine};
 use crate::importance::Importance;
-use crate::known::KnownKeys;
+use crate::known_keys::KnownKeys;
 use crate::measured::MeasuredOn;
-use crate::metrics::{Metrics, Scores};
+use crate::metrics::Scores;
 use crate::model::Model;
 use crate::state::{PROGRESSIVE_ROWS_MAX, RunState, data_bytes};
 use crate::threads::{join, spawn};
@@ -36,7 +38,7 @@ pub(crate) struct StageList {
 }
 
 impl Default for StageList {
-    /// Those of the workers of this file's loop.
+    /// The stages of the workers of this loop.
     fn default() -> Self {
         StageList { names: &STAGES, evaluate: EVALUATE, save: SAVE }
     }
@@ -81,11 +83,11 @@ pub(crate) struct Trainer<'a> {
     line: LineClock,
 }
 
-/// What the next step line is made of.
+/// The state of the next step line.
 struct LineClock {
     scores: Scores,
     steps: u64,
-    /// When the line before was; later by as long as nobody trained.
+    /// The time of the line before, moved by pauses of training.
     since: Instant,
 }
 
@@ -131,7 +133,7 @@ impl<'a> Trainer<'a> {
         }
     }
 
-    /// Trains until all passes are done, validation stops improving, or somebody asks to stop.
+    /// Trains until all passes are done, validation stops improving, or the run is asked to stop.
     pub(crate) fn run(&mut self) -> Result<(), LearnError> {
         let encoder = self.model.encoder(LabelUse::Required, true)?;
         loop {
@@ -422,91 +424,6 @@ impl<'a> Trainer<'a> {
         self.line.steps = 0;
         self.line.since = Instant::now();
     }
-
-    /// Scores the validation files; true if this pass is the best so far.
-    fn validate(&mut self) -> Result<bool, LearnError> {
-        let start = Instant::now();
-        let mut timer = self.stages.timer();
-        timer.switch(self.stage_list.evaluate);
-        let config = self.model.config().clone();
-        let bad_rows = Arc::new(BadRows::new(config.data.reading.on_bad_row));
-        let observer = &mut *self.observer;
-        let scan = Scan {
-            model: &self.model,
-            inputs: &config.data.valid.0,
-            config: &config.data.reading,
-            bad_rows: &bad_rows,
-            threads: self.threads,
-            stop: self.stop,
-            rows_max: u64::MAX,
-            explains: true,
-        };
-        let Evaluation { scores, known, importance, .. } =
-            scan.run(&mut |scan| observer(&Event::Validating { scan }))?;
-        timer.stop();
-        if known.iter().any(KnownKeys::is_unknown) && self.known != known {
-            (self.observer)(&Event::UnknownKeys { known: &known });
-        }
-        self.known = known;
-        self.state.valid_bad_rows = bad_rows.count();
-        self.report_bad_rows(&bad_rows);
-        let metrics = scores.metrics();
-        let best = self.state.best.is_none_or(|(_, best)| improves(config.train.monitor, &metrics, &best));
-        if best {
-            self.state.best = Some((self.state.pass, metrics));
-            self.state.since_best = 0;
-            self.plot_scores = Some(scores);
-            self.importance = importance;
-        } else {
-            self.state.since_best += 1;
-            self.state.plateaus += 1;
-        }
-        let (step, examples, pass) = (self.state.step, self.state.examples, self.state.pass);
-        self.state.valid_curve.push((step, examples, pass, metrics));
-        let seconds = start.elapsed().as_secs_f64();
-        let measured_on = MeasuredOn::Valid;
-        let line = ValidLine { step, pass, trained_examples: examples, measured_on, metrics, best, seconds };
-        (self.observer)(&Event::Valid(&line));
-        self.line.since += start.elapsed();
-        Ok(best)
-    }
-
-    /// Whether a run that stops here saves nothing: an untrained model is not worth what an earlier run has saved.
-    fn leaves_earlier(&self) -> bool {
-        self.has_earlier && self.state.step == 0
-    }
-
-    /// Saves a run that ends here: before the first validation, what was trained so far is the best there is.
-    pub(crate) fn save_stopped(&mut self) -> Result<(), LearnError> {
-        if self.leaves_earlier() {
-            return Err(LearnError::Stopped);
-        }
-        if self.validates() && self.state.best.is_none() {
-            self.save(&self.model_dir.clone())?;
-        }
-        self.save_state()
-    }
-
-    /// Saves what a resumed run needs: beside the best model if there is one, else as the model.
-    fn save_state(&mut self) -> Result<(), LearnError> {
-        let path = if self.validates() { self.last_dir.clone() } else { self.model_dir.clone() };
-        self.save(&path)
-    }
-
-    pub(crate) fn save(&mut self, path: &Path) -> Result<(), LearnError> {
-        let start = Instant::now();
-        let mut timer = self.stages.timer();
-        timer.switch(self.stage_list.save);
-        self.model.save(path, &self.state.to_blobs(&self.pass_scores))?;
-        if std::mem::take(&mut self.has_earlier) && *path != self.last_dir {
-            // What an earlier run left to resume from goes when there is something of this one.
-            remove_dir(&self.last_dir)?;
-        }
-        timer.stop();
-        (self.observer)(&Event::Saved { path });
-        self.line.since += start.elapsed();
-        Ok(())
-    }
 }
 
 /// Removes a directory, if it is there.
@@ -517,8 +434,8 @@ pub(crate) fn remove_dir(path: &Path) -> Result<(), LearnError> {
     }
 }
 
-/// Whether another thread decodes for a worker. Several decode for themselves; one has nobody else to do it meanwhile, or to wait
-/// for a stream, which may be silent.
+/// Whether another thread decodes for a worker. Several workers decode for themselves; a single one has no other
+/// worker to do it meanwhile, or to wait for a stream, which may be silent.
 fn reads_ahead(train: &Train, pass: &Pass) -> bool {
     train.threads == 1 && (train.decodes_ahead() || pass.bytes_total().is_none())
 }
@@ -527,12 +444,4 @@ fn reads_ahead(train: &Train, pass: &Pass) -> bool {
 /// keys there are per row. Several workers take shorter ones, to see each other's updates sooner.
 fn unit_bytes(train: &Train) -> usize {
     if train.batch_size == 1 && train.threads == 1 { 4 * BLOCK_BYTES } else { BLOCK_BYTES }
-}
-
-fn improves(monitor: Monitor, new: &Metrics, best: &Metrics) -> bool {
-    match monitor {
-        // One class has no AUC: then the loss decides, rather than the first pass for ever.
-        Monitor::Auc if new.auc.is_finite() && best.auc.is_finite() => new.auc > best.auc,
-        Monitor::Auc | Monitor::Logloss => new.logloss < best.logloss,
-    }
 }

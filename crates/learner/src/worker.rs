@@ -1,5 +1,5 @@
 //! One training worker: takes minibatches from its feed, pulls, computes, pushes, and keeps score. Workers share the
-//! tables and the feed's source, nothing else; what they measured travels to the coordinator in windows.
+//! tables and the feed's source, nothing else; its measurements go to the coordinator in windows.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
@@ -37,7 +37,7 @@ const RUN_KEYS_MAX: usize = 1 << 17;
 /// Online learning: rows of one learning rate, where that changes from step to step.
 const RATE_ROWS: u64 = 1024;
 
-/// What a worker did since its last window: progressive scores, each row scored before it was learned from.
+/// A worker's results since its last window: progressive scores, each row scored before it was learned from.
 pub(crate) struct Window {
     pub(crate) scores: Scores,
     pub(crate) steps: u64,
@@ -45,7 +45,7 @@ pub(crate) struct Window {
     pub(crate) large: Vec<LargeValues>,
 }
 
-/// What all workers of a segment look at and none writes.
+/// Inputs of all workers of a segment, read only.
 pub(crate) struct Segment<'a> {
     pub(crate) model: &'a Model,
     pub(crate) pass: &'a Pass,
@@ -90,7 +90,7 @@ pub(crate) struct Worker<'a> {
     run_rows: u64,
     compute: Compute,
     magnitudes: Magnitudes,
-    /// Whether enough rows were looked at for it, and nobody was told yet.
+    /// Whether enough rows were looked at and the result is not reported yet.
     has_looked: bool,
     timer: StageTimer,
 }
@@ -141,14 +141,14 @@ impl<'a> Worker<'a> {
             }
             steps += done;
             if steps - sent >= window_steps || self.has_looked {
-                // The coordinator outlives the workers; should it not, there is nobody to tell.
+                // The coordinator outlives the workers; otherwise the message is dropped.
                 let scores = std::mem::replace(&mut scores, Scores::with_room(room));
                 let large = self.large(segment);
                 let _ = windows.send(Window { scores, steps: steps - sent, large });
                 sent = steps;
             }
         };
-        // What is said to be done has arrived.
+        // All reported work has arrived.
         self.timer.switch(PUSH);
         segment.model.client().finish(&mut self.lookup)?;
         self.timer.stop();

@@ -15,7 +15,7 @@ use pyo3::types::{PyBytes, PyDict};
 use sanderling_client::{Cluster, Fixed, StepGradients};
 use sanderling_feed::{Recycler, Sampled, Source};
 use sanderling_job::{
-    Input, JobError, Lent, OnLoss, Options, Order, STAGES, Share, Steps, Tables, Worker, run_lent,
+    Input, JobError, OnLoss, Options, Order, STAGES, Share, SharedWorker, Steps, Tables, Worker, run_shared,
 };
 use sanderling_observe::Stages;
 use sanderling_sample::{BadRows, Batch};
@@ -44,7 +44,7 @@ pub(crate) struct PyJob {
 /// One of the workers of a job.
 #[pyclass(name = "Worker", module = "sanderling", frozen)]
 pub(crate) struct PyWorker {
-    worker: Lent,
+    worker: SharedWorker,
     input: Arc<Input>,
     names: Arc<[String]>,
     /// Whether others go on without a worker that is lost.
@@ -167,14 +167,14 @@ impl PyJob {
         let stop = Arc::new(AtomicBool::new(false));
         let options = Options { stop: Arc::clone(&stop), ..self.options.clone() };
         let redoes = options.on_loss == OnLoss::Redo;
-        let one = |worker: Lent| -> Result<Py<PyAny>, Ended> {
+        let one = |worker: SharedWorker| -> Result<Py<PyAny>, Ended> {
             let (input, names) = (Arc::clone(&self.input), Arc::clone(&self.names));
             let worker = PyWorker { worker, input, names, redoes };
             Python::attach(|py| work.call1(py, (worker,))).map_err(Ended::Raised)
         };
         let mut interrupt = Interrupt::default();
         let ended = py.detach(|| {
-            let work = || run_lent(&options, &self.tables, &Stages::new(&STAGES), one);
+            let work = || run_shared(&options, &self.tables, &Stages::new(&STAGES), one);
             while_looking(work, || {
                 if stop.load(Ordering::Relaxed) && interrupt.is_raised_again() {
                     // A function that computes on and on does not let the job end.

@@ -26,7 +26,7 @@ impl PyMeeting {
     #[new]
     fn new(tables: Vec<PyRef<'_, PyTable>>, workers: u32) -> PyResult<PyMeeting> {
         let tables = tables.iter().map(|table| Arc::clone(&table.table)).collect();
-        Ok(PyMeeting { meeting: Meeting::new(tables, workers).map_err(of_client)? })
+        Ok(PyMeeting { meeting: Meeting::new(tables, workers).map_err(|error| of_client(error.into()))? })
     }
 
     /// How many workers there are.

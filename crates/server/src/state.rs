@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime};
 
-use sanderling_sync::Place;
+use sanderling_sync::GroupRegistry;
 use sanderling_transport::ReceiveBudget;
 use sanderling_wire::{Agreed, Fault, Home, Identity, Restored, Saved, StatsScope};
 
@@ -28,7 +28,7 @@ pub(crate) struct State {
     pub(crate) placement: Placement,
     pub(crate) push_dedup: PushDedup,
     pub(crate) batches: Batches,
-    pub(crate) steps: Place<Refusal>,
+    pub(crate) steps: GroupRegistry<Refusal>,
     pub(crate) checkpoints: Option<Checkpoints>,
     pub(crate) connections: Connections,
     /// Memory for the long frames of all connections.
@@ -77,7 +77,7 @@ impl State {
             placement: Placement::new(shard, shards, urls),
             push_dedup: PushDedup::default(),
             batches: Batches::default(),
-            steps: Place::default(),
+            steps: GroupRegistry::default(),
             checkpoints: config
                 .data
                 .clone()

@@ -1,4 +1,4 @@
-//! Bytes that are kept for somebody, counted and bounded. Knows not what they are.
+//! Counts and bounds the bytes that are stored for workers. Does not know what the bytes are.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -4,15 +4,15 @@
 use std::collections::BTreeMap;
 
 use crate::budget::Budget;
+use crate::error::StepError;
 use crate::limit::{MESSAGES_MAX, SPARE_BYTES_MAX, WORKERS_MAX};
-use crate::part::{Kept, Part};
-use crate::refused::Refused;
-use crate::rounds::{Met, Rounds};
-use crate::sum::{Complete, Desk};
+use crate::meetings::{Meetings, Met};
+use crate::part::{Part, StoredPart};
+use crate::sum::{Accumulator, Complete};
 
 /// One of the workers of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Who {
+pub struct Participant {
     /// Which, from 0.
     pub worker: u32,
     /// How many there are.
@@ -21,9 +21,9 @@ pub struct Who {
     pub attempt: u32,
 }
 
-/// What a worker says of a step.
+/// A worker's report on a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Said {
+pub enum StepReport {
     /// Nothing.
     Nothing,
     /// All places that it hands something in at have all of it; here it is so many messages.
@@ -53,17 +53,16 @@ pub struct Progress {
     pub finished: u64,
     /// The first meeting for which this worker is awaited.
     pub round: u64,
-    /// Who is awaited: those whose part of the step is not whole, or if it was said to be finished, those who have finished
-    /// least.
+    /// Workers whose part of the step is incomplete; after [`StepReport::Finished`], the slowest ones.
     pub missing: Vec<u32>,
 }
 
 #[derive(Debug, Default)]
-struct Seat {
+struct WorkerState {
     attempt: u32,
     /// The attempt that handed in what there is.
     parts_of: u32,
-    parts: BTreeMap<u32, Kept>,
+    parts: BTreeMap<u32, StoredPart>,
     is_whole: bool,
     /// The attempt whose part was in the last step that was decided.
     decided_of: u32,
@@ -73,40 +72,40 @@ struct Seat {
 /// See the top of this file. `F` is how applying a step can fail.
 #[derive(Debug)]
 pub struct Group<F> {
-    seats: Vec<Seat>,
+    seats: Vec<WorkerState>,
     applied: u64,
     /// The step after it is being applied.
     is_decided: bool,
     failed: Option<(u64, F)>,
-    rounds: Rounds,
+    rounds: Meetings,
     budget: Budget,
-    desks: Vec<Desk>,
+    accumulators: Vec<Accumulator>,
 }
 
 impl<F: Clone> Group<F> {
     /// A group of so many workers, of which none has come.
-    pub fn new(workers: u32, budget: Budget) -> Result<Group<F>, Refused<F>> {
+    pub fn new(workers: u32, budget: Budget) -> Result<Group<F>, StepError<F>> {
         if workers == 0 || workers > WORKERS_MAX {
             let (what, found, max) = ("workers of a group", workers.into(), WORKERS_MAX.into());
-            return Err(Refused::TooLarge { what, found, max });
+            return Err(StepError::TooLarge { what, found, max });
         }
-        let seats = (0..workers).map(|_| Seat::default()).collect();
-        let (rounds, desks) = (Rounds::default(), Vec::new());
-        Ok(Group { seats, applied: 0, is_decided: false, failed: None, rounds, budget, desks })
+        let seats = (0..workers).map(|_| WorkerState::default()).collect();
+        let (rounds, accumulators) = (Meetings::default(), Vec::new());
+        Ok(Group { seats, applied: 0, is_decided: false, failed: None, rounds, budget, accumulators })
     }
 
     fn decided(&self) -> u64 {
         self.applied + u64::from(self.is_decided)
     }
 
-    /// Who comes as a new attempt has not said what the one before said.
-    fn admit(&mut self, who: Who) -> Result<(), Refused<F>> {
+    /// A new attempt has not repeated the reports of the attempt before.
+    fn admit(&mut self, who: Participant) -> Result<(), StepError<F>> {
         let expected = self.seats.len() as u32;
-        let Who { worker, workers, attempt } = who;
+        let Participant { worker, workers, attempt } = who;
         let seat = self.seats.get_mut(worker as usize).filter(|_| workers == expected);
-        let seat = seat.ok_or(Refused::Workers { worker, expected, found: workers })?;
+        let seat = seat.ok_or(StepError::Workers { worker, expected, found: workers })?;
         if attempt < seat.attempt {
-            return Err(Refused::Replaced { worker, attempt, newest: seat.attempt });
+            return Err(StepError::Replaced { worker, attempt, newest: seat.attempt });
         }
         if attempt > seat.attempt {
             (seat.attempt, seat.is_whole) = (attempt, false);
@@ -115,26 +114,27 @@ impl<F: Clone> Group<F> {
     }
 
     /// Is something to be done for this step, or is it decided?
-    fn is_open(&self, step: u64) -> Result<bool, Refused<F>> {
+    fn is_open(&self, step: u64) -> Result<bool, StepError<F>> {
         if let Some((step, failure)) = &self.failed {
-            return Err(Refused::Failed { step: *step, failure: failure.clone() });
+            return Err(StepError::Failed { step: *step, failure: failure.clone() });
         }
         if step == 0 || step > self.decided() + 1 || (self.is_decided && step > self.decided()) {
-            return Err(Refused::Step { step, applied: self.applied });
+            return Err(StepError::Step { step, applied: self.applied });
         }
         Ok(step > self.decided())
     }
 
-    /// A worker hands in a message of its part of a step; in place of that of the same number, if there is one. What is
-    /// decided stays as it is.
-    pub fn take(&mut self, who: Who, step: u64, number: u32, part: Part) -> Result<(), Refused<F>> {
+    /// Takes a message of a worker's part of a step, replacing one of the same number.
+    ///
+    /// Messages of a decided step are ignored.
+    pub fn take(&mut self, who: Participant, step: u64, number: u32, part: Part) -> Result<(), StepError<F>> {
         self.admit(who)?;
         if !self.is_open(step)? {
             return Ok(());
         }
         if number >= MESSAGES_MAX {
             let (what, found, max) = ("messages of a step", number.into(), MESSAGES_MAX.into());
-            return Err(Refused::TooLarge { what, found, max });
+            return Err(StepError::TooLarge { what, found, max });
         }
         let seat = &mut self.seats[who.worker as usize];
         if seat.is_whole {
@@ -143,25 +143,25 @@ impl<F: Clone> Group<F> {
         }
         seat.make_parts_of(who.attempt);
         let full =
-            || Refused::Full { what: "all that workers have handed in and is not applied yet".to_owned() };
+            || StepError::Full { what: "all that workers have handed in and is not applied yet".to_owned() };
         seat.parts.remove(&number);
         seat.parts.insert(number, part.keep(&self.budget).ok_or_else(full)?);
         Ok(())
     }
 
     /// A worker says something of a step, and is told how far everybody is.
-    pub fn say(&mut self, who: Who, step: u64, said: Said) -> Result<Progress, Refused<F>> {
+    pub fn say(&mut self, who: Participant, step: u64, said: StepReport) -> Result<Progress, StepError<F>> {
         self.admit(who)?;
         let seat = who.worker as usize;
         match said {
-            Said::Nothing => {}
-            Said::Finished => self.seats[seat].finished = self.seats[seat].finished.max(step),
-            Said::Whole { messages } => {
+            StepReport::Nothing => {}
+            StepReport::Finished => self.seats[seat].finished = self.seats[seat].finished.max(step),
+            StepReport::Whole { messages } => {
                 if self.is_open(step)? {
                     self.seats[seat].set_whole(who, step, messages)?;
                 }
             }
-            Said::WholeBefore { attempt } => {
+            StepReport::WholeBefore { attempt } => {
                 if self.is_open(step)? {
                     // That attempt may have had nothing for this place, so that what is here is of an earlier one.
                     self.seats[seat].make_parts_of(attempt);
@@ -174,11 +174,11 @@ impl<F: Clone> Group<F> {
 
     /// How far everybody is, as this worker sees it that has said this.
     #[must_use]
-    pub fn progress(&self, who: Who, step: u64, said: Said) -> Progress {
+    pub fn progress(&self, who: Participant, step: u64, said: StepReport) -> Progress {
         let least = self.seats.iter().map(|seat| seat.finished).min().unwrap_or_default();
         let is_open = step > self.decided();
-        let is_missing = |seat: &Seat| match said {
-            Said::Finished => seat.finished == least && least < step,
+        let is_missing = |seat: &WorkerState| match said {
+            StepReport::Finished => seat.finished == least && least < step,
             _ => is_open && !seat.is_whole,
         };
         let missing = (0..).zip(&self.seats).filter(|(_, seat)| is_missing(seat)).map(|(worker, _)| worker);
@@ -193,15 +193,15 @@ impl<F: Clone> Group<F> {
     }
 
     /// How a step failed, if one has.
-    pub fn check(&self) -> Result<(), Refused<F>> {
+    pub fn check(&self) -> Result<(), StepError<F>> {
         match &self.failed {
-            Some((step, failure)) => Err(Refused::Failed { step: *step, failure: failure.clone() }),
+            Some((step, failure)) => Err(StepError::Failed { step: *step, failure: failure.clone() }),
             None => Ok(()),
         }
     }
 
-    /// What was handed in for the next step, if all of it is there and nobody has begun with it. Whoever is given it applies
-    /// it, and says so with [`Group::end`].
+    /// Takes the messages of the next step once all are there and no other thread has begun the step.
+    /// The caller applies the step and calls [`Group::end`].
     pub fn begin(&mut self) -> Option<Complete> {
         if self.failed.is_some() || self.is_decided || !self.seats.iter().all(|seat| seat.is_whole) {
             return None;
@@ -212,16 +212,16 @@ impl<F: Clone> Group<F> {
             seat.decided_of = seat.parts_of;
             kept.extend(std::mem::take(&mut seat.parts).into_values());
         }
-        Some(Complete { step: self.applied + 1, kept, desks: std::mem::take(&mut self.desks) })
+        Some(Complete { step: self.applied + 1, kept, accumulators: std::mem::take(&mut self.accumulators) })
     }
 
     /// A step is applied, or failed; then the group has no further one.
     pub fn end(&mut self, complete: Complete, result: Result<(), F>) {
         assert!(self.is_decided && complete.step == self.applied + 1, "it was begun");
         self.is_decided = false;
-        self.desks = complete.desks;
+        self.accumulators = complete.accumulators;
         while self.spare_bytes() > SPARE_BYTES_MAX {
-            self.desks.pop();
+            self.accumulators.pop();
         }
         self.seats.iter_mut().for_each(|seat| seat.is_whole = false);
         match result {
@@ -232,24 +232,30 @@ impl<F: Clone> Group<F> {
 
     /// Gives back what is kept to sum up the next step with.
     pub(crate) fn release_spare(&mut self) {
-        self.desks = Vec::new();
+        self.accumulators = Vec::new();
     }
 
     /// Bytes that are kept to sum up the next step with.
     pub(crate) fn spare_bytes(&self) -> usize {
-        self.desks.iter().map(Desk::bytes).sum()
+        self.accumulators.iter().map(Accumulator::bytes).sum()
     }
 
     /// A worker comes to a meeting, or asks again. Meetings are numbered from 1 without gaps, and a worker comes to the next
     /// when it was given all of this one.
-    pub fn meet(&mut self, who: Who, round: u64, name: &str, bytes: &[u8]) -> Result<Met<'_>, Refused<F>> {
+    pub fn meet(
+        &mut self,
+        who: Participant,
+        round: u64,
+        name: &str,
+        bytes: &[u8],
+    ) -> Result<Met<'_>, StepError<F>> {
         self.admit(who)?;
         self.rounds.meet((who.worker, who.workers), (round, name), bytes, &self.budget)
     }
 }
 
-impl Seat {
-    /// What another attempt handed in does not count any more.
+impl WorkerState {
+    /// Drops the messages of another attempt.
     fn make_parts_of(&mut self, attempt: u32) {
         if self.parts_of != attempt {
             self.parts.clear();
@@ -257,16 +263,16 @@ impl Seat {
         }
     }
 
-    fn set_whole<F>(&mut self, who: Who, step: u64, messages: u32) -> Result<(), Refused<F>> {
+    fn set_whole<F>(&mut self, who: Participant, step: u64, messages: u32) -> Result<(), StepError<F>> {
         if self.is_whole {
             return Ok(());
         }
         self.make_parts_of(who.attempt);
-        // What is beyond was handed in by an earlier try of the same process.
+        // Further messages are from an earlier try of the same process.
         drop(self.parts.split_off(&messages));
         let found = self.parts.len() as u32;
         if found < messages {
-            return Err(Refused::Incomplete { step, worker: who.worker, found, expected: messages });
+            return Err(StepError::Incomplete { step, worker: who.worker, found, expected: messages });
         }
         self.is_whole = true;
         Ok(())
@@ -284,7 +290,7 @@ mod tests {
         for (keys, is_kept) in [(4, true), (SPARE_BYTES_MAX / size_of::<i64>() / DIM + 1, false)] {
             let mut group = Group::<()>::new(2, Budget::new(1 << 30)).expect("a group");
             for worker in 0..2 {
-                let who = Who { worker, workers: 2, attempt: 0 };
+                let who = Participant { worker, workers: 2, attempt: 0 };
                 let part = Part {
                     table: 0,
                     lr_scale: 1.0,
@@ -294,7 +300,7 @@ mod tests {
                     gradients: Gradients::Fixed { unit_log2: -10, sums: vec![3; keys * DIM] },
                 };
                 group.take(who, 1, 0, part).expect("it is taken");
-                group.say(who, 1, Said::Whole { messages: 1 }).expect("it is whole");
+                group.say(who, 1, StepReport::Whole { messages: 1 }).expect("it is whole");
             }
             let mut complete = group.begin().expect("all is there");
             complete.check().expect("they agree");

@@ -1,36 +1,48 @@
-//! Where workers meet that go in step: the parts of a step's gradients come in, and when all are there their sums go out, to
-//! be applied once; how far everybody is; meetings at which everybody's bytes are given to all.
+//! Synchronous steps: sums of all workers' gradients, applied once per step; progress of the workers; meetings.
 //!
-//! A state machine: it deliberately knows no network, no thread that waits, no clock and no table. A parameter server has
-//! one [`Place`] for all its clients; workers that are threads of one process share one [`Group`].
+//! The core is a state machine ([`Group`]) that knows no network, no clock and no table. Parameter servers keep the groups of
+//! all their jobs in a [`GroupRegistry`]; workers that are threads of one process share a [`Meeting`], which adds waiting and
+//! the tables of the process.
 //!
-//! The way of a step: each worker hands in what it has ([`Group::take`]), to several servers perhaps, and when all of them
-//! have it says so to each ([`Said::Whole`]). Where everybody has said so, the step is decided: [`Group::begin`] gives what
-//! was handed in, [`Complete::each`] the sums, [`Group::end`] notes that they are applied. Since nobody says so before all
-//! servers have its part, a worker that dies leaves a step that is decided nowhere, or one that can be completed everywhere.
+//! A step has three phases. Each worker hands in its messages ([`Group::take`]), to several servers perhaps. When all
+//! servers have them, the worker tells each server so ([`StepReport::Whole`]). When all workers have done that, the step is
+//! decided: [`Group::begin`] returns the messages, [`Complete::each`] the sums, and [`Group::end`] records that they are
+//! applied. No worker reports before all servers have its messages, so a worker that dies leaves a step that either is
+//! decided nowhere or can be completed everywhere.
+//!
+//! The messages of steps on the wire are in `sanderling-wire`, their commands in `sanderling-server`, and the worker's
+//! connections to servers in `sanderling-client` (docs/design/0010-synchronous-steps-at-the-servers.md).
 
 pub mod limit;
 
-mod refused;
-pub use refused::Refused;
+mod error;
+pub use error::StepError;
 
 mod budget;
 pub use budget::{Budget, Held};
 
-mod fixed;
-pub use fixed::{Adding, Fixed, OutOfRange};
+mod fixed_point;
+pub use fixed_point::{Adding, Fixed, OutOfRange};
 
 mod part;
-pub use part::{Gradients, Part};
+pub use part::{Gradients, GradientsRef, Part};
 
 mod sum;
-pub use sum::{Complete, OfTable, Sums, Uneven};
+pub use sum::{Complete, Mismatch, Sums, TableShare};
 
-mod rounds;
-pub use rounds::Met;
+mod meetings;
+pub use meetings::Met;
 
 mod group;
-pub use group::{Group, Progress, Said, Who};
+pub use group::{Group, Participant, Progress, StepReport};
 
-mod place;
-pub use place::Place;
+mod registry;
+pub use registry::GroupRegistry;
+
+mod cancel;
+pub use cancel::CancelFlags;
+
+mod shards;
+
+mod meeting;
+pub use meeting::{Meeting, MeetingError};

@@ -12,8 +12,8 @@ pub const BYTES_MAX: usize = 1 << 30;
 pub const MEETING_BYTES_MAX: usize = 1 << 20;
 /// Groups of one place; a further one is refused as too much for now.
 pub const GROUPS_MAX: usize = 256;
-/// A group that nobody has used for so long gives back what it keeps to sum up with when a new one comes, and is forgotten
-/// when there is no room for a new one, or for bytes.
+/// A group that is idle for this long frees its spare memory when a new group comes. It is dropped when there is no
+/// room for a new group or for bytes.
 pub const GROUP_IDLE_MAX: Duration = Duration::from_secs(600);
 /// Bytes that a group keeps to sum up its next step with; what is beyond is given back after each step.
 pub const SPARE_BYTES_MAX: usize = 64 << 20;

@@ -1,4 +1,4 @@
-//! What a worker hands in for a step, in one message. Knows no group.
+//! One message of a worker's gradients for a step. Knows no group.
 
 use crate::budget::{Budget, Held};
 
@@ -40,6 +40,20 @@ impl Gradients {
     }
 }
 
+/// Borrowed [`Gradients`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum GradientsRef<'a> {
+    /// Single precision.
+    Single(&'a [f32]),
+    /// Multiples of 2 to a power, see [`Fixed`](crate::Fixed).
+    Fixed {
+        /// The power.
+        unit_log2: i8,
+        /// Multiples of the unit.
+        sums: &'a [i64],
+    },
+}
+
 /// One message: gradients of some keys of a table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Part {
@@ -59,23 +73,23 @@ pub struct Part {
 
 /// A message that is kept.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct StoredPart {
     pub(crate) part: Part,
     _held: Held,
 }
 
 impl Part {
     fn bytes(&self) -> usize {
-        size_of::<Kept>()
+        size_of::<StoredPart>()
             + size_of_val(&self.keys[..])
             + size_of_val(&self.counts[..])
             + self.gradients.bytes()
     }
 
     /// Keeps it if there is room.
-    pub(crate) fn keep(self, budget: &Budget) -> Option<Kept> {
+    pub(crate) fn keep(self, budget: &Budget) -> Option<StoredPart> {
         assert_eq!(self.keys.len(), self.counts.len(), "a count per key");
         assert_eq!(self.keys.len() * self.dim, self.gradients.len(), "a row of gradients per key");
-        budget.hold(self.bytes()).map(|held| Kept { part: self, _held: held })
+        budget.hold(self.bytes()).map(|held| StoredPart { part: self, _held: held })
     }
 }

@@ -7,27 +7,27 @@
 
 use sanderling_store::Dedup;
 
-use crate::fixed::power_of_two;
-use crate::part::{Gradients, Kept, Part};
+use crate::fixed_point::power_of_two;
+use crate::part::{Gradients, Part, StoredPart};
 
 /// All that was handed in for a step, in the order of workers and of their messages.
 #[derive(Debug)]
 pub struct Complete {
     pub(crate) step: u64,
-    pub(crate) kept: Vec<Kept>,
-    pub(crate) desks: Vec<Desk>,
+    pub(crate) kept: Vec<StoredPart>,
+    pub(crate) accumulators: Vec<Accumulator>,
 }
 
-/// What was handed in for one table. Several threads may sum up different ones at the same time.
+/// The messages for one table. Several threads may sum different tables at the same time.
 #[derive(Debug)]
-pub struct OfTable {
-    kept: Vec<Kept>,
-    desk: Desk,
+pub struct TableShare {
+    kept: Vec<StoredPart>,
+    accumulator: Accumulator,
 }
 
 /// Memory that is used again for the next step.
 #[derive(Debug, Default)]
-pub(crate) struct Desk {
+pub(crate) struct Accumulator {
     dedup: Dedup,
     counts: Vec<u32>,
     /// Sums in fixed point: in 64 bits, which is all that machines have instructions for, and which few need more than.
@@ -56,10 +56,10 @@ pub struct Sums<'a> {
 /// Workers do not agree on what a step is.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[error("workers give different {what} for table number {table}: {one} and {other}; all must give the same")]
-pub struct Uneven {
+pub struct Mismatch {
     /// Number of the table.
     pub table: u32,
-    /// What is different.
+    /// The value that differs.
     pub what: &'static str,
     /// The first one's.
     pub one: f64,
@@ -75,7 +75,7 @@ impl Complete {
     }
 
     /// Sees whether the sums of all tables can be made. To be called first.
-    pub fn check(&mut self) -> Result<(), Uneven> {
+    pub fn check(&mut self) -> Result<(), Mismatch> {
         // Stable, so that the order of workers stays.
         self.kept.sort_by_key(|kept| kept.part.table);
         self.kept.chunk_by(|a, b| a.part.table == b.part.table).try_for_each(check)
@@ -88,21 +88,21 @@ impl Complete {
     }
 
     /// Takes what was handed in for a table; `None`: nothing is left.
-    pub fn take_table(&mut self) -> Option<OfTable> {
+    pub fn take_table(&mut self) -> Option<TableShare> {
         let last = self.kept.chunk_by(|a, b| a.part.table == b.part.table).next_back()?;
         let kept = self.kept.split_off(self.kept.len() - last.len());
-        Some(OfTable { kept, desk: self.desks.pop().unwrap_or_default() })
+        Some(TableShare { kept, accumulator: self.accumulators.pop().unwrap_or_default() })
     }
 
     /// Gives back what was taken, when its sums are not needed any more. What was handed in is returned: its memory may be
     /// used again.
-    pub fn give_back(&mut self, of_table: OfTable) -> impl Iterator<Item = Part> {
-        self.desks.push(of_table.desk);
+    pub fn give_back(&mut self, of_table: TableShare) -> impl Iterator<Item = Part> {
+        self.accumulators.push(of_table.accumulator);
         of_table.kept.into_iter().map(|kept| kept.part)
     }
 
     /// Calls `apply` with the sums of each table, after it was seen that all of them can be made.
-    pub fn each<E: From<Uneven>>(
+    pub fn each<E: From<Mismatch>>(
         &mut self,
         mut apply: impl FnMut(&Sums<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
@@ -116,7 +116,7 @@ impl Complete {
     }
 }
 
-impl OfTable {
+impl TableShare {
     /// Number of the table.
     #[must_use]
     pub fn table(&self) -> u32 {
@@ -125,33 +125,33 @@ impl OfTable {
 
     /// The sums.
     pub fn sums(&mut self) -> Sums<'_> {
-        self.desk.sum(&self.kept)
+        self.accumulator.sum(&self.kept)
     }
 }
 
 /// One step of a table has one learning rate and one way of counting.
-fn check(kept: &[Kept]) -> Result<(), Uneven> {
+fn check(kept: &[StoredPart]) -> Result<(), Mismatch> {
     let first = &kept[0].part;
     // Plain gradients have no unit.
     let unit = |gradients: &Gradients| match gradients {
         Gradients::Single(_) => f64::from(i16::MAX),
         Gradients::Fixed { unit_log2, .. } => f64::from(*unit_log2),
     };
-    for Kept { part, .. } in kept {
+    for StoredPart { part, .. } in kept {
         for (what, one, other) in [
             ("factors of the learning rate", f64::from(first.lr_scale), f64::from(part.lr_scale)),
             ("units", unit(&first.gradients), unit(&part.gradients)),
             ("dims", first.dim as f64, part.dim as f64),
         ] {
             if one != other {
-                return Err(Uneven { table: part.table, what, one, other });
+                return Err(Mismatch { table: part.table, what, one, other });
             }
         }
     }
     Ok(())
 }
 
-impl Desk {
+impl Accumulator {
     pub(crate) fn bytes(&self) -> usize {
         self.dedup.bytes()
             + self.counts.capacity() * size_of::<u32>()
@@ -161,14 +161,14 @@ impl Desk {
             + self.gradients.capacity() * size_of::<f32>()
     }
 
-    fn sum<'a>(&'a mut self, kept: &'a [Kept]) -> Sums<'a> {
+    fn sum<'a>(&'a mut self, kept: &'a [StoredPart]) -> Sums<'a> {
         let first = &kept[0].part;
         let (table, lr_scale, dim) = (first.table, first.lr_scale, first.dim);
-        let Desk { dedup, counts, narrow, exact, wide, gradients } = self;
+        let Accumulator { dedup, counts, narrow, exact, wide, gradients } = self;
         dedup.clear();
         dedup.add(&first.keys);
         let is_first_distinct = dedup.unique.len() == first.keys.len();
-        for Kept { part, .. } in &kept[1..] {
+        for StoredPart { part, .. } in &kept[1..] {
             dedup.add(&part.keys);
         }
         let terms = Terms { of: &dedup.inverse, keys: dedup.unique.len(), dim, is_first_distinct };
@@ -211,7 +211,7 @@ impl Desk {
     }
 }
 
-/// What is added up: for each key that was handed in, of which distinct one it is.
+/// The summands: each key's position among the distinct keys.
 #[derive(Debug, Clone, Copy)]
 struct Terms<'a> {
     of: &'a [u32],
@@ -267,10 +267,10 @@ mod tests {
             };
             part.keep(&budget).expect("there is room")
         });
-        let kept: Vec<Kept> = kept.collect();
-        let mut desk = Desk::default();
+        let kept: Vec<StoredPart> = kept.collect();
+        let mut accumulator = Accumulator::default();
         for _ in 0..2 {
-            let sums = desk.sum(&kept);
+            let sums = accumulator.sum(&kept);
             let found = sums.keys.iter().zip(sums.counts).zip(sums.gradients);
             let found: Vec<_> = found.map(|((&key, &count), &gradient)| (key, count, gradient)).collect();
             assert_eq!(found, expected, "{parts:?}");

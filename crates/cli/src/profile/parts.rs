@@ -17,29 +17,35 @@ pub(super) const OTHER: usize = 4;
 pub(super) const PARTS: [Part; 5] = [
     Part {
         name: "rpc",
-        about: "messages to servers: crates wire and transport, the client's exchange, their libraries",
+        about: "messages to servers: crates wire and transport, the client's connections, their libraries",
     },
     Part { name: "parse", about: "from text to batches: crates sample and hub" },
-    Part { name: "table", about: "rows: crates store and meet, and which keys are asked for" },
+    Part { name: "table", about: "rows: crates store and sync, and which keys are asked for" },
     Part { name: "compute", about: "model, optimizer, workers, metrics: crates learner and job" },
     Part { name: "other", about: "everything else" },
 ];
 
 /// Modules of the client that are there for servers alone; what tables in this process need, too, is not among them.
 const CLIENT_OF_SERVERS: [&str; 13] = [
-    "ahead",
     "cluster",
-    "exchange",
-    "fan",
-    "fed",
-    "links",
+    "connection_set",
+    "feed_ahead",
+    "key_partition",
     "packing",
     "pipeline",
     "placement",
     "remote",
+    "rpc_state",
     "session",
     "statistics",
     "stop",
+    "whole_rows",
+];
+/// Parts of other modules that are there for servers alone.
+const CLIENT_PATHS_OF_SERVERS: [&str; 3] = [
+    "sanderling_client::backend::feeds",
+    "sanderling_client::backend::servers",
+    "sanderling_client::step::servers",
 ];
 /// Libraries that only messages to servers use here.
 const RPC_LIBRARIES: [&str; 11] = [
@@ -65,9 +71,9 @@ pub(super) fn part(function: &str) -> Option<usize> {
     Some(match home.strip_prefix("sanderling_")? {
         "wire" | "transport" => RPC,
         "client" if CLIENT_OF_SERVERS.contains(&module) => RPC,
-        "client" if function.contains("sanderling_client::step::servers") => RPC,
+        "client" if CLIENT_PATHS_OF_SERVERS.iter().any(|path| function.contains(path)) => RPC,
         "sample" | "hub" => PARSE,
-        "store" | "meet" | "client" => TABLE,
+        "store" | "sync" | "client" => TABLE,
         "learner" | "job" => COMPUTE,
         _ => OTHER,
     })
@@ -107,11 +113,13 @@ mod tests {
         for (function, expected) in [
             ("sanderling_wire::codec::encode", Some(RPC)),
             ("<sanderling_transport::poller::Poller>::wait", Some(RPC)),
-            ("<sanderling_client::links::Links as core::ops::drop::Drop>::drop", Some(RPC)),
+            ("<sanderling_client::connection_set::ConnectionSet as core::ops::drop::Drop>::drop", Some(RPC)),
             ("<sanderling_client::lookup::Lookup>::pull", Some(TABLE)),
             ("sanderling_client::shared_push::push_shared", Some(TABLE)),
-            ("<sanderling_client::step::here::Meeting>::wait", Some(TABLE)),
+            ("<sanderling_sync::meeting::Meeting>::wait", Some(TABLE)),
             ("<sanderling_client::step::servers::Servers>::wait", Some(RPC)),
+            ("<sanderling_client::backend::servers::ServerTables>::pull_assigned", Some(RPC)),
+            ("<sanderling_client::backend::local::LocalTables as Backend>::pull", Some(TABLE)),
             ("tokio::runtime::park::Inner::park", Some(RPC)),
             ("<&mut sanderling_sample::libsvm::Rows>::next", Some(PARSE)),
             ("<f32 as sanderling_store::update::kernel::Number>::add", Some(TABLE)),

@@ -95,7 +95,7 @@ fn errors(output: &Output) -> String {
 }
 
 const WRONG: &str = "the token is missing or wrong (--worker-token-file)";
-const AS_ONE: &str = "who came as worker 1";
+const AS_ONE: &str = "a peer claiming to be worker 1";
 
 /// The first worker waits at an address while some come that it must not take for the second one: they are told so, with these
 /// words, and it says once whom it turned away and why. Then the right one comes, and both train what one trains alone.
@@ -143,9 +143,13 @@ fn with_tls_and_a_token_who_has_others_is_told_what_is_wrong() {
     let strangers = [
         (&*wrong_token, WRONG, (AS_ONE, WRONG)),
         (TLS, WRONG, (AS_ONE, WRONG)),
-        (&*other_authority, "TLS: invalid peer certificate", ("somebody", "TLS: received fatal alert")),
-        ("--worker-token-file token", no_tls, ("somebody", "TLS: received corrupt message")),
-        ("", no_tls, ("somebody", "TLS: received corrupt message")),
+        (
+            &*other_authority,
+            "TLS: invalid peer certificate",
+            ("an unknown peer", "TLS: received fatal alert"),
+        ),
+        ("--worker-token-file token", no_tls, ("an unknown peer", "TLS: received corrupt message")),
+        ("", no_tls, ("an unknown peer", "TLS: received corrupt message")),
     ];
     check("127.0.0.1", TLS_AND_TOKEN, &strangers, TLS_AND_TOKEN);
 }
@@ -157,7 +161,7 @@ fn with_a_token_and_no_tls_who_has_another_is_told_what_is_wrong() {
     let other = "it has another configuration, input or set of options";
     let no_tls = "it does not talk TLS, and this connection does";
     let strangers = [
-        (TLS_AND_TOKEN, no_tls, ("somebody", "not a frame: it begins as TLS does")),
+        (TLS_AND_TOKEN, no_tls, ("an unknown peer", "not a frame: it begins as TLS does")),
         ("--worker-token-file wrong", WRONG, (AS_ONE, WRONG)),
         ("", WRONG, (AS_ONE, WRONG)),
         ("--attempt 1 --worker-token-file token", attempt, (AS_ONE, attempt)),
@@ -206,15 +210,15 @@ fn who_is_no_worker_or_one_of_another_version_is_named_and_who_only_looks_is_not
         }
         std::thread::sleep(Duration::from_millis(1));
     };
-    // As somebody does who looks which ports are open.
+    // Like a scan for open ports.
     (0..10).for_each(|_| drop(connect()));
     let newer = Offer { version_min: 250, version_max: 251, ..Offer::of(Features::NONE) };
     for (bytes, words) in [
         (
             b"GET / HTTP/1.1\r\nHost: sanderling\r\nAccept: */*\r\n\r\n".to_vec(),
-            "turned away somebody from tcp://127.0.0.1: not a frame",
+            "turned away an unknown peer from tcp://127.0.0.1: not a frame",
         ),
-        (hello(newer, "worker 7"), "turned away who came as worker 7 from tcp://127.0.0.1: "),
+        (hello(newer, "worker 7"), "turned away a peer claiming to be worker 7 from tcp://127.0.0.1: "),
     ] {
         let mut stream = connect();
         stream.write_all(&bytes).unwrap();

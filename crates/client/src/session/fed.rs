@@ -1,5 +1,5 @@
-//! Batches of one thread whose keys are sent ahead: fed to the servers, pulled there as a row per sample, and pushed as a
-//! gradient per sample. Knows not how frames travel, nor why rows are pooled there.
+//! Batches whose keys are sent ahead: fed to the servers, pulled as a row per sample, and pushed as a gradient per
+//! sample. Does not know how frames travel, nor why rows are pooled there.
 
 use sanderling_store::{Absent, Pooling, PushScale, bad_gradient};
 use sanderling_wire::{
@@ -10,23 +10,24 @@ use super::Session;
 use super::pull::{Asked, PullInto, add_rows, check_offsets, wire_absent};
 use super::push::note;
 use crate::error::ClientError;
-use crate::exchange::CallError;
+use crate::key_partition::RunSamples;
 use crate::remote::RemoteTable;
+use crate::rpc_state::CallError;
 
 /// Bytes of a frame that are neither keys, offsets, values nor rows, rounded up.
 const FRAME_REST_BYTES: usize = 1024;
 
-/// The keys of one feature of a minibatch as the servers keep them, from [`Session::feed`] to [`Session::push_fed`].
+/// The keys of one feature of a minibatch that servers keep until [`Session::push_fed`].
 #[derive(Debug, Default)]
 pub struct FedBatch {
     batch: u64,
     feature: u32,
     samples: usize,
-    /// Per sample, its keys; nothing if somebody else fed them.
+    /// Number of keys per sample; empty if a hub fed them.
     counts: Vec<u32>,
     /// Per server, how many keys it got; one without keys is not asked.
     keys: Vec<u32>,
-    /// Per server, where its keys stood; nothing if somebody else fed them.
+    /// Positions of each server's keys; empty if a hub fed them.
     positions: Vec<Vec<u32>>,
     /// Whether sums of servers are divided here: a server knows only its share of a sample's keys.
     is_divided_here: bool,
@@ -39,7 +40,7 @@ pub(crate) struct FedPart<'a> {
     pub(crate) batch: &'a FedBatch,
 }
 
-/// What is fed.
+/// The keys to feed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FedKeys<'a> {
     pub(crate) keys: &'a [u64],
@@ -62,14 +63,14 @@ impl FedBatch {
         &self.keys
     }
 
-    /// Becomes what somebody else has fed under this number: so many keys per server.
+    /// Describes a batch that a hub has fed under this number, with this many keys per server.
     pub(crate) fn assign_ahead(&mut self, (batch, feature): (u64, u32), samples: usize, keys: &[u32]) {
         (self.batch, self.feature, self.samples) = (batch, feature, samples);
         self.counts.clear();
         self.keys.clear();
         self.keys.extend_from_slice(keys);
         self.positions.clear();
-        // Whoever feeds for others has the servers weigh the keys of a mean.
+        // A hub makes the servers weigh the keys of a mean.
         self.is_divided_here = false;
     }
 
@@ -81,8 +82,10 @@ impl FedBatch {
 }
 
 impl Session {
-    /// Has the servers keep the keys of one feature of a minibatch, under a number of the caller's choice, until they are
-    /// pushed or forgotten. The same number and feature again replace what was there; nothing of it may be under way then.
+    /// Sends the keys of one feature of a minibatch to the servers, which keep them until the push.
+    ///
+    /// The caller chooses the number. The same number and feature replace earlier keys; no request about those may be
+    /// under way.
     #[expect(clippy::too_many_arguments, reason = "a ragged batch is keys, values and offsets")]
     pub fn feed(
         &mut self,
@@ -101,7 +104,7 @@ impl Session {
         begun.and(finished).map(|()| fed)
     }
 
-    /// The same without waiting for the answers: [`Session::finish`], or the next pull of rows, says what failed.
+    /// [`Session::feed`] without waiting for the answers: [`Session::finish`] or the next pull reports failures.
     pub(crate) fn begin_feed(
         &mut self,
         table: &RemoteTable,
@@ -114,7 +117,7 @@ impl Session {
         if let Some(values) = values {
             table.length("values", keys.len(), values.len())?;
         }
-        let is_divided_here = self.links.len() > 1 && pooling == Pooling::Mean;
+        let is_divided_here = self.connections.len() > 1 && pooling == Pooling::Mean;
         let pooling = if pooling == Pooling::Mean && !is_divided_here {
             wire::Pooling::Mean
         } else {
@@ -125,13 +128,13 @@ impl Session {
         into.counts.clear();
         into.counts.extend(offsets.windows(2).map(|pair| pair[1] - pair[0]));
         into.keys.clear();
-        into.keys.resize(self.links.len(), 0);
+        into.keys.resize(self.connections.len(), 0);
         let tag = self.pushes.tag(table.name());
-        let Session { links, pushes, placement, ragged, .. } = self;
-        ragged.clear(links.len());
-        ragged.add(placement, table.home(), keys, values, offsets);
-        into.positions.resize_with(links.len(), Vec::new);
-        let names = links.names();
+        let Session { connections, pushes, placement, ragged, .. } = self;
+        ragged.clear(connections.len());
+        ragged.add(placement, table.home(), keys, values, offsets, 0, RunSamples::All);
+        into.positions.resize_with(connections.len(), Vec::new);
+        let names = connections.names();
         for (server, (share, positions)) in ragged.shares.iter().zip(&mut into.positions).enumerate() {
             positions.clear();
             positions.extend_from_slice(&share.positions);
@@ -146,15 +149,16 @@ impl Session {
             let mut sink = |server: usize, tag: u64, result: Result<Reply<'_>, CallError>| {
                 pushes.note(&names, server, tag, result);
             };
-            links
+            connections
                 .begin(server, tag, Some(there.boot_id), &feed, &mut sink)
                 .map_err(|source| ClientError::Request { table: table.name().to_owned(), source })?;
         }
         Ok(())
     }
 
-    /// The pooled rows of a batch that was fed, one per sample; the number of keys without a row, repetitions counted, whose
-    /// positions go to `missing`.
+    /// Pulls the pooled rows of a fed batch, one per sample; returns the number of keys without a row.
+    ///
+    /// Repeated keys count each time. The keys' positions go to `missing`.
     ///
     /// # Errors
     /// [`Fault::UnknownBatch`](wire::Fault::UnknownBatch), with the server's name, where a server has forgotten it.
@@ -223,8 +227,10 @@ impl Session {
         result
     }
 
-    /// Spreads a gradient per sample over the rows that were pooled, each of which is updated once; then the servers forget
-    /// the batch. Each server applies its part or refuses it, so that after an error others may have applied theirs.
+    /// Pushes one gradient per sample; the servers distribute it over the pooled rows and forget the batch.
+    ///
+    /// Each row is updated once. Each server applies its part or refuses it, so after an error other servers may have
+    /// applied theirs.
     pub fn push_fed(
         &mut self,
         table: &RemoteTable,
@@ -237,7 +243,7 @@ impl Session {
         begun.and(finished)
     }
 
-    /// The same without waiting for the answers, as [`Session::begin_push`].
+    /// [`Session::push_fed`] without waiting for the answers, as [`Session::begin_push`].
     pub(crate) fn begin_push_fed(
         &mut self,
         table: &RemoteTable,
@@ -249,7 +255,7 @@ impl Session {
         table.length("grads", batch.samples() * dim, grads.len())?;
         check_push(table, batch, grads, scale)?;
         let tag = self.pushes.tag(table.name());
-        let Session { links, pushes, summed, .. } = self;
+        let Session { connections, pushes, summed, .. } = self;
         let grads = if batch.is_divided_here {
             summed.clear();
             for (grads, &count) in grads.chunks_exact(dim).zip(&batch.counts) {
@@ -260,7 +266,7 @@ impl Session {
         } else {
             grads
         };
-        let names = links.names();
+        let names = connections.names();
         let FedBatch { batch: id, feature, .. } = *batch;
         for (server, _) in batch.shares() {
             let (client, sequence) = pushes.outgoing.next(server);
@@ -279,7 +285,7 @@ impl Session {
             let mut sink = |server: usize, tag: u64, result: Result<Reply<'_>, CallError>| {
                 note(tables, failed, &names, server, tag, result);
             };
-            links
+            connections
                 .begin(server, tag, Some(there.boot_id), &Request::PushFed(push), &mut sink)
                 .map_err(|source| ClientError::Request { table: table.name().to_owned(), source })?;
         }
@@ -290,11 +296,11 @@ impl Session {
     /// forget it in time.
     pub(crate) fn begin_forget(&mut self, table: &RemoteTable, batch: &FedBatch) -> Result<(), ClientError> {
         let tag = self.pushes.tag(table.name());
-        let Session { links, pushes, .. } = self;
-        let names = links.names();
+        let Session { connections, pushes, .. } = self;
+        let names = connections.names();
         let FedBatch { batch: id, feature, .. } = *batch;
         for (server, _) in batch.shares() {
-            if !links.can(server, Features::FORGET) {
+            if !connections.can(server, Features::FORGET) {
                 continue;
             }
             let there = table.number(server);
@@ -302,7 +308,7 @@ impl Session {
             let mut sink = |server: usize, tag: u64, result: Result<Reply<'_>, CallError>| {
                 pushes.note(&names, server, tag, result);
             };
-            links
+            connections
                 .begin(server, tag, Some(there.boot_id), &forget, &mut sink)
                 .map_err(|source| ClientError::Request { table: table.name().to_owned(), source })?;
         }
@@ -315,13 +321,13 @@ impl Session {
     pub(crate) fn has_room_for(&self, keys: usize, samples: usize, dim: usize) -> bool {
         let fed = keys * (size_of::<u64>() + size_of::<f32>()) + (samples + 1) * size_of::<u32>();
         let rows = samples * dim * size_of::<f32>() + keys / 8;
-        let fits_frame = fed.max(rows) + FRAME_REST_BYTES <= self.links.frame_bytes_max();
+        let fits_frame = fed.max(rows) + FRAME_REST_BYTES <= self.connections.frame_bytes_max();
         let fits_memory = keys * dim * size_of::<f32>() <= limit::FED_ROWS_BYTES_MAX;
         fits_frame && fits_memory && keys <= limit::KEYS_MAX && samples <= limit::SAMPLES_MAX
     }
 }
 
-/// What would be refused is refused before any server has a part of it. The gradient of a sample without keys goes nowhere.
+/// Refuses bad gradients before any server gets a part. The gradient of a sample without keys is ignored.
 fn check_push(
     table: &RemoteTable,
     batch: &FedBatch,
@@ -330,7 +336,7 @@ fn check_push(
 ) -> Result<(), ClientError> {
     scale.check(table.name())?;
     for (sample, grads) in grads.chunks_exact(table.dim()).enumerate() {
-        // How many keys a sample has that somebody else fed, is not known here.
+        // The number of keys per sample is unknown for batches that a hub fed.
         if batch.counts.get(sample) != Some(&0)
             && let Some(coordinate) = bad_gradient(grads)
         {

@@ -1,5 +1,5 @@
-//! Pulls of one thread: shares keys out to servers, asks all of them at once, and puts what they answer where it belongs.
-//! Knows not how frames travel, nor what a row means.
+//! Pulls of one thread: partitions the keys, asks all servers at once, and scatters the answers. Does not know how
+//! frames travel, nor what a row means.
 
 use std::ops::Range;
 
@@ -8,11 +8,11 @@ use sanderling_wire::{self as wire, Pull, PullPooled, PullReply, Ragged, Reply, 
 
 use super::push::PUSH;
 use super::{Session, rows_per_pull, rows_per_request};
+use crate::connection_set::ConnectionSet;
 use crate::error::ClientError;
-use crate::exchange::CallError;
-use crate::fan::Fan;
-use crate::links::Links;
+use crate::key_partition::{KeyPartition, RunSamples};
 use crate::remote::RemoteTable;
+use crate::rpc_state::CallError;
 
 /// A request that is part of a pull.
 #[derive(Debug, Clone, Copy)]
@@ -23,7 +23,7 @@ pub(super) struct Asked {
     /// Its keys, among those of the server's share.
     pub(super) first_key: usize,
     pub(super) keys: usize,
-    /// Its rows: one per key, or one per sample from this one on.
+    /// Its rows: one per key, or one per sample of the server's share from this one on.
     pub(super) first_row: usize,
     pub(super) rows: usize,
 }
@@ -32,7 +32,7 @@ pub(super) struct Asked {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PullPart<'a> {
     pub(crate) table: &'a RemoteTable,
-    pub(crate) fan: &'a Fan,
+    pub(crate) partition: &'a KeyPartition,
 }
 
 /// Where the answers to a [`PullPart`] go.
@@ -53,19 +53,20 @@ impl Session {
         mut missing: Option<&mut Vec<u32>>,
     ) -> Result<usize, ClientError> {
         table.length("out", keys.len() * table.dim(), out.len())?;
-        let mut fan = std::mem::take(&mut self.fan);
-        fan.assign(&self.placement, table.home(), keys);
+        let mut partition = std::mem::take(&mut self.partition);
+        partition.assign(&self.placement, table.home(), keys);
         let into = PullInto { out, missing: missing.as_deref_mut() };
-        let result = self.pull_parts(&[PullPart { table, fan: &fan }], &mut [into], absent, || {});
-        self.fan = fan;
+        let result =
+            self.pull_parts(&[PullPart { table, partition: &partition }], &mut [into], absent, || {});
+        self.partition = partition;
         if let Some(missing) = missing {
             missing.sort_unstable();
         }
         result
     }
 
-    /// Pulls from several tables at once; how many keys have no row. Also waits for pushes that are under way. What is to be
-    /// done meanwhile is done when all is sent.
+    /// Pulls from several tables at once; returns the number of keys without a row. Also waits for pushes that are
+    /// under way. `meanwhile` runs after sending.
     pub(crate) fn pull_parts(
         &mut self,
         parts: &[PullPart<'_>],
@@ -106,12 +107,12 @@ impl Session {
         meanwhile: impl FnOnce(),
     ) -> Result<usize, ClientError> {
         self.asked.clear();
-        for (part, PullPart { table, fan }) in parts.iter().enumerate() {
+        for (part, PullPart { table, partition }) in parts.iter().enumerate() {
             if let Some(missing) = &mut into[part].missing {
                 missing.clear();
             }
-            let step = rows_per_pull(&self.links, table.dim());
-            for (server, share) in fan.shares().enumerate() {
+            let step = rows_per_pull(&self.connections, table.dim());
+            for (server, share) in partition.shares().enumerate() {
                 for first_key in (0..share.keys.len()).step_by(step) {
                     let keys = step.min(share.keys.len() - first_key);
                     self.asked.push(Asked {
@@ -128,14 +129,14 @@ impl Session {
         let absent = wire_absent(absent);
         self.pull_asked(
             |asked, format| {
-                let PullPart { table, fan } = parts[asked.part];
-                let keys = &fan.share(asked.server).keys[asked.first_key..][..asked.keys];
+                let PullPart { table, partition } = parts[asked.part];
+                let keys = &partition.share(asked.server).keys[asked.first_key..][..asked.keys];
                 let (number, dim) = (table.read_number(asked.server), table.dim() as u32);
                 (table, Request::Pull(Pull { table: number, dim, absent, format, keys }))
             },
             |asked, reply| {
-                let positions =
-                    &parts[asked.part].fan.share(asked.server).positions[asked.first_key..][..asked.keys];
+                let positions = &parts[asked.part].partition.share(asked.server).positions[asked.first_key..]
+                    [..asked.keys];
                 let dim = parts[asked.part].table.dim();
                 let PullInto { out, missing } = &mut into[asked.part];
                 reply.values.scatter(dim, positions, out);
@@ -190,21 +191,25 @@ impl Session {
             table.length("values", keys.len(), values.len())?;
         }
         // A mean over several servers is not the mean of theirs.
-        let alone = self.links.len() == 1;
+        let alone = self.connections.len() == 1;
         let asked_pooling =
             if alone && pooling == Pooling::Mean { wire::Pooling::Mean } else { wire::Pooling::Sum };
         let mut ragged = std::mem::take(&mut self.ragged);
-        ragged.clear(self.links.len());
+        ragged.clear(self.connections.len());
         self.asked.clear();
-        for (part, run) in sample_runs(&self.links, dim, offsets).enumerate() {
+        // With several servers, each gets the samples that have keys there; one server gets all, in their order.
+        let which = if alone { RunSamples::All } else { RunSamples::WithKeys };
+        for (part, run) in sample_runs(&self.connections, dim, offsets).enumerate() {
             let firsts = self.asked.len();
             for (server, share) in ragged.shares.iter().enumerate() {
-                let (first_key, first_row) = (share.keys.len(), run.start);
-                self.asked.push(Asked { server, part, first_key, keys: 0, first_row, rows: run.len() });
+                let (first_key, first_row) = (share.keys.len(), share.samples.len());
+                self.asked.push(Asked { server, part, first_key, keys: 0, first_row, rows: 0 });
             }
-            ragged.add(&self.placement, table.home(), keys, values, &offsets[run.start..=run.end]);
+            let run_offsets = &offsets[run.start..=run.end];
+            ragged.add(&self.placement, table.home(), keys, values, run_offsets, run.start, which);
             for (asked, share) in self.asked[firsts..].iter_mut().zip(&ragged.shares) {
                 asked.keys = share.keys.len() - asked.first_key;
+                asked.rows = share.samples.len() - asked.first_row;
             }
         }
         out.fill(0.0);
@@ -229,11 +234,12 @@ impl Session {
                 (table, Request::PullPooled(pull))
             },
             |asked, reply| {
-                let out = &mut out[asked.first_row * dim..][..asked.rows * dim];
+                let rows = asked.first_row..asked.first_row + asked.rows;
                 if alone {
-                    reply.values.copy_to(out);
+                    reply.values.copy_to(&mut out[rows.start * dim..rows.end * dim]);
                 } else {
-                    add_rows(reply.values, &mut part, out);
+                    let samples = &ragged.shares[asked.server].samples[rows];
+                    add_rows_at(reply.values, &mut part, samples, dim, out);
                 }
                 if let Some(missing) = &mut missing {
                     let positions = &ragged.shares[asked.server].positions[asked.first_key..];
@@ -263,8 +269,8 @@ impl Session {
         mut place: impl FnMut(&Asked, &PullReply<'_>),
         meanwhile: impl FnOnce(),
     ) -> Result<usize, ClientError> {
-        let Session { links, asked, pushes, .. } = self;
-        let names = links.names();
+        let Session { connections, asked, pushes, .. } = self;
+        let names = connections.names();
         let (mut missing, mut failed) = (0, None);
         let mut sink = |server: usize, tag: u64, result: Result<Reply<'_>, CallError>| {
             if tag & PUSH != 0 {
@@ -288,14 +294,14 @@ impl Session {
         };
         let mut begun = Ok(());
         for (tag, asked) in asked.iter().enumerate().filter(|(_, asked)| asked.keys > 0) {
-            let (table, request) = request(asked, links.row_format(asked.server));
+            let (table, request) = request(asked, connections.row_format(asked.server));
             let boot_id = Some(table.number(asked.server).boot_id);
-            if let Err(source) = links.begin(asked.server, tag as u64, boot_id, &request, &mut sink) {
+            if let Err(source) = connections.begin(asked.server, tag as u64, boot_id, &request, &mut sink) {
                 begun = Err(ClientError::Request { table: table.name().to_owned(), source });
                 break;
             }
         }
-        links.settle_while(meanwhile, &mut sink);
+        connections.settle_while(meanwhile, &mut sink);
         begun?;
         match failed.or_else(|| pushes.failed.first.take()) {
             Some(error) => Err(error),
@@ -313,15 +319,34 @@ pub(crate) fn wire_absent(absent: Absent) -> wire::Absent {
 
 /// Adds the rows of a server to those of the others; halves become whole in `room`.
 pub(super) fn add_rows(values: wire::RowValues<'_>, room: &mut Vec<f32>, out: &mut [f32]) {
-    let rows = match values {
+    let rows = whole_rows(values, room);
+    out.iter_mut().zip(rows).for_each(|(sum, row)| *sum += row);
+}
+
+/// Adds the rows of a server to the rows of these samples.
+fn add_rows_at(
+    values: wire::RowValues<'_>,
+    room: &mut Vec<f32>,
+    samples: &[u32],
+    dim: usize,
+    out: &mut [f32],
+) {
+    let rows = whole_rows(values, room);
+    for (row, &sample) in rows.chunks_exact(dim).zip(samples) {
+        out[sample as usize * dim..][..dim].iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
+    }
+}
+
+/// The rows in single precision, halves converted in `room`.
+fn whole_rows<'a>(values: wire::RowValues<'a>, room: &'a mut Vec<f32>) -> &'a [f32] {
+    match values {
         wire::RowValues::F32(rows) => rows,
         halves @ wire::RowValues::F16(_) => {
-            room.resize(out.len(), 0.0);
+            room.resize(halves.len(), 0.0);
             halves.copy_to(room);
             &room[..]
         }
-    };
-    out.iter_mut().zip(rows).for_each(|(sum, row)| *sum += row);
+    }
 }
 
 /// Has the reply the sizes that were asked for?
@@ -333,13 +358,13 @@ fn fits(asked: &Asked, table: &RemoteTable, reply: &PullReply<'_>) -> bool {
 
 /// The runs of samples whose pooled rows are asked for by one request each. A sample is not cut, however many keys it has.
 pub(crate) fn sample_runs<'a>(
-    links: &Links,
+    connections: &ConnectionSet,
     dim: usize,
     offsets: &'a [u32],
 ) -> impl Iterator<Item = Range<usize>> + use<'a> {
-    let samples_max = rows_per_pull(links, dim);
+    let samples_max = rows_per_pull(connections, dim);
     // A key, and its value.
-    let keys_max = rows_per_request(links, 3);
+    let keys_max = rows_per_request(connections, 3);
     let samples = offsets.len() - 1;
     let mut first = 0;
     std::iter::from_fn(move || {

@@ -1,39 +1,39 @@
-//! Pushes of one thread: numbers them so that a server applies each at most once, and sends them without waiting for the
-//! answers. Knows not how frames travel.
+//! Pushes of one thread: numbered, so that a server applies each at most once, and sent without waiting for the
+//! answers. Does not know how frames travel.
 
 use sanderling_observe::unique;
 use sanderling_store::{Dedup, PushScale, StoreError, bad_gradient};
 use sanderling_wire::{Push, Reply, Request, WireError};
 
 use super::Session;
-use crate::dealt::gather;
 use crate::error::{ClientError, Names};
-use crate::exchange::CallError;
-use crate::fan::Fan;
+use crate::key_partition::KeyPartition;
 use crate::remote::RemoteTable;
+use crate::rpc_state::CallError;
+use sanderling_store::gather;
 
 /// Tags with this bit are pushes, whose answers have no place to go to; the others are positions in `asked`. Below it are the
 /// mark of the push and, in so many bits, the number of its table.
 pub(super) const PUSH: u64 = 1 << 63;
 const TABLE_BITS: u32 = 24;
 
-/// What is under way without anybody waiting for it.
+/// Pushes that are under way.
 #[derive(Debug)]
 pub(super) struct Pushes {
     pub(super) outgoing: Outgoing,
     /// Names of the tables, by the number in the tags.
     pub(super) tables: Vec<String>,
-    /// What pushes are marked with from now on.
+    /// The mark of the next pushes.
     mark: u64,
     pub(super) failed: Failed,
 }
 
-/// What became of pushes that failed.
+/// Failures of pushes.
 #[derive(Debug, Default)]
 pub(super) struct Failed {
-    /// Why the first did, since somebody was told.
+    /// The first failure since the last report.
     pub(super) first: Option<ClientError>,
-    /// Which did, since somebody asked; each once.
+    /// Marks of failed pushes since the last query, each once.
     marks: Vec<u64>,
 }
 
@@ -49,50 +49,50 @@ impl Session {
         let dim = table.dim();
         table.length("grads", keys.len() * dim, grads.len())?;
         let (mut dedup, mut summed) = (std::mem::take(&mut self.dedup), std::mem::take(&mut self.summed));
-        let mut fan = std::mem::take(&mut self.fan);
+        let mut partition = std::mem::take(&mut self.partition);
         let grads = sum_duplicates(&mut dedup, &mut summed, keys, grads, dim);
-        fan.assign(&self.placement, table.home(), &dedup.unique);
-        let begun = self.begin_push(table, &fan, &dedup.counts, grads, scale);
-        (self.dedup, self.summed, self.fan) = (dedup, summed, fan);
+        partition.assign(&self.placement, table.home(), &dedup.unique);
+        let begun = self.begin_push(table, &partition, &dedup.counts, grads, scale);
+        (self.dedup, self.summed, self.partition) = (dedup, summed, partition);
         let finished = self.finish();
         begun.and(finished)
     }
 
-    /// Sends the gradients of distinct keys, which the fan holds, without waiting for the answers: the next pull of this
-    /// session, which sees the push, or [`Session::finish`] does and reports what failed.
+    /// Sends the gradients of the partition's distinct keys without waiting for the answers: the next pull of this
+    /// session, which sees the push, or [`Session::finish`] waits for them and reports failures.
     pub(crate) fn begin_push(
         &mut self,
         table: &RemoteTable,
-        fan: &Fan,
+        partition: &KeyPartition,
         counts: &[u32],
         grads: &[f32],
         scale: PushScale,
     ) -> Result<(), ClientError> {
         let step = self.rows_per_request(table.dim() + 3);
         let tag = self.pushes.tag(table.name());
-        let Session { links, pushes, .. } = self;
-        let names = links.names();
+        let Session { connections, pushes, .. } = self;
+        let names = connections.names();
         let Pushes { outgoing, tables, failed, .. } = pushes;
-        outgoing.each(table, fan, counts, grads, scale, step, |server, boot_id, request| {
+        outgoing.each(table, partition, counts, grads, scale, step, |server, boot_id, request| {
             let mut sink = |server: usize, tag: u64, result: Result<Reply<'_>, CallError>| {
                 note(tables, failed, &names, server, tag, result);
             };
-            links.begin(server, tag, Some(boot_id), request, &mut sink)
+            connections.begin(server, tag, Some(boot_id), request, &mut sink)
         })
     }
 
     /// Lets go what [`Session::begin_push`] has prepared.
     pub(crate) fn send(&mut self) {
-        let Session { links, pushes, .. } = self;
-        let names = links.names();
-        links.send(&mut |server, tag, result| pushes.note(&names, server, tag, result));
+        let Session { connections, pushes, .. } = self;
+        let names = connections.names();
+        connections.send(&mut |server, tag, result| pushes.note(&names, server, tag, result));
     }
 
     /// Waits for the pushes that are under way. An error may be that of an earlier push.
     pub fn finish(&mut self) -> Result<(), ClientError> {
-        let Session { links, pushes, .. } = self;
-        let names = links.names();
-        links.settle(&mut |server, tag, result| pushes.note(&names, server, tag, result));
+        let Session { connections, pushes, .. } = self;
+        let names = connections.names();
+        connections.settle(&mut |server, tag, result| pushes.note(&names, server, tag, result));
         pushes.failed.first.take().map_or(Ok(()), Err)
     }
 
@@ -182,16 +182,16 @@ impl Outgoing {
     pub(crate) fn each(
         &mut self,
         table: &RemoteTable,
-        fan: &Fan,
+        partition: &KeyPartition,
         counts: &[u32],
         grads: &[f32],
         scale: PushScale,
         step: usize,
         mut begin: impl FnMut(usize, u64, &Request<'_>) -> Result<(), WireError>,
     ) -> Result<(), ClientError> {
-        check_push(table, fan, grads, scale)?;
+        check_push(table, partition, grads, scale)?;
         let dim = table.dim();
-        for (server, share) in fan.shares().enumerate() {
+        for (server, share) in partition.shares().enumerate() {
             let parts = share.keys.chunks(step).zip(share.positions.chunks(step));
             for (part, (keys, positions)) in parts.enumerate() {
                 gather(positions, 1, counts, &mut self.counts);
@@ -239,17 +239,17 @@ pub(crate) fn sum_duplicates<'a>(
     summed
 }
 
-/// What a table in this process would refuse is refused before any server has a part of it.
+/// Refuses bad gradients before any server gets a part, as a table in this process does.
 pub(crate) fn check_push(
     table: &RemoteTable,
-    fan: &Fan,
+    partition: &KeyPartition,
     grads: &[f32],
     scale: PushScale,
 ) -> Result<(), ClientError> {
     scale.check(table.name())?;
     let Some(at) = bad_gradient(grads) else { return Ok(()) };
     let (position, coordinate) = ((at / table.dim()) as u32, at % table.dim());
-    let shares = fan.shares().flat_map(|share| share.positions.iter().zip(share.keys));
+    let shares = partition.shares().flat_map(|share| share.positions.iter().zip(share.keys));
     let key = shares.filter(|(at, _)| **at == position).map(|(_, key)| *key).next().unwrap_or_default();
     let table = table.name().to_owned();
     Err(StoreError::BadGradient { table, key, coordinate, value: grads[at] }.into())

@@ -1,5 +1,5 @@
-//! What all workers do together beside steps: barriers, and bytes or numbers that everybody gets from everybody. Knows not
-//! where they meet.
+//! Collectives: barriers, and bytes or numbers that every worker gets from every worker. Does not know where the
+//! workers meet.
 
 use std::time::Instant;
 
@@ -38,8 +38,10 @@ impl SyncGroup {
         self.gather(&format!("barrier {name}"), &[], self.who.workers).map(|_| ())
     }
 
-    /// Everybody's bytes, in the order of workers: at most 1 MiB each, and an equal part of what fits one frame of the servers (of
-    /// 16 MiB unless they are told otherwise). Where one brings more, the others wait for it until the time-out.
+    /// Gathers the bytes of all workers, in their order.
+    ///
+    /// A worker brings at most 1 MiB, and at most an equal part of a frame of the servers (16 MiB by default). If one
+    /// brings more, the others wait for it until the time-out.
     pub fn all_gather(&mut self, name: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ClientError> {
         self.gather(&format!("all_gather {name}"), bytes, self.who.workers)
     }
@@ -52,8 +54,9 @@ impl SyncGroup {
         }
     }
 
-    /// The same, if so many of the workers bring any bytes, and each an equal part of a frame. The name is what all must agree on:
-    /// it says what is done, too, so that a sum of one does not meet a mean of another.
+    /// [`SyncGroup::all_gather`] where this many of the workers bring bytes, each an equal part of a frame. All
+    /// workers must give the same name, which includes the operation, so that the sum of one does not meet the mean
+    /// of another.
     pub fn gather(&mut self, name: &str, bytes: &[u8], givers: u32) -> Result<Vec<Vec<u8>>, ClientError> {
         let bytes_max = self.part_bytes_max(givers);
         if bytes.len() > bytes_max {
@@ -66,10 +69,8 @@ impl SyncGroup {
         }
         let until = Instant::now() + self.timeout;
         let met = match &mut self.way {
-            Way::Here(meeting, _) => {
-                meeting.meet(self.who, self.round, name, bytes, until, &self.called_off)?
-            }
-            Way::Servers(servers) => servers.meet(self.round, name, bytes, until, &self.called_off)?,
+            Way::Here(meeting, _) => meeting.meet(self.who, self.round, name, bytes, until, &self.cancel)?,
+            Way::Servers(servers) => servers.meet(self.round, name, bytes, until, &self.cancel)?,
         };
         match met {
             Ok(parts) => {
@@ -110,7 +111,7 @@ impl SyncGroup {
         Ok(())
     }
 
-    /// The same for counts. A sum that is too large is 2^64 - 1.
+    /// [`SyncGroup::all_reduce`] for counts. A sum that is too large is 2^64 - 1.
     pub fn all_reduce_counts(
         &mut self,
         name: &str,

@@ -1,30 +1,31 @@
-//! Workers that meet at servers: one thread's connections to all of them. Knows not what is summed there.
+//! One worker's connections to the servers where the group meets. Does not know what is summed there.
 //!
-//! All servers have what a worker hands in before it says so to any; so a worker that died left a step that is decided
-//! nowhere, and is done anew, or one whose parts are everywhere, and is completed ([`Servers::recover`]).
+//! A worker reports a step to the servers only when all of them have its part. A worker that dies thus leaves a step
+//! that is decided nowhere, and is repeated, or one whose parts are everywhere, and is completed
+//! ([`Servers::recover`]).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sanderling_store::PushScale;
-use sanderling_sync::{Progress, Said, Who};
+use sanderling_sync::{CancelFlags, Participant, Progress, StepReport};
 use sanderling_wire::{self as wire, Meet, Member, Met, PushStep, Reply, Request, StepGradients, WaitStep};
 
-use super::{CalledOff, Handed, nap};
+use super::{Handed, check_cancel, nap};
 use crate::cluster::Cluster;
-use crate::dealt::gather;
+use crate::connection_set::ConnectionSet;
 use crate::error::{ClientError, Names};
-use crate::exchange::CallError;
-use crate::fan::Fan;
-use crate::links::Links;
+use crate::key_partition::KeyPartition;
 use crate::placement::Placement;
 use crate::remote::RemoteTable;
+use crate::rpc_state::CallError;
 use crate::session::rows_per_request;
+use sanderling_store::gather;
 
 #[derive(Debug)]
 pub(super) struct Servers {
     cluster: Arc<Cluster>,
-    links: Links,
+    connections: ConnectionSet,
     placement: Placement,
     tables: Vec<RemoteTable>,
     member: Member,
@@ -33,7 +34,7 @@ pub(super) struct Servers {
     /// By server.
     handed: Vec<Handed>,
     announced: Option<Announced>,
-    fan: Fan,
+    partition: KeyPartition,
     counts: Vec<u32>,
     singles: Vec<f32>,
     sums: Vec<i64>,
@@ -47,7 +48,7 @@ struct Announced {
     is_settled: bool,
 }
 
-/// What servers say of a step, in the order in which they were asked.
+/// The servers' answers about a step, in the order of the requests.
 #[derive(Debug, Default)]
 struct Answers {
     found: Vec<Option<Progress>>,
@@ -59,22 +60,22 @@ impl Servers {
         cluster: &Arc<Cluster>,
         tables: &[RemoteTable],
         group: u64,
-        who: Who,
+        who: Participant,
     ) -> Result<Servers, ClientError> {
         cluster.check_tables(tables)?;
-        let (links, placement) = cluster.recorded_links()?;
-        let Who { worker, workers, attempt } = who;
-        let servers = links.len();
+        let (connections, placement) = cluster.recorded_connections()?;
+        let Participant { worker, workers, attempt } = who;
+        let servers = connections.len();
         Ok(Servers {
             cluster: Arc::clone(cluster),
-            links,
+            connections,
             placement,
             tables: tables.to_vec(),
             member: Member { group, worker, workers, attempt },
             boot_ids: vec![None; servers],
             handed: (0..servers).map(|_| Handed::default()).collect(),
             announced: None,
-            fan: Fan::default(),
+            partition: KeyPartition::default(),
             counts: Vec::new(),
             singles: Vec::new(),
             sums: Vec::new(),
@@ -100,15 +101,15 @@ impl Servers {
 
     /// Address of a server.
     pub(super) fn name(&self, server: usize) -> String {
-        self.links.names().servers[server].clone()
+        self.connections.names().servers[server].clone()
     }
 
     /// The last step that is applied, on all servers, and the next meeting. What the attempt before said of a step that is
     /// decided nowhere is taken back.
     pub(super) fn recover(&mut self, timeout: Duration) -> Result<(u64, u64), ClientError> {
-        let found = self.say_all(&self.all(), 0, |_| Said::Nothing)?;
+        let found = self.say_all(&self.all(), 0, |_| StepReport::Nothing)?;
         for (server, boot_id) in self.boot_ids.iter_mut().enumerate() {
-            *boot_id = self.links.peer(server).map(|peer| peer.boot_id);
+            *boot_id = self.connections.peer(server).map(|peer| peer.boot_id);
         }
         let (mut step, mut attempt) = (0, 0);
         for progress in &found {
@@ -117,9 +118,13 @@ impl Servers {
             }
         }
         let said = |server: usize| {
-            if found[server].decided < step { Said::WholeBefore { attempt } } else { Said::Nothing }
+            if found[server].decided < step {
+                StepReport::WholeBefore { attempt }
+            } else {
+                StepReport::Nothing
+            }
         };
-        self.wait(step, timeout, &CalledOff::default(), said)?;
+        self.wait(step, timeout, &CancelFlags::default(), said)?;
         Ok((step, found[0].round))
     }
 
@@ -149,13 +154,13 @@ impl Servers {
         scale: PushScale,
     ) -> Result<(), ClientError> {
         self.settle_announced();
-        let Servers { links, placement, tables, member, handed, fan, .. } = self;
+        let Servers { connections, placement, tables, member, handed, partition, .. } = self;
         let table = &tables[table];
-        fan.assign(placement, table.home(), keys);
+        partition.assign(placement, table.home(), keys);
         let dim = table.dim();
         let words = if matches!(gradients, StepGradients::Fixed { .. }) { 2 } else { 1 };
-        let rows = rows_per_request(links, words * dim + 3);
-        let names = links.names();
+        let rows = rows_per_request(connections, words * dim + 3);
+        let names = connections.names();
         let mut failed = None;
         let mut sink = |server: usize, _: u64, result: Result<Reply<'_>, CallError>| {
             let error = match result {
@@ -165,7 +170,7 @@ impl Servers {
             };
             failed.get_or_insert(error);
         };
-        for (server, share) in fan.shares().enumerate() {
+        for (server, share) in partition.shares().enumerate() {
             for (keys, positions) in share.keys.chunks(rows).zip(share.positions.chunks(rows)) {
                 gather(positions, 1, counts, &mut self.counts);
                 let gradients = match gradients {
@@ -190,12 +195,12 @@ impl Servers {
                     counts: &self.counts,
                     gradients,
                 };
-                links
+                connections
                     .begin(server, 0, Some(number.boot_id), &Request::PushStep(push), &mut sink)
                     .map_err(|source| ClientError::Request { table: table.name().to_owned(), source })?;
             }
         }
-        links.settle(&mut sink);
+        connections.settle(&mut sink);
         failed.map_or(Ok(()), Err)
     }
 
@@ -204,35 +209,35 @@ impl Servers {
         self.settle_announced();
         let (all, said) = (self.all(), self.whole(step));
         let mut answers = self.begin_saying(&all, step, said);
-        self.links.send(&mut answers.sink(&self.links.names()));
+        self.connections.send(&mut answers.sink(&self.connections.names()));
         self.announced = Some(Announced { step, answers, is_settled: false });
     }
 
     /// Every server.
     fn all(&self) -> Vec<usize> {
-        (0..self.links.len()).collect()
+        (0..self.connections.len()).collect()
     }
 
-    fn whole(&self, step: u64) -> impl Fn(usize) -> Said + use<> {
+    fn whole(&self, step: u64) -> impl Fn(usize) -> StepReport + use<> {
         let messages: Vec<u32> = self.handed.iter().map(|handed| handed.of(step)).collect();
-        move |server| Said::Whole { messages: messages[server] }
+        move |server| StepReport::Whole { messages: messages[server] }
     }
 
     /// Waits for what the servers answer to what was announced, so that nothing else is taken for it.
     fn settle_announced(&mut self) {
-        let Servers { links, announced, .. } = self;
+        let Servers { connections, announced, .. } = self;
         let Some(announced) = announced.as_mut().filter(|announced| !announced.is_settled) else { return };
-        let names = links.names();
+        let names = connections.names();
         let mut sink = announced.answers.sink(&names);
-        links.settle(&mut sink);
+        connections.settle(&mut sink);
         announced.is_settled = true;
     }
 
-    /// What all servers answered when this step was announced to them, if it was.
+    /// The servers' answers to the announcement of this step, if it was announced.
     fn take_announced(&mut self, step: u64) -> Option<Result<Vec<Progress>, ClientError>> {
         self.settle_announced();
         let Announced { answers, .. } = self.announced.take().filter(|announced| announced.step == step)?;
-        Some(answers.whole(&self.links.names()))
+        Some(answers.whole(&self.connections.names()))
     }
 
     /// Says that all is handed in, and waits until the step is applied on all servers.
@@ -240,17 +245,17 @@ impl Servers {
         &mut self,
         step: u64,
         timeout: Duration,
-        called_off: &CalledOff,
+        cancel: &CancelFlags,
     ) -> Result<(), ClientError> {
-        self.wait(step, timeout, called_off, self.whole(step))
+        self.wait(step, timeout, cancel, self.whole(step))
     }
 
     fn wait(
         &mut self,
         step: u64,
         timeout: Duration,
-        called_off: &CalledOff,
-        said: impl Fn(usize) -> Said,
+        cancel: &CancelFlags,
+        said: impl Fn(usize) -> StepReport,
     ) -> Result<(), ClientError> {
         let start = Instant::now();
         let mut waiting = self.all();
@@ -268,15 +273,20 @@ impl Servers {
             }
             let mut found = found.iter();
             waiting.retain(|_| found.next().is_some_and(|progress| progress.applied < step));
-            called_off.check(|| self.name(0), || format!("step {step}"))?;
+            check_cancel(cancel, || self.name(0), || format!("step {step}"))?;
             nap(start);
         }
     }
 
     /// Says something of a step to one server.
-    pub(super) fn say(&mut self, server: usize, step: u64, said: Said) -> Result<Progress, ClientError> {
+    pub(super) fn say(
+        &mut self,
+        server: usize,
+        step: u64,
+        said: StepReport,
+    ) -> Result<Progress, ClientError> {
         let found = self.say_all(&[server], step, |_| said)?.pop();
-        found.ok_or_else(|| self.links.names().misfit(server, ""))
+        found.ok_or_else(|| self.connections.names().misfit(server, ""))
     }
 
     /// Says something of a step to several servers at once; their answers, in the same order.
@@ -284,27 +294,27 @@ impl Servers {
         &mut self,
         servers: &[usize],
         step: u64,
-        said: impl Fn(usize) -> Said,
+        said: impl Fn(usize) -> StepReport,
     ) -> Result<Vec<Progress>, ClientError> {
         self.settle_announced();
         let mut answers = self.begin_saying(servers, step, said);
-        let names = self.links.names();
-        self.links.settle(&mut answers.sink(&names));
+        let names = self.connections.names();
+        self.connections.settle(&mut answers.sink(&names));
         answers.whole(&names)
     }
 
-    fn begin_saying(&mut self, servers: &[usize], step: u64, said: impl Fn(usize) -> Said) -> Answers {
-        let Servers { links, member, boot_ids, .. } = self;
-        let (names, mut answers) = (links.names(), Answers::of(servers.len()));
+    fn begin_saying(&mut self, servers: &[usize], step: u64, said: impl Fn(usize) -> StepReport) -> Answers {
+        let Servers { connections, member, boot_ids, .. } = self;
+        let (names, mut answers) = (connections.names(), Answers::of(servers.len()));
         for (tag, &server) in (0..).zip(servers) {
             let said = match said(server) {
-                Said::Nothing => wire::Said::Nothing,
-                Said::Whole { messages } => wire::Said::Whole { messages },
-                Said::WholeBefore { attempt } => wire::Said::WholeBefore { attempt },
-                Said::Finished => wire::Said::Finished,
+                StepReport::Nothing => wire::Said::Nothing,
+                StepReport::Whole { messages } => wire::Said::Whole { messages },
+                StepReport::WholeBefore { attempt } => wire::Said::WholeBefore { attempt },
+                StepReport::Finished => wire::Said::Finished,
             };
             let request = Request::WaitStep(WaitStep { member: *member, step, said });
-            let begun = links.begin(server, tag, boot_ids[server], &request, &mut answers.sink(&names));
+            let begun = connections.begin(server, tag, boot_ids[server], &request, &mut answers.sink(&names));
             if let Err(source) = begun {
                 answers.fail(ClientError::Request { table: String::new(), source });
             }
@@ -314,7 +324,7 @@ impl Servers {
 
     /// Bytes that each may bring to a meeting, if so many of the workers bring any.
     pub(super) fn part_bytes_max(&self, givers: u32) -> usize {
-        Met::part_bytes_max(self.links.frame_bytes_max(), self.member.workers as usize, givers as usize)
+        Met::part_bytes_max(self.connections.frame_bytes_max(), self.member.workers as usize, givers as usize)
     }
 
     /// Comes to a meeting, at the first server, and asks until all are there; who is missing then.
@@ -324,7 +334,7 @@ impl Servers {
         name: &str,
         bytes: &[u8],
         until: Instant,
-        called_off: &CalledOff,
+        cancel: &CancelFlags,
     ) -> Result<Result<Vec<Vec<u8>>, Vec<u32>>, ClientError> {
         let start = Instant::now();
         loop {
@@ -332,7 +342,7 @@ impl Servers {
             if met.is_ok() || Instant::now() >= until {
                 return Ok(met);
             }
-            called_off.check(|| self.name(0), || format!("meeting {name:?}"))?;
+            check_cancel(cancel, || self.name(0), || format!("meeting {name:?}"))?;
             nap(start);
         }
     }
@@ -344,8 +354,8 @@ impl Servers {
         bytes: &[u8],
     ) -> Result<Result<Vec<Vec<u8>>, Vec<u32>>, ClientError> {
         self.settle_announced();
-        let Servers { links, member, boot_ids, .. } = self;
-        let names: Names = links.names();
+        let Servers { connections, member, boot_ids, .. } = self;
+        let names: Names = connections.names();
         let mut met = None;
         let mut sink = |server: usize, _: u64, result: Result<Reply<'_>, CallError>| {
             met = Some(match result {
@@ -358,10 +368,10 @@ impl Servers {
             });
         };
         let request = Request::Meet(Meet { member: *member, round, name, bytes });
-        links
+        connections
             .begin(0, 0, boot_ids[0], &request, &mut sink)
             .map_err(|source| ClientError::Request { table: String::new(), source })?;
-        links.settle(&mut sink);
+        connections.settle(&mut sink);
         met.unwrap_or_else(|| Err(names.misfit(0, "")))
     }
 }

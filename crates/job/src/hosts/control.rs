@@ -1,5 +1,5 @@
-//! The thread of a worker that talks to rank 0, or on rank 0 to all: signs of life, losses, the ends of turns. What follows
-//! from what it hears is decided by the desk; it knows no row.
+//! The control thread of a worker, which talks to rank 0, or on rank 0 to all: heartbeats, losses, ends of passes.
+//! The coordinator decides what follows from its messages; the thread knows no row.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use sanderling_observe::StageWatch;
 use sanderling_transport::{Connection, Poller, Received, Token};
 use sanderling_wire::{Agreed, Frame, Parsed, Request, WireError};
 
-use super::desk::{Desk, Note};
-use super::observing::Observing;
-use super::said::Said;
-use super::seen::Seen;
+use super::control_msg::ControlMsg;
+use super::coordinator::{Coordinator, Note};
+use super::event_log::EventLog;
+use super::peer_status::PeerStatus;
 use crate::error::JobError;
 
 /// Workers say that they live this many times in the time after which they are taken for dead,
@@ -38,15 +38,15 @@ struct Open {
     token: Token,
     agreed: Agreed,
     early: Option<Vec<u8>>,
-    pending: VecDeque<Said>,
-    /// What was taken from there is on its way.
+    pending: VecDeque<ControlMsg>,
+    /// All messages taken from `pending` are sent.
     is_flushed: bool,
 }
 
 impl Open {
     /// Of a pace only the newest is of use.
-    fn say(&mut self, said: Said) {
-        if let (Some(Said::Pace { .. }), Said::Pace { .. }) = (self.pending.back(), &said) {
+    fn say(&mut self, said: ControlMsg) {
+        if let (Some(ControlMsg::Pace { .. }), ControlMsg::Pace { .. }) = (self.pending.back(), &said) {
             self.pending.pop_back();
         }
         self.pending.push_back(said);
@@ -58,9 +58,9 @@ pub(super) struct Control {
     poller: Poller,
     open: Vec<Open>,
     /// On rank 0.
-    desk: Option<Desk>,
-    seen: Arc<Seen>,
-    observing: Observing,
+    coordinator: Option<Coordinator>,
+    status: Arc<PeerStatus>,
+    event_log: EventLog,
     watch: StageWatch,
     /// The stay in a stage that was seen last, and since when.
     stay: (u64, Instant),
@@ -73,9 +73,9 @@ impl Control {
     pub(super) fn new(
         mut poller: Poller,
         lines: Vec<Line>,
-        desk: Option<Desk>,
-        seen: Arc<Seen>,
-        observing: Observing,
+        coordinator: Option<Coordinator>,
+        status: Arc<PeerStatus>,
+        event_log: EventLog,
         watch: StageWatch,
         (start, silence): (Instant, Duration),
     ) -> Result<Control, JobError> {
@@ -85,19 +85,19 @@ impl Control {
             open.push(Open { rank, token, agreed, early, pending: VecDeque::new(), is_flushed: true });
         }
         let (stay, heard) = ((0, start), Instant::now());
-        Ok(Control { poller, open, desk, seen, observing, watch, stay, start, silence, heard })
+        Ok(Control { poller, open, coordinator, status, event_log, watch, stay, start, silence, heard })
     }
 
     /// Talks until the job has ended.
     pub(super) fn run(mut self) {
         if let Err(error) = self.talk() {
-            self.seen.note_failure(self.seen.rank, &error.to_string());
+            self.status.note_failure(self.status.rank, &error.to_string());
         }
-        let Control { poller, seen, observing, .. } = self;
-        // Nobody waits for this worker any more.
+        let Control { poller, status, event_log, .. } = self;
+        // This worker's answers are needed no more.
         drop(poller);
-        observing.finish();
-        seen.note_deaf();
+        event_log.finish();
+        status.note_deaf();
     }
 
     fn talk(&mut self) -> Result<(), JobError> {
@@ -136,30 +136,30 @@ impl Control {
             }
             let is_sent = self.open.iter().all(|open| open.pending.is_empty() && open.is_flushed);
             if is_sent {
-                self.seen.note_sent();
+                self.status.note_sent();
             }
-            let has_ended = self.seen.is_over() || self.seen.has_failed();
+            let has_ended = self.status.is_over() || self.status.has_failed();
             if has_ended && ends_at.is_none() {
                 ends_at = Some(Instant::now() + LINGER);
             }
             // Rank 0 waits for the others to close, so that they hear why.
-            if has_ended && self.desk.is_none() && is_sent {
+            if has_ended && self.coordinator.is_none() && is_sent {
                 return Ok(());
             }
         }
         Ok(())
     }
 
-    /// A worker 0 that was stopped for longer than the others wait for it goes on with nobody: they have ended, and must not be
-    /// taken for lost.
+    /// Whether rank 0 was suspended for longer than the others wait for it. The others have ended then and must not
+    /// be reported as lost.
     fn slept_too_long(&self, unseen: Duration) -> bool {
-        let is_too_long = self.desk.is_some() && unseen > self.silence && !self.seen.is_over();
+        let is_too_long = self.coordinator.is_some() && unseen > self.silence && !self.status.is_over();
         if is_too_long {
             let (unseen_s, silence_s) = (unseen.as_secs_f64(), self.silence.as_secs_f64());
             let reason = format!(
                 "it was stopped for {unseen_s:.1} s, and the others wait for it for {silence_s} s (--worker-timeout): they have ended"
             );
-            self.seen.note_failure(self.seen.rank, &reason);
+            self.status.note_failure(self.status.rank, &reason);
         }
         is_too_long
     }
@@ -196,16 +196,16 @@ impl Control {
 
     /// Takes what this worker itself has said.
     fn hear_self(&mut self) {
-        for said in self.seen.take_says() {
-            self.deliver(self.seen.rank, said);
+        for said in self.status.take_says() {
+            self.deliver(self.status.rank, said);
         }
     }
 
-    /// Somebody, perhaps this worker itself, has said something.
-    fn deliver(&mut self, from: u32, said: Said) {
-        if let (Some(_), &Said::Lost { loss, .. }) = (&self.desk, &said) {
-            // Before it closed its ways it may have said that it was stopped.
-            if loss.worker == self.seen.rank {
+    /// Handles a message from a worker, perhaps from this one.
+    fn deliver(&mut self, from: u32, said: ControlMsg) {
+        if let (Some(_), &ControlMsg::Lost { loss, .. }) = (&self.coordinator, &said) {
+            // It may have reported its stop before it closed its connections.
+            if loss.worker == self.status.rank {
                 self.hear_self();
             } else if let Some(lost) =
                 self.open.iter().find(|open| open.rank == loss.worker && open.rank != from)
@@ -214,14 +214,14 @@ impl Control {
             }
         }
         let now_us = self.now_us();
-        match &mut self.desk {
-            Some(desk) => desk.heard(from, said, now_us),
-            None if from == self.seen.rank => {
+        match &mut self.coordinator {
+            Some(coordinator) => coordinator.heard(from, said, now_us),
+            None if from == self.status.rank => {
                 self.open.iter_mut().for_each(|open| open.say(said.clone()));
             }
             None => {
                 self.heard = Instant::now();
-                self.seen.note(&said);
+                self.status.note(&said);
             }
         }
     }
@@ -230,10 +230,13 @@ impl Control {
         let Some(at) = self.open.iter().position(|open| open.token == token) else { return };
         let Open { rank, .. } = self.open.swap_remove(at);
         drop(self.poller.remove(token));
-        match &mut self.desk {
-            Some(desk) => desk.gone(rank, reason),
-            None if self.seen.is_over() => {}
-            None => self.seen.note_failure(rank, &format!("{reason}; without it nobody knows who is lost")),
+        match &mut self.coordinator {
+            Some(coordinator) => coordinator.gone(rank, reason),
+            None if self.status.is_over() => {}
+            None => {
+                let reason = format!("{reason}; without rank 0 losses cannot be noticed");
+                self.status.note_failure(rank, &reason);
+            }
         }
     }
 
@@ -243,39 +246,39 @@ impl Control {
         if self.stay.0 != stay {
             self.stay = (stay, Instant::now());
         }
-        let (turn, settled) = self.seen.position();
+        let (turn, settled) = self.status.position();
         let for_us = self.stay.1.elapsed().as_micros() as u64;
         let stage = stage.map_or(u32::MAX, |stage| stage as u32);
-        let alive = Said::Alive { stage, for_us, turn, settled };
-        self.deliver(self.seen.rank, alive.clone());
+        let alive = ControlMsg::Alive { stage, for_us, turn, settled };
+        self.deliver(self.status.rank, alive.clone());
         let now_us = self.now_us();
-        if let Some(desk) = &mut self.desk {
+        if let Some(coordinator) = &mut self.coordinator {
             // The others want to know whether rank 0 lives.
             self.open.iter_mut().for_each(|open| open.pending.push_back(alive.clone()));
-            desk.tick(now_us);
-        } else if self.heard.elapsed() > self.silence && !self.seen.is_over() {
+            coordinator.tick(now_us);
+        } else if self.heard.elapsed() > self.silence && !self.status.is_over() {
             let silent_s = self.heard.elapsed().as_secs_f64();
             let reason = format!("nothing was heard of it for {silent_s:.1} s");
             self.tokens().into_iter().for_each(|token| self.gone(token, reason.clone()));
         }
     }
 
-    /// Gives to all what the desk says.
+    /// Sends the coordinator's messages to all workers.
     fn route(&mut self) {
-        let Some(desk) = &mut self.desk else { return };
-        for said in desk.take_said() {
-            self.seen.note(&said);
-            // Whoever is lost is told, too, if it can be.
+        let Some(coordinator) = &mut self.coordinator else { return };
+        for said in coordinator.take_said() {
+            self.status.note(&said);
+            // A lost worker is told as well, if it can be.
             self.open.iter_mut().for_each(|open| open.pending.push_back(said.clone()));
         }
-        if let Some(pace) = desk.take_pace() {
-            self.seen.note(&desk.pace_for(self.seen.rank, pace));
+        if let Some(pace) = coordinator.take_pace() {
+            self.status.note(&coordinator.pace_for(self.status.rank, pace));
             for open in &mut self.open {
-                open.say(desk.pace_for(open.rank, pace));
+                open.say(coordinator.pace_for(open.rank, pace));
             }
         }
-        let notes: Vec<Note> = desk.take_notes();
-        notes.iter().for_each(|note| self.observing.note(note));
+        let notes: Vec<Note> = coordinator.take_notes();
+        notes.iter().for_each(|note| self.event_log.note(note));
     }
 
     fn send(&mut self, token: Token) -> Result<(), String> {
@@ -297,14 +300,14 @@ impl Control {
     }
 }
 
-/// What a frame of a control connection says.
-fn told(bytes: &[u8], agreed: &Agreed) -> Result<Said, WireError> {
+/// Decodes a frame of a control connection.
+fn told(bytes: &[u8], agreed: &Agreed) -> Result<ControlMsg, WireError> {
     let Parsed::Frame(frame) = Frame::parse(bytes, agreed)? else {
         return Err(WireError::Cut { what: "frame", needed: 0, found: bytes.len() as u64 });
     };
-    let unexpected = WireError::Direction { kind: frame.header.kind, expected: "what a worker says" };
+    let unexpected = WireError::Direction { kind: frame.header.kind, expected: "a message of a worker" };
     match Request::decode(&frame)? {
-        Request::Tell(tell) => Said::of(&tell).ok_or(unexpected),
+        Request::Tell(tell) => ControlMsg::of(&tell).ok_or(unexpected),
         _ => Err(unexpected),
     }
 }

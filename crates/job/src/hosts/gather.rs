@@ -1,5 +1,5 @@
-//! Finding the other workers of a job: the one of higher rank connects to the one of lower rank, again and again until it is
-//! there. Ends when all are connected, names who is not, or hears that it is to stop. Knows nothing of what they do then.
+//! Connects the workers of a job: a worker connects to each one of lower rank, again and again until it is there.
+//! Ends when all are connected, names missing workers on time-out, and stops on request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use sanderling_transport::{Connection, Error, Framing, Received, connect};
 use sanderling_wire::{Agreed, HEADER_BYTES, Way, body_bytes, limit};
 
-use super::door::Door;
-use super::greet::{Ungreeted, introduce};
+use super::acceptor::Acceptor;
+use super::handshake::{HandshakeError, introduce};
 use super::{Hosts, JobEvent, Observer};
 use crate::error::JobError;
 use crate::job::Options;
@@ -22,24 +22,24 @@ pub(super) const AGAIN_MAX: Duration = Duration::from_millis(500);
 /// Why a worker is not reached is said after so long, and again when it has taken this many times as long.
 const UNREACHED: Duration = Duration::from_secs(5);
 const UNREACHED_AGAIN: u32 = 10;
-/// Who connects must have said who it is within this time.
+/// A peer must finish its handshake within this time.
 pub(super) const HELLO_WITHIN: Duration = Duration::from_secs(60);
 /// Whether a worker is dead is decided by its signs of life; rows may wait for as long as it has no time for them.
 pub(super) const ROWS_WAIT: Duration = Duration::from_secs(24 * 3600);
 /// How often a worker that waits for others looks whether it is to stop, and whether those that have come are still there.
 pub(super) const LOOK: Duration = Duration::from_millis(100);
-/// Whoever tries to reach a worker that is not there has so long to say why, when the time is over.
+/// A failed attempt to connect may report its reason for this long after the deadline.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// A connection to another worker.
-pub(super) struct Joint {
+pub(super) struct Peer {
     pub(super) connection: Connection,
     pub(super) agreed: Agreed,
     /// A frame that came before this worker had found all others: one that had may have begun.
     pub(super) early: Option<Vec<u8>>,
 }
 
-impl Joint {
+impl Peer {
     /// Whether the other side has neither gone nor died; whoever has said something may do so, having begun.
     fn is_there(&mut self) -> bool {
         // The first attempt may tell what the system said when the greeting was received.
@@ -60,15 +60,15 @@ impl Joint {
 /// All connections of a worker.
 pub(super) struct Party {
     /// By rank.
-    pub(super) rows: BTreeMap<u32, Joint>,
+    pub(super) rows: BTreeMap<u32, Peer>,
     /// On rank 0, to all others; on the others, to rank 0.
-    pub(super) control: BTreeMap<u32, Joint>,
+    pub(super) control: BTreeMap<u32, Peer>,
 }
 
-/// Whose connection it is, and what for.
+/// A connection's worker and purpose.
 pub(super) type Who = (u32, Way);
-/// What comes in: a connection, or why one cannot be.
-pub(super) type Comer = Result<(Who, Joint), JobError>;
+/// A finished handshake, or the reason why it cannot succeed.
+pub(super) type Handshake = Result<(Who, Peer), JobError>;
 
 pub(super) fn framing() -> Framing {
     let body = |header: &[u8]| {
@@ -81,16 +81,16 @@ pub(super) fn framing() -> Framing {
 /// Connects to all others; says whom it cannot reach for long, and whom it turns away.
 pub(super) fn gather(hosts: &Hosts, options: &Options, until: Instant) -> Result<Party, JobError> {
     let (rank, workers) = (hosts.rank, hosts.hosts.len() as u32);
-    let (comers, came) = channel();
-    // Nobody connects to the last one.
+    let (handshakes, came) = channel();
+    // No worker connects to the last one.
     let is_last = rank + 1 == workers;
     let observer = options.observer.clone();
-    let door = if is_last { None } else { Some(Door::open(hosts, observer, comers.clone())?) };
+    let acceptor = if is_last { None } else { Some(Acceptor::open(hosts, observer, handshakes.clone())?) };
     let mut gathering = Gathering {
         hosts,
         options,
-        door,
-        reach: Reach::start(hosts, options, comers, until)?,
+        acceptor,
+        reach: Reach::start(hosts, options, handshakes, until)?,
         awaited: BTreeSet::new(),
         found: BTreeMap::new(),
     };
@@ -102,25 +102,25 @@ pub(super) fn gather(hosts: &Hosts, options: &Options, until: Instant) -> Result
     }
     gathering.await_all(&came, until)?;
     let (mut rows, mut control) = (BTreeMap::new(), BTreeMap::new());
-    for ((other, way), joint) in gathering.found {
+    for ((other, way), peer) in gathering.found {
         let of_way = if way == Way::Rows { &mut rows } else { &mut control };
-        of_way.insert(other, joint);
+        of_way.insert(other, peer);
     }
     Ok(Party { rows, control })
 }
 
-/// Who is there and who is not.
+/// The workers that are connected, and those still missing.
 struct Gathering<'a> {
     hosts: &'a Hosts,
     options: &'a Options,
-    door: Option<Door>,
+    acceptor: Option<Acceptor>,
     reach: Reach,
     awaited: BTreeSet<Who>,
-    found: BTreeMap<Who, Joint>,
+    found: BTreeMap<Who, Peer>,
 }
 
 impl Gathering<'_> {
-    /// Those of lower rank are connected to; those of higher rank come by themselves.
+    /// This worker connects to workers of lower rank and accepts workers of higher rank.
     fn expect(&mut self, who: Who) {
         self.awaited.insert(who);
         if who.0 < self.hosts.rank {
@@ -128,7 +128,7 @@ impl Gathering<'_> {
         }
     }
 
-    fn await_all(&mut self, came: &Receiver<Comer>, until: Instant) -> Result<(), JobError> {
+    fn await_all(&mut self, came: &Receiver<Handshake>, until: Instant) -> Result<(), JobError> {
         let until = until + LAST_WORDS;
         let mut look_at = Instant::now() + LOOK;
         loop {
@@ -143,9 +143,9 @@ impl Gathering<'_> {
             }
             match came.recv_timeout(until.min(look_at).saturating_duration_since(now)) {
                 Ok(comer) => {
-                    let (who, joint) = comer?;
+                    let (who, peer) = comer?;
                     self.awaited.remove(&who);
-                    self.found.insert(who, joint);
+                    self.found.insert(who, peer);
                 }
                 Err(RecvTimeoutError::Timeout) if now < until => {}
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
@@ -170,18 +170,18 @@ impl Gathering<'_> {
         missing.into_iter().collect()
     }
 
-    /// Whoever came and has ended since is waited for anew: it may be started again.
+    /// Expects a worker anew whose connection has ended: it may be started again.
     fn look_around(&mut self) {
         let mut gone: Vec<Who> = Vec::new();
-        for (&who, joint) in &mut self.found {
-            if !joint.is_there() {
+        for (&who, peer) in &mut self.found {
+            if !peer.is_there() {
                 gone.push(who);
             }
         }
         for who in gone {
             self.found.remove(&who);
-            if let Some(door) = &self.door {
-                door.forget(who);
+            if let Some(acceptor) = &self.acceptor {
+                acceptor.forget(who);
             }
             self.expect(who);
             if who.1 == Way::Rows {
@@ -210,7 +210,7 @@ impl Reach {
     fn start(
         hosts: &Hosts,
         options: &Options,
-        comers: Sender<Comer>,
+        handshakes: Sender<Handshake>,
         until: Instant,
     ) -> Result<Reach, JobError> {
         let (ask, asked) = channel::<Who>();
@@ -225,7 +225,7 @@ impl Reach {
             for (other, way) in asked {
                 let Some(reached) = reaching.reach(other, way).transpose() else { return };
                 let is_reached = reached.is_ok();
-                let sent = comers.send(reached.map(|joint| ((other, way), joint)));
+                let sent = handshakes.send(reached.map(|peer| ((other, way), peer)));
                 if sent.is_err() || !is_reached {
                     return;
                 }
@@ -255,8 +255,8 @@ struct Reaching {
 }
 
 impl Reaching {
-    /// Connects to a worker of lower rank, which may not have been started yet; `None`: nobody wants it any more.
-    fn reach(&self, other: u32, way: Way) -> Result<Option<Joint>, JobError> {
+    /// Connects to a worker of lower rank, which may not be running yet; `None`: the attempt is not needed any more.
+    fn reach(&self, other: u32, way: Way) -> Result<Option<Peer>, JobError> {
         let (hosts, until) = (&self.hosts, self.until);
         let mut options = sanderling_transport::ConnectOptions::new(framing());
         options.tls.clone_from(&hosts.trust);
@@ -272,20 +272,20 @@ impl Reaching {
             let greeted = reached.map_err(unreached).and_then(|mut connection| {
                 let (agreed, joined) = introduce(&mut connection, &hosts.token, &join, hello_until)?;
                 if joined.rank == other {
-                    return Ok(Joint { connection, agreed, early: None });
+                    return Ok(Peer { connection, agreed, early: None });
                 }
                 let found = joined.rank;
-                Err(Ungreeted::Refused(format!(
+                Err(HandshakeError::Refused(format!(
                     "worker {found} answers there; is --hosts the same for all workers?"
                 )))
             });
             match greeted {
-                Ok(joint) => return Ok(Some(joint)),
-                Err(Ungreeted::Refused(reason)) => return Err(hosts.error(other, reason)),
-                Err(Ungreeted::Broken(reason) | Ungreeted::Unheard(reason)) if left.is_zero() => {
+                Ok(peer) => return Ok(Some(peer)),
+                Err(HandshakeError::Refused(reason)) => return Err(hosts.error(other, reason)),
+                Err(HandshakeError::Broken(reason) | HandshakeError::Unheard(reason)) if left.is_zero() => {
                     return Err(hosts.error(other, format!("it cannot be reached: {reason}")));
                 }
-                Err(Ungreeted::Broken(reason) | Ungreeted::Unheard(reason)) => {
+                Err(HandshakeError::Broken(reason) | HandshakeError::Unheard(reason)) => {
                     if start.elapsed() >= say_after {
                         say_after = start.elapsed() * UNREACHED_AGAIN;
                         let address = hosts.hosts[other as usize].to_string();
@@ -300,20 +300,20 @@ impl Reaching {
     }
 }
 
-/// What is worth another attempt, and what is not.
-fn unreached(error: Error) -> Ungreeted {
+/// Decides whether a failed connection is worth another attempt.
+fn unreached(error: Error) -> HandshakeError {
     match error {
         Error::Tls { .. } | Error::Options { .. } | Error::NoServer { .. } | Error::SeveralServers { .. } => {
-            Ungreeted::Refused(error.to_string())
+            HandshakeError::Refused(error.to_string())
         }
         Error::TalksNoTls { .. } => {
-            Ungreeted::Refused(format!("{error}; do all workers talk TLS (--worker-cert-file)?"))
+            HandshakeError::Refused(format!("{error}; do all workers talk TLS (--worker-cert-file)?"))
         }
         // In the middle of the greeting of TLS. It may also have died just then.
         Error::Closed { .. } => {
-            Ungreeted::Broken(format!("{error}; do all workers talk TLS (--worker-cert-file)?"))
+            HandshakeError::Broken(format!("{error}; do all workers talk TLS (--worker-cert-file)?"))
         }
-        error => Ungreeted::Broken(error.to_string()),
+        error => HandshakeError::Broken(error.to_string()),
     }
 }
 
@@ -366,8 +366,8 @@ mod tests {
                 assert!(failed.iter().all(Option::is_none), "{first_gone:?}, {between:?}: {failed:?}");
                 let mut first = first.unwrap();
                 assert_eq!((first.rows.len(), first.control.len()), (2, 2));
-                for joint in first.rows.values_mut().chain(first.control.values_mut()) {
-                    assert!(joint.is_there(), "{first_gone:?}, {between:?}");
+                for peer in first.rows.values_mut().chain(first.control.values_mut()) {
+                    assert!(peer.is_there(), "{first_gone:?}, {between:?}");
                 }
             });
         }

@@ -1,17 +1,19 @@
-//! Who has which unit when workers are lost on the way: a function of the losses alone, so that nobody has to ask. Knows no
+//! The owner of each unit after workers were lost: a function of the losses alone, so it needs no messages. Knows no
 //! connection and no file.
 
-use super::said::{ALL, Loss};
+use super::control_msg::{ALL, Loss};
 
-/// Who is still there after the first so many losses, in their order.
+/// The workers that are alive after these losses, in their order.
 pub(crate) fn living(workers: u32, losses: &[Loss]) -> Vec<u32> {
     (0..workers).filter(|&worker| losses.iter().all(|loss| loss.worker != worker)).collect()
 }
 
-/// Who has a unit of a turn: of those who were there when the turn began each has every so-many-th; what a worker that was lost
-/// since then had left is shared out to those who were there then. `None`: a worker that is lost now has done it.
+/// The owner of a unit of a pass. Each worker alive at the start of the pass owns every n-th unit; the remaining
+/// units of a worker lost since then are shared out to the workers alive at that time. `None`: a worker that is lost
+/// now has done the unit.
 ///
-/// A unit that was taken over is done when the turn is: who takes it over from a worker that is lost in its turn does it again.
+/// A unit that was taken over is done when the pass is: if its new owner is lost in the same pass, the next owner
+/// repeats it.
 pub(crate) fn owner(workers: u32, losses: &[Loss], turn: u64, unit: u64) -> Option<u32> {
     let began = losses.iter().take_while(|loss| loss.turn < turn).count();
     let first = living(workers, &losses[..began]);
@@ -62,7 +64,7 @@ mod tests {
             let least = 600 / workers as usize;
             assert!(living.iter().all(|&worker| counts[worker as usize] >= least), "{losses:?} {counts:?}");
         }
-        // Whoever was not lost keeps what it had.
+        // Workers that were not lost keep their units.
         let losses = [loss(1, 0, 30)];
         for unit in 0..100 {
             let (before, after) = (owner(3, &[], 0, unit), owner(3, &losses, 0, unit));

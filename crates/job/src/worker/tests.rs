@@ -1,14 +1,14 @@
-//! What workers give each other when some of them are lost.
+//! All-to-all exchanges when some workers are lost.
 
 use super::*;
-use crate::hosts::alone;
+use crate::hosts::test_hosts;
 
 const WORKERS: u32 = 4;
 
-/// What each of those who live is given, by rank, when each gives to those of these ranks who gave it, and to whom.
+/// The parts that each live worker receives, by rank, when all send to these ranks.
 fn exchanged(lost: &[u32], to: &[u32]) -> Vec<Result<Vec<Vec<u8>>, String>> {
     let dir = tempfile::tempdir().unwrap();
-    let workers = alone::without(dir.path(), WORKERS, lost);
+    let workers = test_hosts::without(dir.path(), WORKERS, lost);
     let exchange = |mut worker: Worker| {
         assert_eq!(worker.workers(), WORKERS);
         let rank = worker.rank();

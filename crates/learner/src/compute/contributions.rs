@@ -1,4 +1,5 @@
-//! What each feature contributes to the logits of a minibatch: the parts of which a logit is the sum. Knows no average.
+//! Contributions of each feature to the logits of a minibatch: the parts that a logit is the sum of. Knows no
+//! average.
 
 use sanderling_client::Lookup;
 use sanderling_sample::Rows;

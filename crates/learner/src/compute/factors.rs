@@ -27,7 +27,7 @@ pub(super) fn add<'a>(
     sum(keys, |at| row(at)[0] * value(at))
 }
 
-/// The same for `N` factors, from the weight `first` of a row on.
+/// [`pairs`] for `N` factors, from the weight `first` of a row on.
 #[inline(always)]
 fn add_some<'a, const N: usize>(
     keys: usize,
@@ -50,7 +50,7 @@ fn add_some<'a, const N: usize>(
     (*sums, *squares) = (all, all_squares);
 }
 
-/// What all pairs of a sample's keys add to its logit.
+/// The sum over all pairs of a sample's keys, for its logit.
 #[inline(always)]
 pub(super) fn pairs(sums: &[f32], squares: &[f32]) -> f32 {
     0.5 * sum(sums.len(), |factor| sums[factor] * sums[factor] - squares[factor])

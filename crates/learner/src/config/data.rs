@@ -17,12 +17,11 @@ pub struct Data {
     pub reading: DataConfig,
 }
 
-/// What a run is called whose training file has no name that a run may have.
+/// The name of a run whose training file gives none.
 const RUN_NAME: &str = "run";
 
 impl Data {
-    /// A name for a run: that of the first training file without its endings, as far as the name of a run may have its
-    /// characters.
+    /// Default name of a run: the first training file without its endings and invalid characters.
     #[must_use]
     pub fn name(&self) -> String {
         let path = self.train.0.first().map_or("", String::as_str);

@@ -86,7 +86,7 @@ impl Model {
         Ok(())
     }
 
-    /// What the model is called in a sentence.
+    /// The model's name in a sentence.
     #[must_use]
     pub fn describe(&self) -> String {
         match self.kind {

@@ -33,7 +33,7 @@ pub struct Train {
     pub warmup_steps: u64,
     /// Stop after this many passes whose validation did not improve; 0: never.
     pub early_stop: u32,
-    /// What validation looks at.
+    /// The metric that validation compares.
     pub monitor: Monitor,
     /// Steps between two lines of progressive metrics; 0: about 256,000 rows.
     pub print_every_steps: u64,
@@ -112,7 +112,7 @@ pub enum Reduction {
     Mean,
 }
 
-/// The validation metric that early stopping, the plateau schedule and the choice of the best pass go by.
+/// The validation metric for early stopping, the plateau schedule and the best pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Monitor {

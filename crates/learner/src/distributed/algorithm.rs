@@ -19,15 +19,15 @@ pub const GLOBAL_BATCH_MAX: usize = 65_536;
 pub enum Algorithm {
     /// Logistic regression by FTRL-proximal; each worker goes its own way.
     Ftrl,
-    /// The same in step; rows are shuffled over all workers before each pass.
+    /// Synchronous FTRL; rows are shuffled over all workers before each pass.
     FtrlSync,
-    /// The same in step, in the order of the input.
+    /// Synchronous FTRL, in the order of the input.
     FtrlSyncNoShuffle,
     /// A factorization machine; each worker goes its own way.
     Fm,
-    /// The same in step; rows are shuffled over all workers before each pass.
+    /// Synchronous FM; rows are shuffled over all workers before each pass.
     FmSync,
-    /// The same in step, in the order of the input.
+    /// Synchronous FM, in the order of the input.
     FmSyncNoShuffle,
 }
 
@@ -118,7 +118,7 @@ impl Algorithm {
         }
         if self.is_in_step() && staleness.is_some() {
             return Err(format!(
-                "{self} goes in step, so nobody is ahead of anybody: --staleness is for ftrl and fm"
+                "{self} is synchronous, so no worker is ahead of another: --staleness is for ftrl and fm"
             ));
         }
         for (field, is_set, instead) in [

@@ -12,7 +12,7 @@ use sanderling_job::JobError;
 use sanderling_observe::{Resident, Stages};
 use sanderling_sample::fit::fit;
 
-use super::course::{Judged, Said, Start};
+use super::job_shared::{Judged, Start, WorkerMsg};
 use super::{JobOptions, STAGES, Workers, work};
 use crate::config::Config;
 use crate::error::LearnError;
@@ -40,20 +40,20 @@ pub(crate) fn follow(
     // Where the run stands, and what of that was before this session.
     let (mut stands, mut before) = (Start::default(), Start::default());
     let (mut judged, mut bad_rows) = (0, 0);
-    let mut hear = |said: Said, _: &mut Option<Sender<Judged>>| {
+    let mut hear = |said: WorkerMsg, _: &mut Option<Sender<Judged>>| {
         let end = match said {
-            Said::Ended(end) => end,
-            Said::Begun(start) => {
-                // What the workers waited for each other is no training.
+            WorkerMsg::Ended(end) => end,
+            WorkerMsg::Started(start) => {
+                // The workers' wait for each other is no training time.
                 (stands, before, judged, since) = (start, start, start.pass, Instant::now());
                 return;
             }
-            Said::Judged(pass) => {
-                // What the first worker took to validate and save is no training.
+            WorkerMsg::Judged(pass) => {
+                // Validation and saving by the first worker are no training time.
                 since = Instant::now();
                 return judged = pass;
             }
-            Said::Window { .. } => return,
+            WorkerMsg::Window { .. } => return,
         };
         stands.pass += 1;
         stands.step += end.steps;

@@ -1,13 +1,13 @@
-//! What the algorithms are written in: one worker's pull, forward, backward, push and score, and the end of a pass. Which of
-//! them follow each other, and over which rows, is said on the pages of the algorithms.
+//! The operations of a worker: pull, forward, backward, push, score, and the end of a pass. The pages of the
+//! algorithms say in which order, and over which rows.
 
-use sanderling_client::{ClientError, Fixed, Handles, Lookup, StepGradients, SyncGroup};
+use sanderling_client::{Fixed, Handles, Lookup, StepGradients};
 use sanderling_job::{Input, Share, Worker};
 use sanderling_sample::Rows;
 use sanderling_store::{Absent, GRADIENT_ABS_MAX, PushScale};
 
 use super::algorithm::Algorithm;
-use super::course::{Course, PassEnd, Said, Start, Verdict, judged_of_bytes, judged_to_bytes};
+use super::job_shared::{JobShared, PassEnd, Start, Verdict, WorkerMsg, judged_of_bytes, judged_to_bytes};
 use super::staleness::Staleness;
 use super::{COMPUTE, PULL, PUSH, SCORE};
 use crate::compute::Compute;
@@ -25,7 +25,7 @@ const WINDOW_ROWS_MAX: u64 = 1 << 18;
 
 /// One worker with everything it reuses from minibatch to minibatch.
 pub(super) struct Learner<'a> {
-    course: &'a Course<'a>,
+    shared: &'a JobShared<'a>,
     model: &'a Model,
     algorithm: Algorithm,
     lookup: Lookup,
@@ -56,29 +56,29 @@ pub(super) struct Learner<'a> {
 impl<'a> Learner<'a> {
     /// All workers hear from the first one where the run stands.
     pub(super) fn new(
-        course: &'a Course<'a>,
+        shared: &'a JobShared<'a>,
         model: &'a Model,
         algorithm: Algorithm,
         worker: &mut Worker,
     ) -> Result<Self, LearnError> {
         let config = model.config();
-        let told = worker.broadcast("where the run stands", 0, &course.start.to_bytes())?;
+        let told = worker.broadcast("where the run stands", 0, &shared.start.to_bytes())?;
         let start = Start::of_bytes(&told).unwrap_or_default();
         let workers = u64::from(worker.workers());
         let sharing = if algorithm.is_in_step() { 1 } else { workers };
         let window_rows = WINDOW_ROWS_MAX / config.train.batch_size as u64;
         let rank = worker.rank() as usize;
         let staleness = match algorithm.is_in_step() {
-            false if rank < course.pushes.len() => Some(Staleness::here(&course.pushes, rank)),
+            false if rank < shared.pushes.len() => Some(Staleness::here(&shared.pushes, rank)),
             // Others on other hosts say how far they are where there is a bound.
-            false if course.bound.is_some() => Some(Staleness::told()),
+            false if shared.bound.is_some() => Some(Staleness::told()),
             _ => None,
         };
-        if worker.rank() == 0 || course.pushes.is_empty() {
-            course.say(Said::Begun(start));
+        if worker.rank() == 0 || shared.pushes.is_empty() {
+            shared.say(WorkerMsg::Started(start));
         }
         Ok(Learner {
-            course,
+            shared,
             model,
             algorithm,
             lookup: model.client().lookup(),
@@ -107,9 +107,9 @@ impl<'a> Learner<'a> {
         self.goes_on.then_some(self.pass)
     }
 
-    /// What is read in it.
+    /// The input of the pass.
     pub(super) fn input(&self) -> Input {
-        self.course.input(self.pass)
+        self.shared.input(self.pass)
     }
 
     /// Rows that this worker takes at once, where each goes its own way.
@@ -129,7 +129,7 @@ impl<'a> Learner<'a> {
 
     /// Pulls the rows of the minibatch's keys.
     pub(super) fn pull(&mut self, worker: &mut Worker, rows: &Rows<'_>) -> Result<(), LearnError> {
-        self.course.check_stop()?;
+        self.shared.check_stop()?;
         self.rows = rows.len();
         if rows.is_empty() {
             return Ok(());
@@ -175,8 +175,8 @@ impl<'a> Learner<'a> {
         self.compute.backward(rows, &mut self.lookup);
     }
 
-    /// The same exactly, so that the sum of all workers' gradients does not depend on who had which rows. A step of one row
-    /// has nothing to add up.
+    /// The backward pass in fixed point, so that the sum over all workers does not depend on how rows are shared out.
+    /// A step of one row needs no sum.
     pub(super) fn backward_in_step(
         &mut self,
         worker: &mut Worker,
@@ -220,13 +220,13 @@ impl<'a> Learner<'a> {
                 let unit_log2 = Fixed::default().unit_log2();
                 for (table, (keys, counts, sums)) in self.lookup.sums().enumerate() {
                     let (group, sums) = (worker.group(), StepGradients::Fixed { unit_log2, sums });
-                    let table = place(group, model, table)?;
+                    let table = model.client().step_table(group, table)?;
                     group.push_step(step, table, keys, counts, sums, scale)?;
                 }
             } else {
                 for (table, (keys, counts, gradients)) in self.lookup.gradients().enumerate() {
                     let (group, gradients) = (worker.group(), StepGradients::Single(gradients));
-                    let table = place(group, model, table)?;
+                    let table = model.client().step_table(group, table)?;
                     group.push_step(step, table, keys, counts, gradients, scale)?;
                 }
             }
@@ -251,7 +251,7 @@ impl<'a> Learner<'a> {
         worker: &mut Worker,
         rows: &Rows<'_>,
     ) -> Result<(), LearnError> {
-        self.course.check_stop()?;
+        self.shared.check_stop()?;
         worker.timer().switch(PULL);
         self.has_looked |= self.magnitudes.add(rows);
         let (scale, step) = (self.scale(), self.step());
@@ -290,13 +290,13 @@ impl<'a> Learner<'a> {
 
     /// Waits while the slowest worker is too far behind, if there is a bound.
     pub(super) fn keep_within_bound(&mut self, worker: &mut Worker) -> Result<(), LearnError> {
-        if let Some(bound) = self.course.bound {
+        if let Some(bound) = self.shared.bound {
             worker.keep_pace(bound)?;
         }
         Ok(())
     }
 
-    /// If somebody wants to know it: whatever was pushed so far is applied.
+    /// Waits until all pushes are applied, if another worker needs this one's position.
     pub(super) fn settle(&mut self, worker: &mut Worker, share: &mut Share) -> Result<(), LearnError> {
         if share.wants_settling() {
             worker.timer().switch(PUSH);
@@ -312,10 +312,10 @@ impl<'a> Learner<'a> {
         self.model.client().finish(&mut self.lookup)?;
         worker.barrier("the end of a pass")?;
         self.hand_window_over();
-        let leads = worker.rank() == 0 || self.course.pushes.is_empty();
+        let leads = worker.rank() == 0 || self.shared.pushes.is_empty();
         let mut numbers = self.scores.to_addends();
         let steps = if self.counts_steps { self.steps } else { 0 };
-        let bad_rows = if leads { self.course.bad_rows().count() } else { 0 };
+        let bad_rows = if leads { self.shared.bad_rows().count() } else { 0 };
         numbers.extend([steps as f64, bad_rows as f64]);
         worker.sum("the scores of a pass", &mut numbers)?;
         let bad_rows = numbers.pop().unwrap_or_default() as u64;
@@ -324,23 +324,29 @@ impl<'a> Learner<'a> {
         worker.histogram("staleness", &mut staleness)?;
         worker.timer().stop();
         if leads && let Some(scores) = BinnedScores::from_addends(&numbers) {
-            let bad_row_messages = self.course.bad_rows().messages();
-            self.course.say(Said::Ended(PassEnd { scores, steps, bad_rows, bad_row_messages, staleness }));
+            let bad_row_messages = self.shared.bad_rows().messages();
+            self.shared.say(WorkerMsg::Ended(PassEnd {
+                scores,
+                steps,
+                bad_rows,
+                bad_row_messages,
+                staleness,
+            }));
         }
         let Verdict { goes_on, plateaus } = self.verdict(worker)?;
         (self.goes_on, self.plateaus) = (goes_on, plateaus);
         self.pass += 1;
-        self.course.say(Said::Judged(self.pass));
+        self.shared.say(WorkerMsg::Judged(self.pass));
         self.first_step += steps;
         self.steps = 0;
         self.scores.clear();
         Ok(())
     }
 
-    /// What comes after the pass, from whoever judges it beside the first worker.
+    /// The verdict on the pass, from the thread that judges it beside the first worker.
     fn verdict(&self, worker: &mut Worker) -> Result<Verdict, LearnError> {
         loop {
-            let known = if worker.rank() == 0 { self.course.await_verdict()? } else { None };
+            let known = if worker.rank() == 0 { self.shared.await_verdict()? } else { None };
             let said = worker.broadcast("verdict", 0, &judged_to_bytes(known.as_ref()))?;
             worker.timer().stop();
             if let Some(judged) = judged_of_bytes(&said) {
@@ -380,16 +386,10 @@ impl<'a> Learner<'a> {
         let steps = if self.counts_steps { self.window_steps } else { 0 };
         self.has_looked = false;
         let large = self.magnitudes.take_large(&self.model.config().feature);
-        self.course.say(Said::Window { scores: self.window.clone(), steps, large });
+        self.shared.say(WorkerMsg::Window { scores: self.window.clone(), steps, large });
         self.window.clear();
         self.window_steps = 0;
     }
-}
-
-/// The number of a table in a group of workers.
-fn place(group: &mut SyncGroup, model: &Model, table: usize) -> Result<usize, ClientError> {
-    let remote = model.client().remote_tables().get(table).map(|remote| group.place_of_remote(remote));
-    Ok(remote.transpose()?.flatten().unwrap_or(table))
 }
 
 /// Derivative of a row's loss by its logit.

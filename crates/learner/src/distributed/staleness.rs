@@ -1,5 +1,6 @@
-//! How many pushes of others a worker missed between its pull and its push. A worker counts its own pushes where nobody else
-//! writes, and the others of this process read them; of those elsewhere it is told. Knows no table and no connection.
+//! Counts the pushes of others that a worker missed between its pull and its push. A worker counts its own pushes in
+//! a counter that the other workers of this process read; processes elsewhere report theirs. Knows no table and no
+//! connection.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -62,12 +63,12 @@ impl<'a> Staleness<'a> {
         self.counts[missed] += pushes;
         if let Some((all, own)) = self.here {
             let own = &all[own].0;
-            // Nobody else writes it.
+            // This thread is the only writer.
             own.store(own.load(Ordering::Relaxed) + pushes, Ordering::Release);
         }
     }
 
-    /// What was counted since the last call.
+    /// The counts since the last call.
     pub(super) fn take(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.counts)
     }

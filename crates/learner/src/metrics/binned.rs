@@ -80,7 +80,7 @@ impl BinnedScores {
         (bins.len() == BINS).then_some(BinnedScores { totals, bins })
     }
 
-    /// The same as a set of scores: for each bin that is not empty a row in the middle of it.
+    /// The bins as scores: one row in the middle of each bin that is not empty.
     pub(crate) fn to_scores(&self) -> Scores {
         let filled =
             self.bins.iter().enumerate().filter(|(_, [positive, negative])| positive + negative > 0.0);

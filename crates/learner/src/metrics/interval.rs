@@ -43,7 +43,7 @@ impl ClassSums {
 
     /// The class's part of the variance, given the mean component and the other class's weight; none of a single row.
     fn variance(&self, mean: f64, other: f64) -> Option<f64> {
-        // What so many rows of weight 1 would be worth.
+        // The equivalent number of rows of weight 1.
         let rows = self.weight * self.weight / self.weight_squares;
         let (first, second) = (self.first / other, self.second / (other * other));
         let around_mean = second - 2.0 * mean * first + mean * mean * self.weight_squares;
@@ -53,8 +53,9 @@ impl ClassSums {
 }
 
 impl Scores {
-    /// The AUC's 95 % confidence interval by DeLong's method; none with fewer than two rows of a class, where all scores are
-    /// alike, or where weighted rows were too many to keep.
+    /// The AUC's 95 % confidence interval by DeLong's method.
+    ///
+    /// `None` with fewer than two rows of a class, with equal scores only, and with too many weighted rows to keep.
     #[must_use]
     pub fn auc_interval(&self) -> Option<AucInterval> {
         let (mut positives, mut negatives) = (ClassSums::default(), ClassSums::default());

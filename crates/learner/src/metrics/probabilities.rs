@@ -2,8 +2,8 @@
 
 use super::{Scored, Scores};
 
-/// What a probability of 0 or 1 counts as in the loss, or 1 minus it: the distance of 1 to the next number of single precision, as
-/// scikit-learn's `log_loss` has it. One wrong row of certainty would make every loss infinite.
+/// The distance from 0 or 1 that the loss uses for probabilities of 0 and 1: the distance of 1 to the next number of
+/// single precision, as scikit-learn's `log_loss`. Otherwise one wrong certain row would make the loss infinite.
 const PROBABILITY_EPS: f64 = f32::EPSILON as f64;
 
 impl Scores {

@@ -1,5 +1,4 @@
-//! What a report says about one table, and how it is gathered: row by row, in bounded memory.
-//! Knows no table: the caller feeds key, frequency and weights.
+//! A report's data about one table, gathered row by row in bounded memory.
 
 use std::cmp::Ordering;
 
@@ -38,7 +37,7 @@ pub struct TableSummary {
 pub struct KeyNorm {
     /// The key.
     pub key: u64,
-    /// What the key stands for, where that is known.
+    /// The value that the key stands for, if known.
     pub value: Option<String>,
     /// L2 norm of the weights.
     pub norm: f64,

@@ -1,5 +1,5 @@
-//! The name of a run that nobody gave on purpose: an earlier run of another configuration keeps its folder, and the new one has
-//! a number after its name. Knows no training.
+//! Default names of runs: an earlier run of another configuration keeps its folder, and the new run gets a number
+//! after its name. Knows no training.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::error::LearnError;
 use crate::event::Event;
 use crate::model::config_of;
-use crate::not_a_model::is_saved;
+use crate::model_diagnostics::is_saved;
 
 /// Largest number after a name.
 const NUMBER_MAX: u32 = 9999;
@@ -32,7 +32,7 @@ pub(super) fn name_run(
         let run_dir = options.runs_dir.join(&name);
         let is_fit = match saved_in(&run_dir) {
             Found::Nothing if options.resume => break,
-            // What cannot be read, the run itself says.
+            // The run itself reports unreadable files.
             Found::Nothing | Found::Unreadable => true,
             Found::Run(saved) if options.resume => is_resumable(config, &saved),
             Found::Run(saved) => is_same(config, &saved),
@@ -54,7 +54,7 @@ pub(super) fn name_run(
     Err(LearnError::Config { path: options.runs_dir.join(base), reason })
 }
 
-/// What is in the folder of a run.
+/// The contents of a run's folder.
 enum Found {
     Nothing,
     Unreadable,

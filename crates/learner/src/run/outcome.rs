@@ -1,4 +1,4 @@
-//! What a run came to, as its summary and its report say it. Writes neither.
+//! The results of a run, for its summary and its report. Writes neither.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use sanderling_observe::{Machine, Resident, StageTotal};
 use super::{CALIBRATION_BINS, ROC_POINTS, Summary};
 use crate::config::Config;
 use crate::importance::Importance;
-use crate::known::KnownKeys;
+use crate::known_keys::KnownKeys;
 use crate::measured::{MeasuredOn, SeenMetrics};
 use crate::metrics::{Metrics, Scores};
 use crate::remarks::remarks;
@@ -15,7 +15,7 @@ use crate::report::{CurvePoint, RunReport, TableSummary};
 use crate::state::RunState;
 use crate::timing::Timing;
 
-/// What a run ended with.
+/// The results of a run.
 pub(super) struct Outcome<'a> {
     pub(super) config: &'a Config,
     /// Of the tables that were trained, wherever they are.
@@ -70,7 +70,7 @@ impl Outcome<'_> {
         self.state.best.is_none() && is_seen
     }
 
-    /// What is wrong with the predictions, and with the keys of the validation files.
+    /// Warnings about the predictions and the keys of the validation files.
     fn warnings(&self, metrics: &Metrics) -> Vec<String> {
         let mut warnings = remarks(metrics, self.scores());
         warnings.extend(self.known.iter().filter_map(KnownKeys::remark));

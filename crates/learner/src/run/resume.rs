@@ -5,12 +5,12 @@ use std::path::Path;
 use sanderling_store::Checkpoint;
 
 use super::RunOptions;
-use crate::begun;
 use crate::config::Config;
 use crate::error::LearnError;
 use crate::metrics::Scores;
 use crate::model::{Model, config_of};
-use crate::not_a_model::is_saved;
+use crate::model_diagnostics::is_saved;
+use crate::run_marker;
 use crate::state::{RunState, data_bytes};
 
 /// Loads the latest checkpoint of the run that was begun last in a folder, from where it saves, and checks that the
@@ -40,7 +40,7 @@ pub(super) fn resume(
     if saves.is_empty() {
         return Err(nothing("nothing was saved here to resume"));
     }
-    if let run_id @ Some(_) = begun::last(run_dir)? {
+    if let run_id @ Some(_) = run_marker::last(run_dir)? {
         saves.retain(|(_, _, state, _)| state.run_id == run_id);
     }
     // Killed between its two saves after a pass, a run is further in its model.

@@ -4,7 +4,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use sanderling_store::PushScale;
-use sanderling_sync::{Complete, Gradients, Group, Met, Part, Progress, Refused, Said, Uneven, Who};
+use sanderling_sync::{
+    Complete, Gradients, Group, Met, Mismatch, Part, Participant, Progress, StepError, StepReport,
+};
 use sanderling_wire as wire;
 use sanderling_wire::{Meet, Member, PushStep, Reply, StepGradients, StepState, WaitStep};
 
@@ -22,8 +24,8 @@ fn lock(group: &Mutex<Group<Refusal>>) -> MutexGuard<'_, Group<Refusal>> {
     group.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn who(member: Member) -> Who {
-    Who { worker: member.worker, workers: member.workers, attempt: member.attempt }
+fn who(member: Member) -> Participant {
+    Participant { worker: member.worker, workers: member.workers, attempt: member.attempt }
 }
 
 /// Stores a message of a worker's part.
@@ -46,7 +48,7 @@ pub(crate) fn push(call: &Call<'_>, push: &PushStep<'_>, slot: &mut [u8]) -> Res
     let progress = in_group(call.state, push.member, call.now, |group| {
         let mut group = lock(group);
         group.take(who, push.step, push.number, part)?;
-        Ok(group.progress(who, push.step, Said::Nothing))
+        Ok(group.progress(who, push.step, StepReport::Nothing))
     })?;
     // Only waiting workers need the list of missing ones.
     call.encode(&Reply::PushStep(state_of(&progress, &[])), slot)
@@ -60,10 +62,10 @@ pub(crate) fn wait(
     write: Write<'_>,
 ) -> Result<Handled, Refusal> {
     let said = match wait.said {
-        wire::Said::Nothing => Said::Nothing,
-        wire::Said::Whole { messages } => Said::Whole { messages },
-        wire::Said::WholeBefore { attempt } => Said::WholeBefore { attempt },
-        wire::Said::Finished => Said::Finished,
+        wire::Said::Nothing => StepReport::Nothing,
+        wire::Said::Whole { messages } => StepReport::Whole { messages },
+        wire::Said::WholeBefore { attempt } => StepReport::WholeBefore { attempt },
+        wire::Said::Finished => StepReport::Finished,
     };
     let who = who(wait.member);
     let progress = in_group(state, wait.member, now, |group| {
@@ -104,11 +106,11 @@ fn in_group<T>(
     state: &State,
     member: Member,
     now: Instant,
-    work: impl FnOnce(&Mutex<Group<Refusal>>) -> Result<T, Refused<Refusal>>,
+    work: impl FnOnce(&Mutex<Group<Refusal>>) -> Result<T, StepError<Refusal>>,
 ) -> Result<T, Refusal> {
     let group = state.steps.group(member.group, member.workers, now);
     group.and_then(|group| work(&group)).map_err(|refused| {
-        if matches!(refused, Refused::Full { .. }) {
+        if matches!(refused, StepError::Full { .. }) {
             state.steps.forget_idle(now);
         }
         refused.into()
@@ -130,17 +132,17 @@ fn state_of<'a>(progress: &Progress, missing: &'a [u32]) -> StepState<'a> {
     StepState { applied, decided, attempt, finished, round, missing }
 }
 
-impl From<Uneven> for Refusal {
-    fn from(uneven: Uneven) -> Refusal {
+impl From<Mismatch> for Refusal {
+    fn from(uneven: Mismatch) -> Refusal {
         Refusal::bad(uneven.to_string())
     }
 }
 
-impl From<Refused<Refusal>> for Refusal {
-    fn from(refused: Refused<Refusal>) -> Refusal {
+impl From<StepError<Refusal>> for Refusal {
+    fn from(refused: StepError<Refusal>) -> Refusal {
         match &refused {
-            Refused::Full { .. } => Refusal::busy(refused.to_string()),
-            Refused::Failed { failure, .. } => Refusal::new(failure.fault, refused.to_string()),
+            StepError::Full { .. } => Refusal::busy(refused.to_string()),
+            StepError::Failed { failure, .. } => Refusal::new(failure.fault, refused.to_string()),
             _ => Refusal::bad(refused.to_string()),
         }
     }

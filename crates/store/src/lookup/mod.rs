@@ -5,6 +5,7 @@
 
 pub(crate) mod dedup;
 pub(crate) mod key_sampler;
+pub(crate) mod scatter;
 pub(crate) mod scratch;
 
 use std::cell::RefCell;

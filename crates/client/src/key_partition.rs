@@ -1,0 +1,155 @@
+//! Partitions the keys of a request by server and remembers the position of each. Knows no rows.
+
+use sanderling_store::{Scatter, gather};
+use sanderling_wire::Home;
+
+use crate::placement::Placement;
+
+/// The keys of one request by server; reused from request to request.
+#[derive(Debug, Default)]
+pub(crate) struct KeyPartition {
+    scatter: Scatter,
+    keys: Vec<Vec<u64>>,
+    /// The table's home at the last assignment.
+    home: Option<Home>,
+}
+
+/// One server's keys, in the order of the request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Share<'a> {
+    pub(crate) keys: &'a [u64],
+    /// Of each key, where it stood in the request.
+    pub(crate) positions: &'a [u32],
+}
+
+impl KeyPartition {
+    /// Shares the keys out.
+    pub(crate) fn assign(&mut self, placement: &Placement, home: Home, keys: &[u64]) {
+        self.home = Some(home);
+        self.scatter.deal(placement.servers, keys, |key| placement.server_of(home, key));
+        self.keys.resize_with(placement.servers, Vec::new);
+        for (server, share) in self.keys.iter_mut().enumerate() {
+            gather(self.scatter.part(server), 1, keys, share);
+        }
+    }
+
+    /// Shares other keys of the same table out; nothing if there was no table yet.
+    pub(crate) fn assign_again(&mut self, placement: &Placement, keys: &[u64]) {
+        if let Some(home) = self.home {
+            self.assign(placement, home, keys);
+        }
+    }
+
+    /// A server's keys.
+    pub(crate) fn share(&self, server: usize) -> Share<'_> {
+        Share { keys: &self.keys[server], positions: self.scatter.part(server) }
+    }
+
+    /// Each server's keys.
+    pub(crate) fn shares(&self) -> impl Iterator<Item = Share<'_>> {
+        (0..self.keys.len()).map(|server| self.share(server))
+    }
+}
+
+/// The samples of a pooled request by server; reused.
+#[derive(Debug, Default)]
+pub(crate) struct RaggedPartition {
+    pub(crate) shares: Vec<RaggedShare>,
+}
+
+/// One server's samples. The offsets of each added run start at 0 and are one more than its samples.
+#[derive(Debug, Default)]
+pub(crate) struct RaggedShare {
+    pub(crate) keys: Vec<u64>,
+    /// Position of each key in the request.
+    pub(crate) positions: Vec<u32>,
+    pub(crate) values: Vec<f32>,
+    pub(crate) offsets: Vec<u32>,
+    /// Position of each sample in the request.
+    pub(crate) samples: Vec<u32>,
+}
+
+/// Which samples of a run a server gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RunSamples {
+    /// All of them: the server's rows are in the order of the run.
+    All,
+    /// The samples that have keys there; the pooled row of any other sample gets nothing from that server.
+    WithKeys,
+}
+
+impl RaggedPartition {
+    pub(crate) fn clear(&mut self, servers: usize) {
+        self.shares.resize_with(servers, RaggedShare::default);
+        for RaggedShare { keys, positions, values, offsets, samples } in &mut self.shares {
+            keys.clear();
+            positions.clear();
+            values.clear();
+            offsets.clear();
+            samples.clear();
+        }
+    }
+
+    /// Adds a run of samples. `offsets` are the run's offsets into all keys; `first` is the run's first sample.
+    #[expect(clippy::too_many_arguments, reason = "a ragged batch is keys, values and offsets")]
+    pub(crate) fn add(
+        &mut self,
+        placement: &Placement,
+        home: Home,
+        keys: &[u64],
+        values: Option<&[f32]>,
+        offsets: &[u32],
+        first: usize,
+        which: RunSamples,
+    ) {
+        let firsts: Vec<usize> = self.shares.iter().map(|share| share.keys.len()).collect();
+        self.shares.iter_mut().for_each(|share| share.offsets.push(0));
+        for (sample, span) in (first as u32..).zip(offsets.windows(2)) {
+            for at in span[0] as usize..span[1] as usize {
+                let to = &mut self.shares[placement.server_of(home, keys[at])];
+                to.keys.push(keys[at]);
+                to.positions.push(at as u32);
+                to.values.extend(values.map(|values| values[at]));
+            }
+            for (share, first) in self.shares.iter_mut().zip(&firsts) {
+                let end = (share.keys.len() - first) as u32;
+                if which == RunSamples::All || share.offsets.last() != Some(&end) {
+                    share.offsets.push(end);
+                    share.samples.push(sample);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_gets_the_samples_that_have_keys_there() {
+        let placement = Placement::even(2);
+        // Of these keys server 1 has 1 and 42.
+        let keys = [0, 1, 42, u64::MAX, 0];
+        let offsets = [0, 1, 1, 3, 5];
+        let mut ragged = RaggedPartition::default();
+        for _ in 0..2 {
+            ragged.clear(2);
+            // Two runs of two samples.
+            for first in [0, 2] {
+                let run = &offsets[first..=first + 2];
+                ragged.add(&placement, Home::Sharded, &keys, None, run, first, RunSamples::WithKeys);
+            }
+            let share = |server: usize| {
+                let share: &RaggedShare = &ragged.shares[server];
+                (share.keys.clone(), share.positions.clone(), share.offsets.clone(), share.samples.clone())
+            };
+            assert_eq!(share(0), (vec![0, u64::MAX, 0], vec![0, 3, 4], vec![0, 1, 0, 2], vec![0, 3]));
+            assert_eq!(share(1), (vec![1, 42], vec![1, 2], vec![0, 0, 2], vec![2]));
+        }
+        ragged.clear(2);
+        ragged.add(&placement, Home::Sharded, &keys, None, &offsets, 0, RunSamples::All);
+        assert_eq!(ragged.shares[1].offsets, [0, 0, 0, 2, 2]);
+        assert_eq!(ragged.shares[1].samples, [0, 1, 2, 3]);
+    }
+}

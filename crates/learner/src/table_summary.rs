@@ -1,0 +1,55 @@
+//! The tables of a saved model as a report needs them, summed up row by row while its files are read: those of a run on servers
+//! may be larger than this process. Knows no configuration of a run.
+
+use std::path::Path;
+
+use sanderling_store::{Block, Checkpoint, RowRef, Table, TableEntry};
+
+use crate::error::LearnError;
+use crate::model::Model;
+use crate::report::{TOP_KEYS_MAX, TableSummary, TableTally, zero_weights};
+
+/// Adds a row of a table of these blocks.
+fn tally_row(tally: &mut TableTally, blocks: &[Block], row: RowRef<'_>) {
+    let zeros = zero_weights(blocks, row.weights, row.state);
+    tally.add(row.key, u64::from(row.frequency), row.weights, zeros);
+}
+
+/// Most rows first.
+fn sort(summaries: &mut [TableSummary]) {
+    summaries.sort_by(|a, b| b.rows.cmp(&a.rows).then_with(|| a.name.cmp(&b.name)));
+}
+
+/// Summaries of the tables in a directory, most rows first. How many bytes each takes in memory is said by name.
+pub(crate) fn table_summaries(path: &Path, bytes: &[(String, u64)]) -> Result<Vec<TableSummary>, LearnError> {
+    let checkpoint = Checkpoint::open(path)?;
+    let summary = |table: &TableEntry| -> Result<TableSummary, LearnError> {
+        let mut tally = TableTally::new(&table.name, table.dim, TOP_KEYS_MAX);
+        checkpoint.for_each_row::<LearnError>(&table.name, |row| {
+            tally_row(&mut tally, &table.config.blocks, row);
+            Ok(())
+        })?;
+        let found = bytes.iter().find(|(name, _)| *name == table.name);
+        Ok(tally.finish(found.map_or(0, |(_, bytes)| *bytes)))
+    };
+    let mut summaries = checkpoint.tables().iter().map(summary).collect::<Result<Vec<_>, _>>()?;
+    sort(&mut summaries);
+    Ok(summaries)
+}
+
+/// Summaries of the tables of a model in this process, most rows first.
+pub(crate) fn summaries_of(model: &Model) -> Vec<TableSummary> {
+    let tables = model.client().tables().iter();
+    let mut summaries: Vec<TableSummary> = tables.map(|table| table_summary(table, TOP_KEYS_MAX)).collect();
+    sort(&mut summaries);
+    summaries
+}
+
+/// The summary of a table, with up to `top_max` keys of large norm.
+#[must_use]
+pub fn table_summary(table: &Table, top_max: usize) -> TableSummary {
+    let mut tally = TableTally::new(table.name(), table.dim(), top_max);
+    let blocks = &table.config().blocks;
+    table.for_each_row(|row| tally_row(&mut tally, blocks, row));
+    tally.finish(table.bytes())
+}

@@ -1,0 +1,12 @@
+//! Tests of the learners over their public interface.
+#![allow(clippy::unwrap_used, reason = "a panic is a failed test")]
+
+mod arithmetic;
+mod jobs;
+mod model_by_hand;
+mod report_page;
+mod resume;
+mod runs;
+mod streams;
+mod telling;
+mod training;
