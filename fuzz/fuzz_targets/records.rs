@@ -13,7 +13,8 @@ use libfuzzer_sys::fuzz_target;
 use messages::Example;
 use prost::Message;
 use sanderling_sample::spec::{Feature, FeatureKind};
-use sanderling_sample::{BadRowPolicy, DataConfig, EncodeOptions, Encoder, Format, LabelUse, Reader, Spec};
+use sanderling_formats::{BadRowPolicy, DataConfig, Format, Reader};
+use sanderling_sample::{EncodeOptions, Encoder, LabelUse, Spec};
 
 #[derive(Arbitrary, Debug)]
 enum Content {

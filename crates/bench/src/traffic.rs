@@ -1,7 +1,7 @@
 //! The requests of one thread: drawn fresh for every pass, outside what is measured, from a generator and into buffers
 //! of its own. A second look at the same keys would find them in the cache. Knows nothing of rounds and rates.
 
-use sanderling_sample::random::{Rng, below, mix};
+use sanderling_random::{Rng, below, mix};
 use sanderling_store::limit::Limit;
 use sanderling_store::{Absent, Dedup, Pooling, PushScale, StoreError, Table};
 

@@ -21,11 +21,12 @@ use std::time::Duration;
 
 use process::Process;
 use sanderling_client::{Cluster, ConnectOptions, Fixed, RemoteTable, StepGradients};
+use sanderling_formats::{BadRowPolicy, BadRows, DataConfig};
 use sanderling_job::{
     Hosts, Input, JobError, Observer, OnLoss, Options, Order, Place, STAGES, Tables, Worker, run,
 };
 use sanderling_observe::Stages;
-use sanderling_sample::{BadRowPolicy, BadRows, DataConfig, EncodeOptions, Encoder, LabelUse, Spec};
+use sanderling_sample::{EncodeOptions, Encoder, LabelUse, Spec};
 use sanderling_store::{Absent, Init, Optimizer, PushScale, TableConfig};
 use sanderling_transport::Address;
 

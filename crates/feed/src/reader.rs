@@ -4,9 +4,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sanderling_hub::{Description, Feed, Next, Pass, PassOptions, Served, Subscription};
+use sanderling_formats::{BLOCK_BYTES, BadRowPolicy, BadRows, DataConfig};
+use sanderling_hub::{Description, Next, Served, Subscription};
+use sanderling_loader::{Feed, Pass, PassOptions};
 use sanderling_observe::{StageTimer, Stages};
-use sanderling_sample::{BLOCK_BYTES, BadRowPolicy, BadRows, Batch, DataConfig, Spec};
+use sanderling_sample::{Batch, Spec};
 
 use crate::ahead::Ahead;
 use crate::error::FeedError;

@@ -1,7 +1,8 @@
 //! What a hub's rows are made by, as it tells its trainers: how its input is read, and the feature spec with fitted boundaries.
 //! Knows neither hub nor trainer.
 
-use sanderling_sample::{DataConfig, Spec};
+use sanderling_formats::DataConfig;
+use sanderling_sample::Spec;
 use serde::{Deserialize, Serialize};
 
 /// By which rules rows of the input become rows of minibatches.

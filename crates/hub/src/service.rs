@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use sanderling_formats::BadRows;
 use sanderling_observe::{Latency, Stages};
-use sanderling_sample::BadRows;
 use sanderling_transport::{
     Address, ListenOptions, Listener, NotAccepted, Poller, Stopper, TlsServer, Waker,
 };
 use sanderling_wire::Features;
 
-use crate::decoding::lock;
+use crate::lock::lock;
 
 pub mod limit;
 

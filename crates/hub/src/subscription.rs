@@ -8,7 +8,8 @@ use sanderling_sample::{PackedBatch, PackedBuffer};
 use sanderling_transport::{Address, Error as TransportError, Poller, Received, Token, Waker, connect};
 use sanderling_wire::{Features, limit};
 
-use crate::decoding::lock;
+use crate::lock::lock;
+
 use crate::description::Description;
 use crate::framing::framing;
 

@@ -1,7 +1,7 @@
 //! Where a row comes in the shuffled order of a pass: a number that is a function of seed, pass and the row's position in
 //! the input, so that it depends neither on how many workers there are nor on who read the row.
 
-use sanderling_sample::random::splitmix;
+use sanderling_random::splitmix;
 
 use crate::error::JobError;
 

@@ -1,6 +1,7 @@
 //! The rows of a pass that are one worker's own, as minibatches. Knows nothing of steps.
 
-use sanderling_sample::{Batch, Decoded, Rows};
+use sanderling_formats::Decoded;
+use sanderling_sample::{Batch, Rows};
 
 use crate::error::JobError;
 use crate::exchange::exchange;

@@ -8,8 +8,8 @@ use std::process::Command;
 use std::sync::mpsc::channel;
 
 use runs::Place;
+use sanderling_formats::BLOCK_BYTES;
 use sanderling_learner::{Event, LearnError, Summary};
-use sanderling_sample::BLOCK_BYTES;
 
 mod runs;
 

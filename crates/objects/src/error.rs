@@ -129,8 +129,6 @@ pub(crate) fn variables(kind: Kind) -> &'static str {
         Kind::Gcs => "GOOGLE",
         Kind::Azure => "AZURE",
         Kind::Web => "HTTP",
-        #[cfg(feature = "hdfs")]
-        Kind::Hdfs => "HADOOP",
     }
 }
 
@@ -149,7 +147,5 @@ fn credentials(kind: Kind) -> &'static str {
              AZURE_CLIENT_ID with AZURE_CLIENT_SECRET and AZURE_TENANT_ID, or AZURE_SKIP_SIGNATURE=true for a public container"
         }
         Kind::Web => "a web server is asked without credentials; a signed url carries its own",
-        #[cfg(feature = "hdfs")]
-        Kind::Hdfs => "the user is that of HADOOP_USER_NAME or of the Kerberos ticket",
     }
 }

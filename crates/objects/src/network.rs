@@ -69,12 +69,6 @@ impl Network {
         Ok(Network { runtime, settings, retry, stores: Mutex::default() })
     }
 
-    /// For a client that starts tasks of its own.
-    #[cfg(feature = "hdfs")]
-    pub(crate) fn handle(&self) -> tokio::runtime::Handle {
-        self.runtime.handle().clone()
-    }
-
     /// Starts something that goes on while the caller does other things.
     pub(crate) fn start<T: Send + 'static>(
         &self,

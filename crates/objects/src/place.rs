@@ -8,11 +8,7 @@ use reqwest::Url;
 use crate::error::ObjectError;
 
 /// The urls that can be read, for messages.
-const SCHEMES: &str = if cfg!(feature = "hdfs") {
-    "s3://, gs://, az://, http://, https:// and hdfs://"
-} else {
-    "s3://, gs://, az://, http:// and https://"
-};
+const SCHEMES: &str = "s3://, gs://, az://, http:// and https://";
 
 /// Kinds of stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,8 +18,6 @@ pub(crate) enum Kind {
     Azure,
     /// A web server.
     Web,
-    #[cfg(feature = "hdfs")]
-    Hdfs,
 }
 
 /// A url taken apart.
@@ -47,14 +41,6 @@ impl Place {
             "gs" => Kind::Gcs,
             "az" | "azure" | "adl" | "abfs" | "abfss" => Kind::Azure,
             "http" | "https" => return Self::parse_web(url),
-            #[cfg(feature = "hdfs")]
-            "hdfs" => Kind::Hdfs,
-            #[cfg(not(feature = "hdfs"))]
-            "hdfs" => {
-                return Err(wrong(
-                    "HDFS is not part of this program; build it with --features hdfs".to_string(),
-                ));
-            }
             other => {
                 return Err(wrong(format!(
                     "nothing is known of {other}://; what can be read by url is {SCHEMES}"

@@ -76,12 +76,6 @@ fn open(network: &Network, place: &Place) -> Result<Store, object_store::Error> 
             let builder = HttpBuilder::new().with_client_options(options).with_retry(network.retry.clone());
             Store { objects: Arc::new(builder.with_url(place.base.clone()).build()?), pages: None }
         }
-        #[cfg(feature = "hdfs")]
-        Kind::Hdfs => {
-            // What it reads of the environment are Hadoop's own files.
-            let builder = hdfs_native_object_store::HdfsObjectStoreBuilder::new().with_url(&place.base);
-            Store { objects: Arc::new(builder.with_io_runtime(network.handle()).build()?), pages: None }
-        }
     })
 }
 

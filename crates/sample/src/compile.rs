@@ -247,5 +247,4 @@ impl Compiled {
 }
 
 #[cfg(test)]
-#[path = "compile_tests.rs"]
 mod tests;

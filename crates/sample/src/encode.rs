@@ -54,7 +54,7 @@ pub struct Encoder {
 
 /// Which feature reads a pair of a libffm line.
 #[derive(Debug)]
-pub(crate) enum SparseFeatures {
+pub enum SparseFeatures {
     /// The first, whatever the field.
     WholeLine,
     /// By the number of the field; `NO_FEATURE` and numbers beyond are read by none.
@@ -62,7 +62,7 @@ pub(crate) enum SparseFeatures {
 }
 
 /// In `SparseFeatures::ByField`: no feature reads the field.
-pub(crate) const NO_FEATURE: u32 = u32::MAX;
+pub const NO_FEATURE: u32 = u32::MAX;
 
 impl SparseFeatures {
     fn of(spec: &Spec) -> SparseFeatures {
@@ -78,7 +78,7 @@ impl SparseFeatures {
 
     /// The feature that reads pairs of this field.
     #[inline]
-    pub(crate) fn of_field(&self, field: u64) -> Option<usize> {
+    pub fn of_field(&self, field: u64) -> Option<usize> {
         match self {
             SparseFeatures::WholeLine => Some(0),
             SparseFeatures::ByField(features) => {
@@ -134,7 +134,7 @@ impl Encoder {
 
     /// The same for numbers that are only compared: one beyond the range of f32 is the last one within, but for the least.
     #[must_use]
-    pub(crate) fn clamping(mut self) -> Self {
+    pub fn clamping(mut self) -> Self {
         self.features.iter_mut().for_each(|feature| feature.clamps = true);
         self
     }
@@ -159,7 +159,7 @@ impl Encoder {
 
     /// Whether rows with these labels all stay, with the weights that they have.
     #[must_use]
-    pub(crate) fn keeps_all(&self, labels: &[f32]) -> bool {
+    pub fn keeps_all(&self, labels: &[f32]) -> bool {
         let is_labelled = self.label_use == LabelUse::Optional || !labels.iter().any(|label| label.is_nan());
         self.negatives.is_none() && is_labelled
     }
@@ -179,7 +179,7 @@ impl Encoder {
     }
 
     /// Whether this input column holds lists: a feature of type `multi` reads it.
-    pub(crate) fn takes_list(&self, input_column: usize) -> bool {
+    pub fn takes_list(&self, input_column: usize) -> bool {
         let is_multi = |feature: &&Compiled| feature.kind == FeatureKind::Multi;
         self.features.iter().filter(is_multi).any(|feature| feature.inputs.contains(&input_column))
     }
@@ -258,7 +258,7 @@ impl Encoder {
 
     /// The key of an index of a sparse feature.
     #[inline]
-    pub(crate) fn sparse_key(&self, feature: usize, index: u64) -> u64 {
+    pub fn sparse_key(&self, feature: usize, index: u64) -> u64 {
         let feature = &self.features[feature];
         match feature.rule {
             KeyRule::Raw => index,
@@ -268,7 +268,7 @@ impl Encoder {
     }
 
     /// Which feature reads which pairs.
-    pub(crate) fn sparse_features(&self) -> &SparseFeatures {
+    pub fn sparse_features(&self) -> &SparseFeatures {
         &self.sparse_features
     }
 
@@ -323,5 +323,4 @@ impl Encoder {
 }
 
 #[cfg(test)]
-#[path = "encode_tests.rs"]
 mod tests;

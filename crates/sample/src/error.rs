@@ -80,7 +80,7 @@ pub fn quote(field: &[u8]) -> String {
 }
 
 /// The same of what is mostly text in any language, as names are: what is readable UTF-8 stays as it is.
-pub(crate) fn quote_text(text: &[u8]) -> String {
+pub fn quote_text(text: &[u8]) -> String {
     if text.is_ascii() {
         return quote(text);
     }

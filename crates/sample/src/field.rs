@@ -3,8 +3,8 @@
 use std::io::Write;
 
 use crate::error::{FieldError, quote};
+use crate::missing::mark_of;
 use crate::number::{parse_f64, parse_u64};
-use crate::profile::mark_of;
 use crate::time::Time;
 
 /// One field of a row, as text or as a columnar file types it.
@@ -30,7 +30,7 @@ pub enum Field<'a> {
 
 /// Values of features are smaller than this in size: gradients of a minibatch of larger ones would be refused by a table, which
 /// knows neither file nor line.
-pub(crate) const VALUE_ABS_MAX: f32 = 1e15;
+pub const VALUE_ABS_MAX: f32 = 1e15;
 /// The largest weight of a row, for the same reason.
 pub(crate) const WEIGHT_MAX: f64 = 1e12;
 
@@ -102,7 +102,7 @@ fn whole(number: f64) -> Option<u64> {
 }
 
 /// Calls `f` with the field as the text that a text file would hold; None for lists.
-pub(crate) fn with_text<R>(field: Field<'_>, f: impl FnOnce(&[u8]) -> R) -> Option<R> {
+pub fn with_text<R>(field: Field<'_>, f: impl FnOnce(&[u8]) -> R) -> Option<R> {
     match field {
         Field::Missing => Some(f(b"")),
         Field::Text(text) => Some(f(text)),

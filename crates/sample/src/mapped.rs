@@ -12,11 +12,11 @@ use memmap2::{Advice, Mmap};
 /// name and renamed, never changed. What changes under the reader is read as it is found: every use is checked against
 /// the bounds of the mapping.
 #[derive(Debug)]
-pub(crate) struct MappedFile(Mmap);
+pub struct MappedFile(Mmap);
 
 impl MappedFile {
     /// Maps the whole of a regular file.
-    pub(crate) fn open(file: &File) -> io::Result<MappedFile> {
+    pub fn open(file: &File) -> io::Result<MappedFile> {
         // SAFETY: the mapping is private to this value and only read. Plain numbers are all that is read from it, for which
         // every pattern of bits is valid, and what is computed from them is checked where it is used as an index.
         let map = unsafe { Mmap::map(file)? };
@@ -25,7 +25,7 @@ impl MappedFile {
         Ok(MappedFile(map))
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 }

@@ -42,7 +42,7 @@ fn join(digits: u64) -> u64 {
 
 /// An unsigned integer of `len` (1 to 8) digits at the start of a little-endian word.
 #[inline(always)]
-pub(crate) fn short_u64(word: u64, len: usize) -> Option<u64> {
+pub fn short_u64(word: u64, len: usize) -> Option<u64> {
     let digits = align(word, len);
     if is_digits(digits) { Some(join(digits)) } else { None }
 }
@@ -52,7 +52,7 @@ pub(crate) fn short_u64(word: u64, len: usize) -> Option<u64> {
 /// With a dot there are at most seven digits: below 2^24, so mantissa and power of ten are exact in `f32` and the one
 /// division rounds correctly. Without a dot the conversion of the integer is the one rounding.
 #[inline(always)]
-pub(crate) fn short_f32(word: u64, len: usize) -> Option<f32> {
+pub fn short_f32(word: u64, len: usize) -> Option<f32> {
     debug_assert!(len >= 2, "a lone dot would pass for 0");
     let aligned = align(word, len);
     let other = aligned ^ DOT;

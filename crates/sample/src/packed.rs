@@ -142,7 +142,7 @@ impl PackedBatch {
     }
 
     /// Checks a range of a mapped file; the buffer lends its memory for what is noted of the columns.
-    pub(crate) fn parse_mapped(
+    pub fn parse_mapped(
         file: &Arc<MappedFile>,
         range: Range<usize>,
         mut buffer: PackedBuffer,
@@ -198,7 +198,7 @@ impl PackedBatch {
     }
 
     /// From now on shows the columns that are named, in that order.
-    pub(crate) fn set_order(&mut self, order: &Arc<[usize]>) {
+    pub fn set_order(&mut self, order: &Arc<[usize]>) {
         assert!(order.iter().all(|&at| at < self.buffer.columns().len()));
         self.order = Some(Arc::clone(order));
     }
@@ -346,5 +346,4 @@ fn are_finite(values: &[f32]) -> bool {
 }
 
 #[cfg(test)]
-#[path = "packed_tests.rs"]
 mod tests;

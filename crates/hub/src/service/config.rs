@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sanderling_formats::{BadRows, DataConfig, Format, input};
 use sanderling_sample::key::hash;
-use sanderling_sample::{BadRows, DataConfig, EncodeOptions, Encoder, Format, LabelUse, Spec, input};
+use sanderling_sample::{EncodeOptions, Encoder, LabelUse, Spec};
 use sanderling_transport::{Address, SPIN_US_DEFAULT};
 use sanderling_wire::{HEADER_BYTES, limit as wire_limit};
 

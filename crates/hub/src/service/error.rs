@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use sanderling_sample::{PackedError, SampleError, all_bad};
+use sanderling_formats::all_bad;
+use sanderling_sample::{PackedError, SampleError};
 use sanderling_transport::Error;
 
 /// Why a hub does not start, or cannot go on.

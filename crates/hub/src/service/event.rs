@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use sanderling_sample::all_bad;
+use sanderling_formats::all_bad;
 
 /// What a running hub tells who runs it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::decoding::lock;
+use crate::lock::lock;
 
 use super::desk::{Desk, Minibatch};
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use sanderling_sample::key::hash;
 use serde_json::{Value, json};
 
-use crate::decoding::lock;
+use crate::lock::lock;
 
 use super::desk::{PassStart, Record};
 use super::error::ServiceError;

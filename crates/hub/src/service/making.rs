@@ -4,13 +4,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use sanderling_formats::{BadRows, DataConfig, Reader, Source, input};
 use sanderling_observe::{StageTimer, Stages};
-use sanderling_sample::{
-    BadRows, Batch, DataConfig, Encoder, Reader, Rows, Source, input, pack_into, packed_bytes_max,
-};
+use sanderling_sample::{Batch, Encoder, Rows, pack_into, packed_bytes_max};
 
-use crate::permute::seed_of;
-use crate::shuffle::Shuffle;
+use sanderling_loader::{Shuffle, seed_of};
 
 use super::desk::{Minibatch, PassStart};
 use super::error::ServiceError;

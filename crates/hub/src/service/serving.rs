@@ -9,7 +9,7 @@ use sanderling_observe::Latency;
 use sanderling_transport::{Connection, Error, Poller, Received, Sender, Token};
 use sanderling_wire::{Features, Kind};
 
-use crate::decoding::lock;
+use crate::lock::lock;
 
 use super::Status;
 use super::event::Event;

@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+use sanderling_formats::{BadRows, Decoded, Decoder, Source, Unit};
 use sanderling_observe::{StageTimer, Stages};
-use sanderling_sample::{BadRows, Decoded, Decoder, Encoder, SampleError, Source, Unit};
+use sanderling_sample::{Encoder, SampleError};
 
-use crate::decoding::lock;
+use crate::lock::lock;
 
 use super::making::{DECODE, READ, WAIT};
 

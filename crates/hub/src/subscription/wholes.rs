@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use sanderling_sample::PackedBatch;
 use sanderling_transport::Waker;
 
+use crate::lock::lock;
+
 use super::{HubError, Subscription};
-use crate::decoding::lock;
 
 /// How long one waits before it looks whether it has to move the frames itself.
 const LOOK: Duration = Duration::from_millis(10);

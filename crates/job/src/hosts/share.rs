@@ -3,7 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use sanderling_sample::{Batch, Decoded, Rows};
+use sanderling_formats::Decoded;
+use sanderling_sample::{Batch, Rows};
 
 use super::owner::owner;
 use super::said::{ALL, Loss};

@@ -3,8 +3,9 @@
 
 use sanderling_wire::Subscribe;
 
+use sanderling_loader::seed_of;
+
 use super::*;
-use crate::permute::seed_of;
 use crate::service::position::Position;
 
 const PASSES: u64 = 3;
