@@ -1,4 +1,4 @@
-//! A file that a user named and that is being written: whole under its name, or not there. Knows nothing of what is in it.
+//! An output file that appears under its name only when it is complete. Knows nothing of its content.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Error, ErrorKind, Write};
@@ -10,13 +10,13 @@ use tempfile::NamedTempFile;
 
 use crate::name::is_url;
 
-/// The system follows no more links than these, either.
+/// Most symbolic links followed, as in the system.
 const LINKS_MAX: usize = 40;
 
-/// Refuses a url where a file or folder is written: one of that name would be made here, and go with the machine.
+/// Refuses a url as an output, for which a local file of that name would be created.
 ///
 /// # Errors
-/// What to name instead.
+/// The text that tells the user what to name instead.
 pub fn refuse_url(path: &Path) -> Result<(), &'static str> {
     match is_url(path) {
         true => Err("only input is read by url; name a local file or folder, and copy it from there"),
@@ -24,11 +24,12 @@ pub fn refuse_url(path: &Path) -> Result<(), &'static str> {
     }
 }
 
-/// A file beside its destination until it is whole. One that is dropped before [`OutputFile::finish`] leaves nothing behind,
-/// and what had the name before stays. A link stays a link: what it leads to is replaced.
+/// An output file, kept beside its destination until it is complete.
 ///
-/// What a file cannot replace is written as it is: a pipe, a terminal, `/dev/null`; and standard output and error, which
-/// others write to as well, whatever they are.
+/// Dropped before [`OutputFile::finish`], it leaves nothing behind, and an existing file stays. A link stays a link:
+/// its target is replaced.
+///
+/// A pipe, a terminal, `/dev/null`, standard output and standard error are written directly.
 #[derive(Debug)]
 pub struct OutputFile {
     to: To,
@@ -42,23 +43,23 @@ enum To {
 }
 
 impl OutputFile {
-    /// Whether [`OutputFile::create`] will do, for who works long before there is anything to write. Leaves no trace.
+    /// Checks that [`OutputFile::create`] will succeed, before long work. Leaves no trace.
     ///
     /// # Errors
     /// Those of [`OutputFile::create`].
     pub fn check(path: &Path) -> Result<(), Error> {
-        // Who opens a pipe waits for its reader, who would be told at once that nothing comes.
+        // Opening a pipe waits for its reader, who would see it close at once.
         if fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo()) {
             return Ok(());
         }
         OutputFile::create(path).map(drop)
     }
 
-    /// Opens what `path` names, so that what cannot be written is known before there is anything to write. Waits until
-    /// somebody reads, if it is a pipe with a name.
+    /// Opens an output, so that an error shows before there is anything to write. Waits for the reader of a named
+    /// pipe.
     ///
     /// # Errors
-    /// Of the system, without `path`; it is a folder, or in one that is not there.
+    /// An error of the system, without `path`; it is a folder, or its folder does not exist.
     pub fn create(path: &Path) -> Result<OutputFile, Error> {
         let found = match fs::metadata(path) {
             Ok(found) => Some(found),
@@ -71,7 +72,7 @@ impl OutputFile {
         let to = if let Some(stream) = found.as_ref().and_then(own_stream) {
             To::Itself(stream)
         } else if found.as_ref().is_some_and(|found| !found.is_file() || found.nlink() == 0) {
-            // A file without a name is reached through whoever has it open.
+            // A deleted file is reachable only through an open descriptor.
             To::Itself(OpenOptions::new().write(true).truncate(true).open(path)?)
         } else {
             let place = end_of_links(path)?;
@@ -80,25 +81,25 @@ impl OutputFile {
         Ok(OutputFile { to, bytes: 0 })
     }
 
-    /// Writes all of a file.
+    /// Writes a whole file.
     ///
     /// # Errors
-    /// Of the system, without `path`.
+    /// An error of the system, without `path`.
     pub fn save(path: &Path, bytes: &[u8]) -> Result<(), Error> {
         let mut file = OutputFile::create(path)?;
         file.write_all(bytes)?;
         file.finish().map(drop)
     }
 
-    /// Gives the file its name, in place of what had it; says how many bytes were written.
+    /// Gives the file its name, replacing an existing file; returns the bytes written.
     ///
     /// # Errors
-    /// Of the system, without the path.
+    /// An error of the system, without the path.
     pub fn finish(self) -> Result<u64, Error> {
         if let To::Beside { part, place } = self.to {
             part.as_file().sync_all()?;
             if let Err(refused) = part.persist(&place) {
-                // A file may be ours to write and not to replace: one that is mounted, or somebody else's in /tmp.
+                // Some files may be written and not replaced: mounted ones, or another user's in /tmp.
                 let mut whole = refused.file.reopen()?;
                 let mut file = File::create(&place).map_err(|_| refused.error)?;
                 io::copy(&mut whole, &mut file)?;
@@ -108,10 +109,10 @@ impl OutputFile {
         Ok(self.bytes)
     }
 
-    /// The same, unless something has that name by now.
+    /// Gives the file its name unless a file of that name exists by now; returns the bytes written.
     ///
     /// # Errors
-    /// `AlreadyExists`; others of the system, without the path.
+    /// `AlreadyExists`; other errors of the system, without the path.
     pub fn finish_new(self) -> Result<u64, Error> {
         if let To::Beside { part, place } = self.to {
             part.as_file().sync_all()?;
@@ -131,14 +132,13 @@ impl Write for OutputFile {
         Ok(written)
     }
 
-    /// Nothing is held back here.
+    /// Nothing is buffered.
     fn flush(&mut self) -> Result<(), Error> {
         Ok(())
     }
 }
 
-/// Standard output or error, if that is what was found: opened anew, a file would be written from its beginning, over what
-/// is said there.
+/// Standard output or error, if `found` is one of them. Opened anew, a file would be overwritten from its beginning.
 fn own_stream(found: &Metadata) -> Option<File> {
     let streams = [io::stdout().as_fd().try_clone_to_owned(), io::stderr().as_fd().try_clone_to_owned()];
     streams.into_iter().flatten().map(File::from).find(|stream| {
@@ -146,7 +146,7 @@ fn own_stream(found: &Metadata) -> Option<File> {
     })
 }
 
-/// Where links lead, whether or not there is anything.
+/// The target of a chain of links, whether or not it exists.
 fn end_of_links(path: &Path) -> Result<PathBuf, Error> {
     let mut place = path.to_path_buf();
     for _ in 0..LINKS_MAX {
@@ -162,7 +162,7 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A file beside the one that it will be, for those whom that one is for, or else for whom new files are.
+/// A temporary file beside its destination, with the permissions of the file that it replaces, or of a new file.
 fn part_of(place: &Path, replaced: Option<&Metadata>) -> Result<NamedTempFile, Error> {
     let name = place.as_os_str().as_encoded_bytes();
     if place.file_name().is_none() || name.ends_with(b"/") || name.ends_with(b"/.") {
@@ -174,7 +174,7 @@ fn part_of(place: &Path, replaced: Option<&Metadata>) -> Result<NamedTempFile, E
         return Err(Error::new(ErrorKind::NotFound, reason));
     }
     if replaced.is_some() {
-        // One that must not be written is not replaced, though its folder would allow that.
+        // A read-only file is not replaced, though its folder would allow that.
         OpenOptions::new().write(true).open(place)?;
     }
     let mut builder = tempfile::Builder::new();
@@ -193,7 +193,7 @@ mod tests {
 
     use super::*;
 
-    /// What a file holds after it was written and finished, or dropped; beside it is nothing else.
+    /// Checks a file's content after it was written and finished, or dropped; nothing else is beside it.
     fn check(dir: &Path, name: &str, is_finished: bool, expected: Option<&str>) {
         let path = dir.join(name);
         OutputFile::check(&path).unwrap();
@@ -252,7 +252,7 @@ mod tests {
         let (pipe, link) = (dir.path().join("pipe"), dir.path().join("link"));
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         symlink("pipe", &link).unwrap();
-        // It waits for nobody.
+        // The check does not wait for a reader.
         OutputFile::check(&link).unwrap();
         for name in [&pipe, &link] {
             std::thread::scope(|scope| {

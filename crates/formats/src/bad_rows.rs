@@ -1,4 +1,4 @@
-//! The account of rows that could not be read: policy, count, and the first few messages. Knows no format.
+//! The account of rows that could not be read: policy, count, and the first few error messages. Knows no format.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,10 +7,10 @@ use sanderling_sample::{Batch, SampleError};
 
 use crate::format::BadRowPolicy;
 
-/// At most this many bad rows are remembered with their message.
+/// At most this many bad rows are kept with their message.
 pub const BAD_ROW_MESSAGES_MAX: usize = 10;
 
-/// Shared by all decoders of a run.
+/// Counts the bad rows of a run; all its decoders share one.
 #[derive(Debug)]
 pub struct BadRows {
     policy: BadRowPolicy,
@@ -29,20 +29,20 @@ impl BadRows {
         BadRows { policy, placeholder: false, count, of_pass, messages, headers }
     }
 
-    /// Whether a skipped row still takes a place in the batch: label and weight NaN, no keys. Prediction needs this,
-    /// so that its output has a line per line of input.
+    /// Sets whether a skipped row keeps a place in the batch, with label and weight NaN and no keys. Prediction needs
+    /// this, so that its output has one line per input line.
     #[must_use]
     pub fn placeholder(mut self, placeholder: bool) -> BadRows {
         self.placeholder = placeholder;
         self
     }
 
-    /// From here on the same rows are read once more: how many may be skipped begins anew.
+    /// Starts another pass over the same rows: the number of rows that may be skipped starts again.
     pub fn begin_pass(&self) {
         self.of_pass.store(0, Ordering::Relaxed);
     }
 
-    /// How many lines were passed over so far, in all passes, because they repeat the header. They are no rows.
+    /// Lines skipped so far, in all passes, because they repeat the header. They are no rows.
     #[must_use]
     pub fn headers(&self) -> u64 {
         self.headers.load(Ordering::Relaxed)
@@ -54,20 +54,20 @@ impl BadRows {
         self.headers.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many rows were bad so far, in all passes.
+    /// Bad rows so far, in all passes.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// What was wrong with the first of them ([`BAD_ROW_MESSAGES_MAX`]).
+    /// The messages of the first bad rows, at most [`BAD_ROW_MESSAGES_MAX`].
     #[must_use]
     pub fn messages(&self) -> Vec<String> {
         self.messages.lock().map(|messages| messages.clone()).unwrap_or_default()
     }
 
-    /// Accounts for a bad row: the error itself if it ends the run, else the row is skipped, or held by a placeholder.
-    /// The batch must have no row under construction.
+    /// Accounts for a bad row: returns the error if it ends the run, otherwise skips the row or keeps its place. The
+    /// batch must have no row under construction.
     ///
     /// # Errors
     /// `error` under the policy `fail`; `TooManyBadRows` beyond the maximum of `skip`.
@@ -78,7 +78,8 @@ impl BadRows {
         Ok(())
     }
 
-    /// As [`BadRows::reject`], but leaves the placeholder to the caller: true if there is to be one.
+    /// Accounts for a bad row like [`BadRows::reject`] and leaves the placeholder to the caller: true if one is
+    /// needed.
     pub(crate) fn take(&self, error: SampleError) -> Result<bool, SampleError> {
         let BadRowPolicy::Skip { max } = self.policy else {
             return Err(error);
@@ -96,8 +97,7 @@ impl BadRows {
     }
 }
 
-/// What an error about an input without rows adds: that rows were there, but none that could be used, and what was wrong with the
-/// first.
+/// The end of an error about an input without usable rows: how many rows were bad, and the first message.
 #[must_use]
 pub fn all_bad(count: u64, first: Option<&str>) -> String {
     let first = first.map_or(String::new(), |first| format!(", the first: {first}"));

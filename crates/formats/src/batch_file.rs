@@ -1,5 +1,5 @@
-//! Batch files: rows that are encoded already, in blocks that are mapped and used where they lie. What the bytes are is
-//! said here and in `docs/batch-format.md`; `write` makes such files, `read` opens them. It knows no thread.
+//! Batch files: encoded rows in blocks that are mapped and used in place. This file and `docs/batch-format.md` define
+//! the bytes; `write` makes such files, `read` opens them. It knows no thread.
 
 use std::fmt;
 use std::path::Path;
@@ -21,10 +21,10 @@ pub use write::{BatchFileOptions, BatchFileWriter, Written};
 pub const BLOCK_BYTES_MAX: usize = 64 << 20;
 /// A longer feature spec, as JSON, is refused.
 pub const SPEC_BYTES_MAX: usize = 16 << 20;
-/// Rows of a block that nobody chose otherwise.
+/// Default number of rows per block.
 pub const BLOCK_ROWS: usize = 4096;
 
-/// Everything in the file starts at a multiple of this.
+/// Every part of the file starts at a multiple of this.
 const ALIGN_BYTES: u64 = 64;
 const FRAME_BYTES: usize = 64;
 const FILE_MAGIC: u64 = u64::from_le_bytes(*b"SNDLBTCH");
@@ -33,10 +33,10 @@ const END_MAGIC: u64 = u64::from_le_bytes(*b"SNDLBEND");
 const VERSION: u32 = 1;
 const ENTRY_BYTES: usize = 16;
 
-/// How the blocks of a file are packed.
+/// Compression of the blocks of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BlockCompression {
-    /// Not at all: they are used where they lie.
+    /// No compression: blocks are used in place.
     #[default]
     None,
     /// lz4, block format.
@@ -46,7 +46,7 @@ pub enum BlockCompression {
 }
 
 impl BlockCompression {
-    /// Every one, by the name that options use; its number in a file is its position.
+    /// Every compression, by its name in options; its number in a file is its position.
     pub const ALL: [(&'static str, BlockCompression); 3] =
         [("none", BlockCompression::None), ("lz4", BlockCompression::Lz4), ("zstd", BlockCompression::Zstd)];
 }
@@ -73,7 +73,7 @@ struct FileHeader {
     spec_crc: u32,
 }
 
-/// What stands before the payload of a block.
+/// The header of a block.
 #[derive(Clone, Copy)]
 struct BlockHeader {
     compression: u32,
@@ -98,7 +98,7 @@ fn crc(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// Puts numbers one behind the other and the checksum of everything before `crc_at` there.
+/// Concatenates the parts and stores the checksum of all bytes before `crc_at` there.
 fn frame(parts: &[&[u8]], crc_at: usize) -> Frame {
     let (mut frame, mut at) = ([0; FRAME_BYTES], 0);
     for part in parts {

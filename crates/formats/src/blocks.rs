@@ -1,5 +1,5 @@
-//! A text stream cut into blocks of whole lines, or of whole records where quotes may hold line feeds: the unit of work of the
-//! text readers. Knows no format; what begins as no text does is refused.
+//! A text stream cut into blocks of whole lines, or of whole records if quotes may hold line feeds: the unit of work
+//! of the text readers. Refuses input whose first bytes are no text. Knows no format.
 
 use std::fmt;
 use std::io::Read;
@@ -15,19 +15,19 @@ use crate::scan::{Isa, count_newlines};
 /// A block holds about this many bytes of text; more only where a single line is longer.
 pub const BLOCK_BYTES: usize = 256 << 10;
 
-/// A longer line, or record of several lines, ends the run: memory stays bounded whatever the file holds.
+/// A longer line or record ends the run; memory stays bounded.
 pub const LINE_BYTES_MAX: usize = 4 << 20;
 
 /// Readable bytes after the text of a block, so that wide loads at its end stay inside.
 pub(crate) const PAD_BYTES: usize = 64;
 
-/// What some editors put before UTF-8; not part of the first line.
+/// The byte order mark that some editors write before UTF-8; not part of the first line.
 pub const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Whole lines (records) of text, each with its line feed (added to a last line that lacks it).
 #[derive(Clone, Default)]
 pub struct Block {
-    /// The text, then at least `PAD_BYTES` of whatever.
+    /// The text, then at least `PAD_BYTES` of arbitrary bytes.
     buffer: Vec<u8>,
     len: usize,
     first_line: u64,
@@ -74,7 +74,7 @@ impl Block {
 pub struct LineBlocks {
     stream: Box<dyn Read + Send>,
     path: PathBuf,
-    /// Read but not yet handed out: the start of the next block.
+    /// Bytes that were read but belong to the next block.
     carry: Vec<u8>,
     next_line: u64,
     /// Whether the start has been looked at.
@@ -82,13 +82,14 @@ pub struct LineBlocks {
     at_end: bool,
     block_bytes: usize,
     isa: Isa,
-    /// Whether, and which, quotes may hold line feeds.
+    /// The rules of quotes that may hold line feeds, if any.
     quotes: Option<Quotes>,
-    /// Positions, used again.
+    /// Reused memory for positions.
     marks: Vec<u32>,
 }
 
 impl LineBlocks {
+    /// Cuts `stream`; `path` names it in errors.
     pub fn new(stream: Box<dyn Read + Send>, path: &Path) -> LineBlocks {
         let (path, carry, block_bytes, isa) = (path.to_path_buf(), Vec::new(), BLOCK_BYTES, Isa::detect());
         LineBlocks {
@@ -105,17 +106,17 @@ impl LineBlocks {
         }
     }
 
-    /// The same with blocks of about so many bytes.
+    /// Sets the approximate size of a block.
     pub(crate) fn with_block_bytes(self, block_bytes: usize) -> LineBlocks {
         LineBlocks { block_bytes, ..self }
     }
 
-    /// From here on quotes may hold line feeds: a line is a record.
+    /// Lets quotes hold line feeds from here on: a line is a record.
     pub fn set_quotes(&mut self, quotes: Quotes) {
         self.quotes = Some(quotes);
     }
 
-    /// The first bytes of what is to come, about a block of them, without taking them; without a last line that is not whole.
+    /// Shows about one block of the bytes ahead without taking them, up to the last whole line.
     pub fn peek_start(&mut self) -> Result<&[u8], SampleError> {
         self.peek_line()?;
         let last = self.carry.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
@@ -126,7 +127,7 @@ impl LineBlocks {
         self.next_line
     }
 
-    /// The next line, with its line feed if it has one, without taking it; `None` at the end.
+    /// Shows the next line, with its line feed if it has one, without taking it; `None` at the end.
     pub(crate) fn peek_line(&mut self) -> Result<Option<&[u8]>, SampleError> {
         loop {
             let Records { end, open } = match &self.quotes {
@@ -167,7 +168,7 @@ impl LineBlocks {
         Ok(())
     }
 
-    /// The next lines; false at the end. The block's buffer is used again.
+    /// Replaces the block with the next lines; `false` at the end. Reuses the block's buffer.
     pub fn next_block(&mut self, block: &mut Block) -> Result<bool, SampleError> {
         let mut buffer = std::mem::take(&mut block.buffer);
         block.len = 0;
@@ -188,7 +189,7 @@ impl LineBlocks {
             if let Some(quote) = open.filter(|_| self.at_end)
                 && last_line_starts_before(&buffer[..filled], quote)
             {
-                // It takes no other line with it: one bad row.
+                // The quote swallows no other line: it is one bad row.
                 (last, open) = (filled, None);
             }
             let end = without_empty_lines(&buffer[..last]);
@@ -202,7 +203,7 @@ impl LineBlocks {
                         return Err(self.not_closed(&buffer[..filled], last, open));
                     }
                     _ if last == 0 => return Err(self.line_too_long(&buffer[..filled])),
-                    // Nothing but empty lines, and too many to hold back.
+                    // Only empty lines, and too many to hold back.
                     _ => break (last, false),
                 }
             }
@@ -216,8 +217,8 @@ impl LineBlocks {
         Ok(end > 0)
     }
 
-    /// Reads until `filled` reaches `target` or the stream ends; leaves room for a line feed and the padding. A byte order mark
-    /// at the start is left out.
+    /// Reads until `filled` reaches `target` or the stream ends. Leaves room for a line feed and the padding, and
+    /// drops a byte order mark at the start.
     fn fill(&mut self, buffer: &mut Vec<u8>, filled: &mut usize, target: usize) -> Result<(), SampleError> {
         if !self.has_begun {
             self.has_begun = true;
@@ -235,13 +236,13 @@ impl LineBlocks {
         }
         let read = input::fill(&mut *self.stream, &mut buffer[..target], filled, &mut self.at_end);
         read.map_err(|error| {
-            // What has come of the block is not handed out, but its lines are known.
+            // The rows of the block are lost, but its lines are counted.
             let lines = self.next_line - 1 + count_newlines(self.isa, &buffer[..*filled]) as u64;
             input::cut_short(&self.path, "line", lines, &error)
         })
     }
 
-    /// How far the records of a text go.
+    /// Finds the end of the records of a text.
     fn records(&mut self, text: &[u8]) -> Records {
         match &self.quotes {
             Some(quotes) => quotes.last_end(self.isa, text, &mut self.marks),
@@ -252,7 +253,8 @@ impl LineBlocks {
         }
     }
 
-    /// Of a quote that takes in all that follows. No row behind it can be told from what is in the quotes, so that it ends the run.
+    /// The error of a quote that is never closed. It ends the run, since no row behind it can be told from quoted
+    /// text.
     fn not_closed(&self, text: &[u8], record: usize, open: usize) -> SampleError {
         let separator = self.quotes.as_ref().map_or(&b","[..], |quotes| &quotes.separator);
         let column = self.quotes.as_ref().map_or(1, |quotes| quotes.column(text, record, open));
@@ -304,7 +306,7 @@ mod tests {
     use proptest::prelude::*;
     use std::io;
 
-    /// Hands out a few bytes at a time.
+    /// A stream that yields a few bytes at a time.
     struct Trickle(Vec<u8>, usize);
 
     impl Read for Trickle {

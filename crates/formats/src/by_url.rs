@@ -1,5 +1,5 @@
-//! Inputs that are named by url: what the crate `objects` finds and reads, in the terms of this one; or, in a build without it,
-//! the error that says so. Knows no format.
+//! Inputs by url, through the crate `objects`. A build without the feature `objects` returns an error that says so.
+//! Knows no format.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use sanderling_sample::SampleError;
 
 use crate::input::InputFile;
 
-/// The files that each of some urls and patterns stands for.
+/// The files that each url or pattern stands for.
 #[cfg(feature = "objects")]
 pub(crate) fn find(names: &[&str]) -> Result<Vec<Vec<InputFile>>, SampleError> {
     let found = sanderling_objects::find(names).map_err(failed)?;
@@ -16,7 +16,7 @@ pub(crate) fn find(names: &[&str]) -> Result<Vec<Vec<InputFile>>, SampleError> {
     Ok(found.into_iter().map(|found| found.into_iter().map(file).collect()).collect())
 }
 
-/// Opens one, as it is stored.
+/// Opens a url as a stream of its stored bytes.
 #[cfg(feature = "objects")]
 pub(crate) fn open(path: &Path) -> Result<impl std::io::Read + Send + 'static, SampleError> {
     sanderling_objects::open(&path.to_string_lossy()).map_err(failed)

@@ -29,27 +29,27 @@ use crate::folder::partitions;
 use crate::format::{Compression, Format};
 use crate::patient::Wanted;
 
-/// Rows of a record batch at most: larger ones, as an IPC file may hold, come in slices.
+/// Most rows of a record batch; a larger one, as in an IPC file, is sliced.
 pub const ROWS_PER_BATCH_MAX: usize = 4096;
 
 /// A Parquet or Arrow IPC file, read front to back.
 pub struct ColumnarFile {
     path: PathBuf,
     file: Reader,
-    /// Where each output column comes from.
+    /// The source of each output column.
     order: Vec<Source>,
     schema: SchemaRef,
     rows_declared: Option<u64>,
     rows_read: u64,
-    /// Rows that were read together, and how many of them have been handed out.
+    /// The record batch at hand, and how many of its rows were returned.
     pending: Option<(RecordBatch, usize)>,
     at_end: bool,
 }
 
-/// Where an output column comes from.
+/// The source of an output column.
 #[derive(Clone, Debug)]
 enum Source {
-    /// Its place among the columns read.
+    /// An index into the columns read.
     Column(usize),
     /// An optional column that the file lacks, or a missing value in its path.
     Nothing,
@@ -75,8 +75,9 @@ impl std::fmt::Debug for ColumnarFile {
 }
 
 impl ColumnarFile {
-    /// Opens a file (or `-`, standard input) for an encoder: only its input columns are read. What is compressed, or comes by
-    /// url or by a pipe, is copied into a temporary file first, of at most [`TEMPORARY_BYTES_MAX`].
+    /// Opens a file (or `-`, standard input) for an encoder and reads only its input columns.
+    ///
+    /// A compressed file, a url or a pipe is first copied into a temporary file of at most [`TEMPORARY_BYTES_MAX`].
     ///
     /// # Errors
     /// `Io` if the file cannot be read; `BadFile` if it is not of the format, or lacks a column, or has a column of a
@@ -90,7 +91,7 @@ impl ColumnarFile {
         Self::open_while(path, format, compression, encoder, None)
     }
 
-    /// The same; a copy is made while it is wanted.
+    /// Opens a file like [`ColumnarFile::open`]; stops copying it once it is not wanted any more.
     pub(crate) fn open_while(
         path: &Path,
         format: Format,
@@ -192,7 +193,7 @@ impl ColumnarFile {
         self.rows_read
     }
 
-    /// Rows that the file says it has, where its format says so up front (Parquet).
+    /// The number of rows that the file declares, if its format does (Parquet).
     #[must_use]
     pub fn rows_declared(&self) -> Option<u64> {
         self.rows_declared
@@ -212,7 +213,7 @@ impl ColumnarFile {
             if self.at_end {
                 return Ok(None);
             }
-            // Left set on an error: what follows a damaged place is not to be trusted.
+            // Stays set on an error: data behind a damaged place is not trusted.
             self.at_end = true;
             let file = &mut self.file;
             let read = guarded(&self.path, "reading", || {
@@ -259,7 +260,7 @@ impl ColumnarFile {
         Ok(())
     }
 
-    /// The next rows of those that were read together: fewer at a time where their lists are long.
+    /// The next slice of the record batch at hand; shorter if its lists are long.
     fn next_slice(&mut self) -> Option<RecordBatch> {
         let (batch, start) = self.pending.as_mut()?;
         let left = batch.num_rows() - *start;
@@ -287,7 +288,7 @@ impl ColumnarFile {
     }
 }
 
-/// Which columns are read, in file order, and how they make up the output.
+/// The columns that are read, in file order, and how they make up the output.
 struct Projection {
     /// Indices of top-level columns, ascending, each once.
     read: Vec<usize>,
@@ -351,7 +352,7 @@ impl Projection {
     }
 }
 
-/// The same columns, all nullable: a null in a column declared without is a missing field, not a reason to stop.
+/// Makes all columns nullable: a null in a column that is declared without nulls is a missing field, not an error.
 fn nullable(fields: impl Iterator<Item = Arc<SchemaField>>) -> Schema {
     Schema::new(fields.map(|field| field.as_ref().clone().with_nullable(true)).collect::<Vec<_>>())
 }

@@ -1,4 +1,4 @@
-//! The rows of one unit: where they lie, or in a batch of their own, without those that are left out. It opens no file.
+//! The decoded rows of one unit: in place, or in a batch without the rows that were left out. It opens no file.
 
 use std::path::Path;
 
@@ -6,16 +6,16 @@ use sanderling_sample::{Batch, Encoder, LabelUse, PackedBatch, PackedBuffer, Row
 
 use crate::bad_rows::BadRows;
 
-/// The rows of one unit. Make one per thread and use it again: it keeps its memory.
+/// The decoded rows of one unit. Reuse it: it keeps its memory.
 #[derive(Debug)]
 pub struct Decoded {
     pub(crate) batch: Batch,
-    /// Holds the rows, if it is there; then the batch is empty.
+    /// The rows in place, if any; then `batch` is empty.
     pub(crate) packed: Option<PackedBatch>,
 }
 
 impl Decoded {
-    /// No rows.
+    /// Creates an empty one.
     #[must_use]
     pub fn new(encoder: &Encoder) -> Decoded {
         Decoded::from(encoder.new_batch())
@@ -39,14 +39,14 @@ impl Decoded {
         self.len() == 0
     }
 
-    /// Whether the rows are used where a file has them.
+    /// Whether the rows are used in place, in the file's memory.
     #[must_use]
     pub fn is_packed(&self) -> bool {
         self.packed.is_some()
     }
 
-    /// Moves all rows to the end of a batch: without a copy, where that is empty and these are a batch, too. What is left
-    /// here is not said.
+    /// Moves all rows to the end of a batch, without a copy if that is empty and these are in a batch too. Leaves the
+    /// content here unspecified.
     pub fn move_to(&mut self, batch: &mut Batch) {
         if batch.is_empty() && self.packed.is_none() {
             std::mem::swap(batch, &mut self.batch);
@@ -55,7 +55,7 @@ impl Decoded {
         }
     }
 
-    /// Forgets the rows; gives back the memory of a packed batch.
+    /// Removes the rows and returns the memory of a packed batch.
     pub(crate) fn clear(&mut self) -> Option<PackedBuffer> {
         self.batch.clear();
         self.packed.take().map(PackedBatch::into_buffer)
@@ -68,7 +68,7 @@ impl From<Batch> for Decoded {
     }
 }
 
-/// Where rows that were encoded already come from.
+/// The origin of rows from a batch file.
 pub(crate) struct Origin<'a> {
     pub(crate) path: &'a Path,
     pub(crate) row_id_base: u64,
@@ -76,7 +76,7 @@ pub(crate) struct Origin<'a> {
     pub(crate) rows_before: u64,
 }
 
-/// Appends those rows that have labels, if they must, and that down-sampling leaves.
+/// Appends the rows that down-sampling keeps, and that have labels if those are required.
 pub(crate) fn append_kept(
     encoder: &Encoder,
     bad_rows: &BadRows,

@@ -1,7 +1,8 @@
 //! CSV, TSV and Criteo TSV: lines cut into fields where they lie, and the fields given to the encoder.
 //!
-//! Quotes (CSV only) stand around a whole field, doubled inside, and may hold separators and line feeds (RFC 4180). A header that
-//! comes again, as in files put together, is passed over and counted. It knows no files beyond the order of their columns.
+//! Quotes (CSV only) enclose a whole field, are doubled inside, and may hold separators and line feeds (RFC 4180). A
+//! repeated header, as in concatenated files, is skipped and counted. It knows no files beyond the order of their
+//! columns.
 
 mod layout;
 
@@ -14,7 +15,7 @@ use crate::scan::{Marked, find_marks};
 pub(crate) use layout::Layout;
 pub use layout::{end_of_field, separator_of};
 
-/// A quoted field with doubled quotes, to be copied without them.
+/// A quoted field with doubled quotes, which has to be copied without them.
 struct Doubled {
     input: u32,
     from: usize,
@@ -59,7 +60,7 @@ pub(crate) fn decode(
     Ok(())
 }
 
-/// The length, with its line feed, of a header at the start of a text, which may have a byte order mark before it: it was a file's.
+/// The length, line feed included, of a header at the start of a text; a byte order mark may come before it.
 #[inline]
 fn header_len(text: &[u8], header: &[u8]) -> Option<usize> {
     // Most rows differ in the first byte.
@@ -121,10 +122,10 @@ struct Rows<'a> {
     layout: &'a Layout,
     text: &'a [u8],
     marks: &'a [u32],
-    /// Where the next line (within `next`: field) starts, and the first mark that is not before it.
+    /// The start of the next line (in `next`: field), and the first mark that is not before it.
     from: usize,
     mark: usize,
-    /// Lines of the record at hand.
+    /// Lines of the current record.
     lines: u64,
     doubled: Vec<Doubled>,
 }
@@ -151,7 +152,7 @@ impl<'a> Rows<'a> {
         self.from = end;
     }
 
-    /// Cuts the next record, moves behind it whatever is wrong with it, and puts the fields that the encoder reads in their places.
+    /// Cuts the next record, moves behind it even on an error, and stores the fields that the encoder reads.
     #[inline]
     fn next(&mut self, fields: &mut [Field<'a>]) -> Result<(), RowError> {
         self.doubled.clear();
@@ -168,7 +169,7 @@ impl<'a> Rows<'a> {
                 if trim_blanks(&self.text[self.from..at]).is_empty() {
                     match self.quoted(column, at + 1, fields) {
                         Ok(()) => column += 1,
-                        // The field goes on to the next separator or line feed, as one without quotes.
+                        // The field extends to the next separator or line feed, like one without quotes.
                         Err(error) => _ = wrong.get_or_insert(error),
                     }
                     if self.from > line && self.text[self.from - 1] == b'\n' {
@@ -199,15 +200,15 @@ impl<'a> Rows<'a> {
         if let Some(wrong) = wrong {
             return Err(wrong);
         }
-        // Where there is one column, an empty line is no missing value of it, however lines end.
+        // In a file of one column an empty line is not a missing value, whatever its line ending.
         if column == inputs.len() && (column > 1 || !trim_line(&self.text[line..self.from - 1]).is_empty()) {
             return Ok(());
         }
         Err(self.wrong_width(line, column))
     }
 
-    /// Reads a field whose opening quote is before `from`; `self.mark` is the mark behind that quote. After an error the cursor is
-    /// behind the closing quote, or at the end of the text where there is none.
+    /// Reads a field whose opening quote is before `from`; `self.mark` is the mark behind that quote. After an error
+    /// the cursor is behind the closing quote, or at the end of the text if there is none.
     fn quoted(&mut self, column: usize, from: usize, fields: &mut [Field<'a>]) -> Result<(), RowError> {
         let (text, layout) = (self.text, self.layout);
         let error = |expected: &str, found: &[u8]| RowError {
@@ -265,7 +266,7 @@ impl<'a> Rows<'a> {
             let column = self.layout.name_of(0);
             return RowError { column, expected: "a row".to_string(), found: "an empty line".to_string() };
         }
-        // The first column that is missing, or the first that is too many.
+        // The first missing or surplus column.
         let column = self.layout.name_of(columns.min(self.layout.inputs.len()));
         let expected = format!("{} columns", self.layout.inputs.len());
         RowError { column, expected, found: format!("{columns} in {}", quote(text)) }

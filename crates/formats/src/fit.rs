@@ -1,4 +1,4 @@
-//! Fits what a spec leaves to the data: the boundaries of quantile buckets. Knows no model.
+//! Fits the parts of a spec that depend on the data: the boundaries of quantile buckets. Knows no model.
 
 use std::sync::Arc;
 
@@ -10,22 +10,23 @@ use crate::format::{DataConfig, Format};
 use crate::input;
 use crate::reader::Reader;
 
-/// Boundaries are fitted to the first this many rows.
+/// Boundaries are fitted to this many rows at most.
 pub const FIT_ROWS_MAX: usize = 1_000_000;
 
-/// And to fewer of them where there are many quantile features: this many values are held at most, 16 bytes each.
+/// Boundaries are fitted to this many values at most, 16 bytes each, over all quantile features.
 pub const FIT_VALUES_MAX: usize = 1 << 25;
 
-/// The spec with the boundaries of all quantile features, fitted to the first [`FIT_ROWS_MAX`] rows of the input, or
-/// to as many as hold [`FIT_VALUES_MAX`] values.
-/// Missing fields do not count. Rows are read as `config` says, bad ones included. A batch file has its boundaries, which
-/// are those of all the input, since it can be read by no others.
+/// Fits the boundaries of all quantile features and returns the completed spec.
+///
+/// Uses the first [`FIT_ROWS_MAX`] rows, or as many as hold [`FIT_VALUES_MAX`] values; missing fields do not count.
+/// Bad rows are handled as `config` says. A batch file contains its boundaries, which belong to the whole input,
+/// since its rows are encoded by them.
 pub fn fit(spec: &Spec, inputs: &[String], config: &DataConfig) -> Result<Spec, SampleError> {
     let mut spec = spec.expand()?;
     if spec.unfitted().next().is_none() {
         return Ok(spec);
     }
-    // A pattern may not tell what its files are.
+    // A pattern may not show the format of its files.
     let files = input::expand(inputs)?;
     if let Some(file) = files.iter().find(|file| config.format_of(&file.path) == Some(Format::Batch)) {
         let fitted = batch_file::spec_in(file)?;
@@ -42,7 +43,7 @@ pub fn fit(spec: &Spec, inputs: &[String], config: &DataConfig) -> Result<Spec, 
         }
         return Ok(spec);
     }
-    // The same fields read as plain numbers; a missing one becomes the number that no field can hold.
+    // Reads the fields as plain numbers; a missing one becomes a number that no field can hold.
     let missing = Some(DefaultField::Number(f64::from(f32::MIN)));
     let numbers: Vec<Feature> = spec
         .unfitted()
@@ -56,7 +57,7 @@ pub fn fit(spec: &Spec, inputs: &[String], config: &DataConfig) -> Result<Spec, 
     let rows_max = FIT_ROWS_MAX.min(FIT_VALUES_MAX / numbers.len());
     let numeric = Spec { feature: numbers, weight: None, negatives: None, ..spec.clone() };
     let options = EncodeOptions { missing: &config.missing, label: LabelUse::Optional, down_sample: false };
-    // Unlike a number that is trained on, one that falls into a bucket may be beyond f32.
+    // A number that falls into a bucket may exceed f32, unlike one that is trained on.
     let encoder = Arc::new(Encoder::new(&numeric, &options)?.clamping());
     let mut reader = Reader::open(inputs, config, &encoder)?;
     if let Some(stream) = reader.stream() {
@@ -82,9 +83,11 @@ fn is_unfitted(feature: &&mut Feature) -> bool {
     feature.kind == FeatureKind::Quantile && feature.boundaries.is_none()
 }
 
-/// What lies between at most `buckets` buckets of about equal count: halfway from the last value of one to the first of the
-/// next, so that numbers which f32 rounds to either are told apart as these are. A value that by itself fills a bucket gets
-/// one, and the others share the rest: a column that is mostly zero still spends its buckets on what is not.
+/// The boundaries between at most `buckets` buckets of about equal count.
+///
+/// A boundary is halfway between the last value of one bucket and the first of the next, so that numbers which f32
+/// rounds to either fall on the same side. A value that fills a bucket by itself gets one, and the others share the
+/// rest: a column that is mostly zero still spends its buckets on the other values.
 #[must_use]
 pub fn boundaries(values: &mut [f32], buckets: usize) -> Vec<f64> {
     values.sort_unstable_by(f32::total_cmp);
@@ -94,7 +97,7 @@ pub fn boundaries(values: &mut [f32], buckets: usize) -> Vec<f64> {
     while start < values.len() && left > 1 {
         let value = values[start];
         let end = start + values[start..].partition_point(|other| *other <= value);
-        // What the open bucket and everything after it would hold, spread evenly.
+        // The size of the open bucket and the ones after it, spread evenly.
         let target = (values.len() - start + in_bucket).div_ceil(left);
         let alone = end - start >= target;
         if alone && in_bucket > 0 {

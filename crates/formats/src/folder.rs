@@ -1,29 +1,28 @@
-//! Folders of data files as Spark and Hive write them: which of their files hold data, and the columns whose values are in their
-//! paths (`day=2024-01-01/part-0.parquet`). Opens no file.
+//! Folders of data files as Spark and Hive write them: which files hold data, and which columns are in their paths
+//! (`day=2024-01-01/part-0.parquet`). Opens no file.
 
 use std::path::{Path, PathBuf};
 
 use sanderling_files::without_query;
 use sanderling_sample::SampleError;
 
-/// Partitions may lie this deep in a folder.
+/// Partitions may be nested this deep.
 const PARTITIONS_DEEP_MAX: usize = 32;
 
-/// What Hive and Spark write in place of a value that is missing.
+/// The name that Hive and Spark write for a missing value.
 const NO_VALUE: &str = "__HIVE_DEFAULT_PARTITION__";
 
-/// Whether a name is that of a file or folder that holds no data: `_SUCCESS`, `_temporary`, `.part-0.crc`. A partition column may
-/// begin with `_`.
+/// Whether a file or folder of this name holds no data: `_SUCCESS`, `_temporary`, `.part-0.crc`. A partition column
+/// may begin with `_`.
 pub(crate) fn is_hidden(name: &str) -> bool {
     name.starts_with('.') || (name.starts_with('_') && !name.contains('='))
 }
 
-/// Whether a pattern passes over something that it matches: a hidden file, or one in a hidden folder, which its wildcards do not
-/// name.
+/// Whether a pattern skips a match: a hidden file, or one in a hidden folder that its wildcards do not name.
 pub(crate) fn passes_over(pattern: &str, found: &Path) -> bool {
     let found = found.to_string_lossy();
     let literal = pattern.split('/').take_while(|part| !part.contains(['*', '?', '['])).count();
-    // Counted from the end, since what matches may be written otherwise (`./x*` as `x1`), but for `**`, of any length.
+    // Counted from the end, since a match may be spelled differently (`./x*` as `x1`); `**` matches any depth.
     let parts = found.split('/').count();
     let literal = if pattern.contains("**") {
         literal
@@ -37,7 +36,7 @@ pub(crate) fn passes_over(pattern: &str, found: &Path) -> bool {
     found.split('/').skip(literal).any(|part| is_hidden(part) && !named(part))
 }
 
-/// The files of a folder that hold data, those of its partitions included, sorted by name.
+/// The data files of a folder and its partitions, sorted by name.
 ///
 /// # Errors
 /// A folder that cannot be listed, holds no data, or holds folders that are no partitions.
@@ -88,12 +87,13 @@ pub(crate) fn is_partition(folder: &Path) -> bool {
 /// A column whose value is in the path of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Partition {
+    /// The name of the column.
     pub name: String,
-    /// None: a missing value.
+    /// `None`: a missing value.
     pub value: Option<String>,
 }
 
-/// The columns in the path of a file or url. Of a name that comes twice the last counts.
+/// The columns in the path of a file or url. The last one of a repeated name counts.
 pub fn partitions(path: &Path) -> Vec<Partition> {
     let path = without_query(path).to_string_lossy().into_owned();
     let (folders, _) = path.rsplit_once('/').unwrap_or_default();
@@ -111,7 +111,7 @@ fn partition(folder: &str) -> Option<Partition> {
     (!name.is_empty()).then(|| Partition { name: unescaped(name), value })
 }
 
-/// What Hive wrote as `%3A`, as it was.
+/// Decodes the percent signs that Hive writes, such as `%3A`.
 fn unescaped(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

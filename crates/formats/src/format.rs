@@ -1,4 +1,4 @@
-//! Which formats and compressions there are, and the `[data]` settings that choose among them.
+//! Formats, compressions, and the `[data]` settings that choose among them.
 //!
 //! It knows names and extensions only: nothing here opens a file.
 
@@ -32,14 +32,14 @@ pub enum Format {
     Arrow,
     /// TensorFlow's record files of tf.Example.
     TfRecord,
-    /// The message of `docs/formats/sample.proto`, each behind its length.
+    /// Length-delimited messages of `docs/formats/sample.proto`.
     Protobuf,
-    /// Our own: rows encoded already, in blocks that are mapped; see `docs/batch-format.md`.
+    /// Batch files: encoded rows in blocks that are mapped; see `docs/batch-format.md`.
     Batch,
 }
 
 impl Format {
-    /// Every format, by the name the settings use.
+    /// Every format, by its name in the settings.
     pub const ALL: [(&'static str, Format); 10] = [
         ("libsvm", Format::Libsvm),
         ("libffm", Format::Libffm),
@@ -53,7 +53,7 @@ impl Format {
         ("batch", Format::Batch),
     ];
 
-    /// The format a file's name promises, a compression suffix put aside: `clicks.csv.gz` is CSV.
+    /// The format of a file's extension, below a compression suffix: `clicks.csv.gz` is CSV.
     #[must_use]
     pub fn of_path(path: impl AsRef<Path>) -> Option<Format> {
         let path = without_query(path.as_ref());
@@ -88,8 +88,9 @@ impl Format {
         matches!(self, Format::Csv | Format::Tsv | Format::Criteo)
     }
 
-    /// Which message a record of the file is, where it is records.
-    pub(crate) fn message(self) -> Option<Message> {
+    /// The message type of a record, for formats of records.
+    #[must_use]
+    pub fn message(self) -> Option<Message> {
         match self {
             Format::TfRecord => Some(Message::Example),
             Format::Protobuf => Some(Message::Sample),
@@ -122,10 +123,10 @@ impl FromStr for Format {
     }
 }
 
-/// How the bytes of a file are packed.
+/// The compression of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
-    /// Not at all.
+    /// No compression.
     None,
     /// gzip, one or several members.
     Gzip,
@@ -134,7 +135,7 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// The compression a file's name promises.
+    /// The compression of a file's extension.
     #[must_use]
     pub fn of_path(path: impl AsRef<Path>) -> Compression {
         match without_query(path.as_ref()).extension().and_then(|extension| extension.to_str()) {
@@ -147,30 +148,30 @@ impl Compression {
     /// The most bytes that [`Compression::of_magic`] looks at.
     pub(crate) const MAGIC_BYTES_MAX: usize = 4;
 
-    /// The compression that the first bytes of a file betray.
+    /// The compression that the first bytes of a file show.
     #[must_use]
     pub fn of_magic(start: &[u8]) -> Compression {
         match start {
-            // Two bytes alone might be the length of the first record of a file; 8 is the one method there is.
+            // Two bytes alone might be the length of a first record; 8 is the only method.
             [0x1f, 0x8b, 8, ..] => Compression::Gzip,
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Compression::Zstd,
-            // A frame to be skipped, as pzstd writes first.
+            // A skippable frame, as pzstd writes first.
             [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Compression::Zstd,
             _ => Compression::None,
         }
     }
 }
 
-/// What happens when a row cannot be read. As text: `fail`, `skip`, `skip:100`.
+/// The policy for rows that cannot be read. As text: `fail`, `skip`, `skip:100`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum BadRowPolicy {
     /// The first bad row ends the run.
     #[default]
     Fail,
-    /// Bad rows are counted and left out, at most `max` of them.
+    /// Bad rows are counted and skipped, at most `max` of them.
     Skip {
-        /// One more than this many is an error.
+        /// The most bad rows.
         max: u64,
     },
 }
@@ -215,23 +216,23 @@ impl From<BadRowPolicy> for String {
     }
 }
 
-/// How input files are to be read: the `[data]` table of a config file, without the file names.
+/// How input files are read: the `[data]` table of a configuration, without the file names.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DataConfig {
-    /// The format, but of files whose names promise one that is not text; by the extension of each file when absent. Standard
-    /// input needs it.
+    /// The format of text files; by default the format of each file's extension. The extension of a binary format
+    /// wins over it. Standard input needs it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<Format>,
-    /// CSV and TSV: whether the first line names the columns. When absent: it does unless `columns` is given; and
-    /// where it is given, a first line that repeats those names is taken for a header.
+    /// CSV and TSV: whether the first line names the columns. By default it does unless `columns` is given; with
+    /// `columns`, a first line that repeats those names is taken for a header.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<bool>,
-    /// CSV and TSV: what is between two fields, one or several ASCII characters (`::`); when absent a comma or a tab.
+    /// CSV and TSV: the separator, one or several ASCII characters (`::`); by default a comma or a tab.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub separator: Option<String>,
-    /// CSV and TSV: the names of the columns in the order of the file. They win over a header. A file with neither
-    /// has the columns `1`, `2`, `3`, ...
+    /// CSV and TSV: the names of the columns in file order. They win over a header. A file with neither has the
+    /// columns `1`, `2`, `3`, ...
     #[serde(skip_serializing_if = "Option::is_none")]
     pub columns: Option<Vec<String>>,
     /// CSV and TSV: lines that start with this ASCII character are comments.
@@ -239,13 +240,15 @@ pub struct DataConfig {
     pub comment: Option<char>,
     /// Texts that mean "no value".
     pub missing: Vec<String>,
-    /// What to do with rows that cannot be read.
+    /// The policy for rows that cannot be read.
     pub on_bad_row: BadRowPolicy,
 }
 
 impl DataConfig {
-    /// The format of a file, if the settings or its name tell. Where they contradict each other, a name that promises
-    /// anything but text is believed: what was converted can be read by the configuration of the text it was made from.
+    /// The format of a file, if the settings or its name tell.
+    ///
+    /// If they disagree, the extension of a binary format wins: a converted file can be read with the configuration
+    /// of the text that it was made from.
     #[must_use]
     pub fn format_of(&self, path: impl AsRef<Path>) -> Option<Format> {
         let named = Format::of_path(path);

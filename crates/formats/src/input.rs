@@ -25,7 +25,7 @@ const COMPRESSED_BUFFER_BYTES: usize = 128 << 10;
 /// One input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputFile {
-    /// Where it is, perhaps a url; `-` for standard input.
+    /// Its path or url; `-` for standard input.
     pub path: PathBuf,
     /// Its size as stored, unless it is a stream.
     pub bytes: Option<u64>,
@@ -39,13 +39,13 @@ impl InputFile {
     }
 }
 
-/// Whether a name is that of a file of this machine, which can be read at any place.
+/// Whether a name is that of a local file, which can be read at any position.
 pub(crate) fn is_local(path: &Path) -> bool {
     path.as_os_str() != STDIN && !is_url(path)
 }
 
-/// Whether what a name stands for gives its rows only once: standard input, a pipe, or a pattern that matches one. Of what is not
-/// there, whoever opens it says so.
+/// Whether an input can be read only once: standard input, a pipe, or a pattern that matches one. A missing file is
+/// reported when it is opened.
 #[must_use]
 pub fn read_once(name: &str) -> bool {
     let path = Path::new(name);
@@ -59,7 +59,7 @@ fn io_error(path: &Path, kind: io::ErrorKind, message: &str) -> SampleError {
     SampleError::Io { path: path.to_path_buf(), source: io::Error::new(kind, message) }
 }
 
-/// Reads until the buffer is full, from `filled` on, or the stream has ended, which a failure also means.
+/// Reads from `filled` on until the buffer is full or the stream has ended; a failure also ends the stream.
 pub(crate) fn fill(
     stream: &mut dyn Read,
     buffer: &mut [u8],
@@ -80,8 +80,8 @@ pub(crate) fn fill(
     Ok(())
 }
 
-/// A stream that failed after so many lines or records. What the system has nothing against, and no network brought, was damaged
-/// before.
+/// The error of a stream that failed after `count` lines or records. Without an error of the system or the network,
+/// the file is damaged.
 pub(crate) fn cut_short(path: &Path, unit: &str, count: u64, error: &io::Error) -> SampleError {
     let reason = format!("cannot be read on, somewhere after {unit} {count}: {error}");
     if error.raw_os_error().is_some() || is_url(path) {
@@ -91,11 +91,13 @@ pub(crate) fn cut_short(path: &Path, unit: &str, count: u64, error: &io::Error) 
     SampleError::BadFile { path: path.to_path_buf(), reason }
 }
 
-/// The files that names and patterns stand for, in the order given; the matches of one pattern sorted by name. A folder stands for
-/// its data files, and patterns pass over what holds no data (`_SUCCESS`, `.part-0.crc`).
+/// The files that names and patterns stand for, in the order given; the matches of one pattern sorted by name.
+///
+/// A folder stands for its data files. Patterns skip files that hold no data (`_SUCCESS`, `.part-0.crc`).
 ///
 /// # Errors
-/// A file that does not exist, a pattern that matches nothing, a folder without data, standard input named twice; what a store says.
+/// A file that does not exist, a pattern that matches nothing, a folder without data, standard input named twice, or
+/// an error of a store.
 pub fn expand(patterns: &[String]) -> Result<Vec<InputFile>, SampleError> {
     if let Some(hubs) = patterns.iter().find(|name| name.starts_with("hub://")) {
         return Err(SampleError::Settings(format!(
@@ -104,7 +106,7 @@ pub fn expand(patterns: &[String]) -> Result<Vec<InputFile>, SampleError> {
     }
     let urls: Vec<&str> =
         patterns.iter().map(String::as_str).filter(|name| is_url(Path::new(name))).collect();
-    // All at once, since each is a question over the network.
+    // All together, since each needs the network.
     let mut found = if urls.is_empty() { Vec::new() } else { by_url::find(&urls)? }.into_iter();
     let mut files: Vec<InputFile> = Vec::new();
     for pattern in patterns {
@@ -134,7 +136,7 @@ pub fn expand(patterns: &[String]) -> Result<Vec<InputFile>, SampleError> {
                 if passes_over(pattern, &found) {
                     continue;
                 }
-                // A pattern means the files among its matches, and what is in partitions.
+                // A pattern stands for the files among its matches, and for files in partitions.
                 if !found.is_dir() {
                     files.push(stored(&found)?);
                 } else if folder::is_partition(&found) {
@@ -167,7 +169,7 @@ fn stored(path: &Path) -> Result<InputFile, SampleError> {
     Ok(InputFile { path: path.to_path_buf(), bytes: metadata.is_file().then_some(metadata.len()) })
 }
 
-/// Counts what passes, for progress.
+/// Counts the bytes that are read, for progress.
 struct Counted<R> {
     inner: R,
     count: Arc<AtomicU64>,
@@ -181,11 +183,11 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// Opens an input and unpacks it on the way; adds the bytes read, as stored, to `count`. Standard input and pipes are read
-/// while they are wanted.
+/// Opens an input as a decompressed stream and adds the stored bytes read to `count`. Standard input and pipes are
+/// read while they are wanted.
 ///
 /// # Errors
-/// What opening says; a file that is named `.gz` or `.zst` and is not.
+/// Errors of opening; a file named `.gz` or `.zst` that is not compressed so.
 pub fn open(
     file: &InputFile,
     count: &Arc<AtomicU64>,
@@ -203,7 +205,7 @@ pub fn open(
     }
 }
 
-/// Unpacks a stream of bytes by what its first bytes say, which must be what the name promises.
+/// Decompresses a stream by its first bytes, which must agree with the extension.
 pub(crate) fn unpack(
     stream: impl Read + Send + 'static,
     path: &Path,
@@ -212,7 +214,7 @@ pub(crate) fn unpack(
     let counted = Counted { inner: stream, count: Arc::clone(count) };
     let mut stream = BufReader::with_capacity(COMPRESSED_BUFFER_BYTES, counted);
     let failed = |source| SampleError::Io { path: path.to_path_buf(), source };
-    // A pipe may give fewer bytes at first.
+    // The first read of a pipe may be shorter.
     let (mut magic, mut filled, mut at_end) = ([0; Compression::MAGIC_BYTES_MAX], 0, false);
     fill(&mut stream, &mut magic, &mut filled, &mut at_end).map_err(failed)?;
     let found = Compression::of_magic(&magic[..filled]);
@@ -224,7 +226,7 @@ pub(crate) fn unpack(
         return Err(SampleError::BadFile { path: path.to_path_buf(), reason });
     }
     Ok(match found {
-        // Reads of whole blocks pass the buffer by.
+        // Reads of whole blocks bypass the buffer.
         Compression::None => Box::new(stream),
         Compression::Gzip => Box::new(MultiGzDecoder::new(stream)),
         Compression::Zstd => Box::new(zstd::Decoder::with_buffer(stream).map_err(failed)?),
@@ -237,7 +239,7 @@ mod tests {
 
     use super::*;
 
-    /// Gives one byte at a time, and is interrupted before each.
+    /// A stream that yields one byte at a time, with an interrupt before each.
     struct Trickle(Cursor<Vec<u8>>, bool);
 
     impl Read for Trickle {
@@ -277,7 +279,7 @@ mod tests {
 
     #[test]
     fn packed_streams_are_known_however_few_bytes_come_at_a_time() {
-        // As pzstd writes them: the length of the frame that follows is in one to be skipped.
+        // As pzstd writes: a skippable frame contains the length of the next frame.
         let skipped = |zstd: &[u8], number: u8| {
             let length = u32::try_from(zstd.len()).unwrap().to_le_bytes();
             [&[0x50 + number, 0x2a, 0x4d, 0x18, 4, 0, 0, 0], &length[..], zstd].concat()
@@ -287,7 +289,7 @@ mod tests {
             gzip.write_all(text).unwrap();
             let zstd = zstd::encode_all(text, 1).unwrap();
             let (framed, last) = (skipped(&zstd, 0), skipped(&zstd, 15));
-            // As many members as whoever appended to it made, the last one empty, as bgzip closes a file.
+            // Several members, as after appending, with an empty last one, as bgzip closes a file.
             let mut members = Vec::new();
             for part in [&text[..text.len() / 2], &text[text.len() / 2..], b""] {
                 let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());

@@ -1,8 +1,8 @@
 //! libffm text, `label field:index:value ...`, into one column per feature of a batch.
 //!
-//! A feature reads the pairs of the fields that its columns name, or those of the whole line. Pairs of fields that no feature
-//! reads are checked and left out. As in [`crate::libsvm`], delimiters are located first; a line that is laid out plainly is read
-//! from their positions, and any other line goes to [`careful_line`]. It knows no files.
+//! A feature reads the pairs of the fields that its columns name, or those of the whole line. Pairs of other fields
+//! are checked and left out. As in [`crate::libsvm`], delimiters are located first; a plain line is read from their
+//! positions, and any other line by [`careful_line`]. It knows no files.
 
 use sanderling_sample::{Batch, SampleError, parse_f32, parse_u64, quote};
 
@@ -10,7 +10,7 @@ use crate::blocks::{Block, PAD_BYTES};
 use crate::libsvm::{Lines, Scratch, index_at, value_at, window_end};
 use crate::scan::{Marked, find_marks};
 
-/// What is wrong with a line: the position of the token (the label is 1), what was expected and what was found.
+/// The error of a line: position of the token (the label is 1), expected text, found text.
 type Wrong = (usize, &'static str, String);
 
 const TRIPLE: &str = "field:index:value";
@@ -21,6 +21,7 @@ pub(crate) fn is_triple(token: &[u8]) -> bool {
     triple(token).is_some()
 }
 
+/// Parses `field:index:value`.
 pub fn triple(token: &[u8]) -> Option<(u64, u64, f32)> {
     let mut parts = token.splitn(3, |&byte| byte == b':');
     let (field, index, value) = (parts.next()?, parts.next()?, parts.next()?);
@@ -52,7 +53,7 @@ pub(crate) fn decode(
     Ok(())
 }
 
-/// Reads whole lines; gives the number of the line after them.
+/// Reads whole lines and returns the number of the line after them.
 fn decode_window(
     lines: &Lines<'_>,
     text: &[u8],
@@ -95,8 +96,8 @@ fn decode_window(
     Ok(line)
 }
 
-/// Reads a line of single blanks and plain numbers from its marks; gives the label and the mark of its line feed. None: the line
-/// is laid out otherwise, and what was appended of it is to be taken back.
+/// Reads a line of single blanks and plain numbers from its marks; returns the label and the mark of its line feed.
+/// `None`: the line is laid out otherwise, and the caller removes its keys.
 #[inline]
 fn plain_line(
     lines: &Lines<'_>,
@@ -132,8 +133,8 @@ fn plain_line(
     }
 }
 
-/// Reads one line, however it is laid out: blanks and tabs in any number, a carriage return at its end, a comment from a token
-/// that starts with `#` on. Gives the label, or nothing for a line that is only a comment.
+/// Reads one line of any layout: blanks and tabs in any number, a carriage return at its end, a comment from a token
+/// that starts with `#` on. Returns the label; `None` for a comment line.
 #[cold]
 fn careful_line(lines: &Lines<'_>, text: &[u8], batch: &mut Batch) -> Result<Option<f32>, Wrong> {
     let text = text.strip_suffix(b"\r").unwrap_or(text);

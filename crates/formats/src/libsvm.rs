@@ -1,9 +1,8 @@
 //! libsvm text, `label index:value index:value ...`, into the only column of a batch, at memory speed.
 //!
-//! The delimiters of some kilobytes are located first ([`crate::scan`]); a line that is laid out plainly (single
-//! blanks, nothing but `index:value`) is then read token by token from their positions, and any other line goes to
-//! [`careful_line`], which knows tabs, comments, `qid:` and every way to be wrong. It knows no files: a block of lines
-//! and its numbers are all it gets.
+//! The delimiters of some kilobytes are located first ([`crate::scan`]); a plain line (single blanks, only
+//! `index:value`) is then read token by token from their positions. Any other line goes to [`careful_line`], which
+//! handles tabs, comments, `qid:` and errors. It knows no files: its input is a block of lines and their numbers.
 
 // For the entry into code that is compiled for more than the baseline instruction set.
 #![allow(unsafe_code)]
@@ -21,13 +20,13 @@ use crate::libffm;
 use crate::scan::{Isa, Marked, find_marks};
 use crate::tokens::{Tokens, UNDECIDED};
 
-/// What is said of a libffm line.
+/// The error text of a libffm line.
 const IS_LIBFFM: &str = "index:value (field:index:value is libffm: set format = \"libffm\")";
 
 /// Delimiters are located this far ahead, so that text and positions stay in the first-level cache.
 const WINDOW_BYTES: usize = 8 << 10;
 
-/// What every line of a block shares.
+/// The context of a block's lines.
 pub(crate) struct Lines<'a> {
     pub(crate) encoder: &'a Encoder,
     pub(crate) bad_rows: &'a BadRows,
@@ -37,7 +36,7 @@ pub(crate) struct Lines<'a> {
     pub(crate) isa: Isa,
 }
 
-/// Memory that decoding uses again from block to block.
+/// Memory that decoding reuses from block to block.
 #[derive(Default)]
 pub(crate) struct Scratch {
     /// Positions of delimiters.
@@ -45,7 +44,7 @@ pub(crate) struct Scratch {
     tokens: Tokens,
 }
 
-/// Where keys go: columns that were lengthened in advance, so that no field pays for growth.
+/// The output columns, extended in advance, so that no field pays for growth.
 struct Sink<'a> {
     keys: &'a mut [u64],
     values: &'a mut [f32],
@@ -65,7 +64,7 @@ impl Sink<'_> {
     }
 }
 
-/// What is wrong with a line.
+/// The error of a line.
 #[derive(Debug, PartialEq)]
 struct LineError {
     /// Position of the token, the label being 1.
@@ -176,7 +175,7 @@ fn dispatch<const RAW: bool>(
     }
 }
 
-/// The same with three-operand shifts and counts of trailing zeros in one instruction.
+/// Parses with three-operand shifts and single-instruction counts of trailing zeros.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
 fn parse_with_bmi<const RAW: bool, const AHEAD: bool>(
@@ -190,7 +189,7 @@ fn parse_with_bmi<const RAW: bool, const AHEAD: bool>(
     parse::<RAW, AHEAD>(lines, text, marks, tokens, first_line, sink)
 }
 
-/// Reads whole lines; gives the number of the line after them. `AHEAD`: the tokens have been read in advance.
+/// Reads whole lines and returns the number of the line after them. `AHEAD`: the tokens were read in advance.
 #[inline(always)]
 fn parse<const RAW: bool, const AHEAD: bool>(
     lines: &Lines<'_>,
@@ -222,7 +221,7 @@ fn parse<const RAW: bool, const AHEAD: bool>(
             };
             let Some(label) = label else { break 'plain None };
             let mut at = mark + 1;
-            // In locals, so that they stay in registers.
+            // Locals, so that they stay in registers.
             let (keys, values, mut used) = (&mut *sink.keys, &mut *sink.values, start);
             loop {
                 // `end` is where the last token ended and `at` the first mark behind it.
@@ -234,7 +233,7 @@ fn parse<const RAW: bool, const AHEAD: bool>(
                 };
                 let (colon, stop) = (colon as usize, stop as usize);
                 if text[colon] != b':' {
-                    // A blank too many, perhaps before the line's end; or a token that is none.
+                    // An extra blank, perhaps before the line's end, or a token that is no pair.
                     if colon != end + 1 {
                         break 'plain None;
                     }
@@ -359,10 +358,9 @@ fn parse_carefully(
     Ok(())
 }
 
-/// Reads one line, however it is laid out: blanks and tabs in any number, a carriage return at its end, a comment
-/// from a token that starts with `#` on, and `qid:n` (the query of SVMrank, which no model here has a use for).
-/// `label_of` judges the label's text; a line that starts with a pair has the empty text. Gives the label, or nothing
-/// for a line that is only a comment.
+/// Reads one line of any layout: blanks and tabs in any number, a carriage return at its end, a comment from a token
+/// that starts with `#` on, and `qid:n` (the query of SVMrank, which no model here uses). `label_of` reads the
+/// label's text, which is empty for a line that starts with a pair. Returns the label; `None` for a comment line.
 fn careful_line(
     text: &[u8],
     label_of: impl Fn(&[u8]) -> Option<f32>,

@@ -1,9 +1,9 @@
-//! Blocks of records that are protocol-buffer messages (tf.Example, or our own sample) into the rows of a batch. Knows
-//! no file and no compression.
+//! Blocks of protocol-buffer messages (tf.Example, or our own sample) decoded into the rows of a batch. Knows no file
+//! and no compression.
 //!
-//! The messages are decoded by hand. `prost`, which speaks the control protocol, would build for every row a map with a
-//! string per name and a vector per value, of all features whether the spec reads them or not; here a field stays where
-//! it lies in the block, and a row costs no allocation. The tests hold this against `prost` as the reference.
+//! The messages are decoded by hand: `prost`, which serves the control protocol, would build for every row a map with
+//! a string per name and a vector per value, of all features whether the spec reads them or not. Here a field stays
+//! in the block, and a row costs no allocation. The tests compare this with `prost`.
 
 mod example;
 mod protobuf;
@@ -23,12 +23,12 @@ use crate::records::{Framing, RecordBlock, WHOLE_RECORD};
 /// Slots of a sample have indices up to this.
 pub(crate) const SLOT_INDEX_MAX: u32 = 65_535;
 
-/// The columns of a sample are `label`, and these with the index of a slot behind them.
+/// The columns of a sample are `label`, and these prefixes with a slot index appended.
 const LABEL: &str = "label";
 const SPARSE: &str = "sparse_";
 const DENSE: &str = "dense_";
 
-/// Which message a record is.
+/// The message type of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
     /// tf.Example.
@@ -38,6 +38,7 @@ pub enum Message {
 }
 
 impl Message {
+    /// The framing of its records.
     pub fn framing(self) -> Framing {
         match self {
             Message::Example => Framing::TfRecord,
@@ -46,12 +47,11 @@ impl Message {
     }
 }
 
-/// Where the encoder wants which part of a message.
+/// The encoder's inputs by part of a message.
 #[derive(Debug)]
 pub(crate) struct Layout {
     inputs: Inputs,
-    /// Per input: it is a list, whatever the number of its values; others are one value, and a list only where a row has
-    /// several.
+    /// Per input: whether it is always a list; other inputs are one value, and a list only in a row with several.
     is_list: Vec<bool>,
 }
 
@@ -84,7 +84,7 @@ impl Layout {
 /// The input columns by name: open addressing, since every name of every row is looked up.
 #[derive(Debug)]
 struct Names {
-    /// A power of two of places, at most half of them in use.
+    /// A power of two of slots, at most half of them in use.
     places: Vec<Option<(Box<[u8]>, u32)>>,
 }
 
@@ -159,15 +159,15 @@ fn no_such_column(path: &Path, column: &str) -> SampleError {
     SampleError::BadFile { path: path.to_path_buf(), reason }
 }
 
-/// The values of one row. Memory that is used again from row to row.
+/// The values of one row; the memory is reused from row to row.
 struct Values<'a> {
     elements: Vec<Field<'a>>,
-    /// Per input, which of the elements are its own.
+    /// Per input, its range of elements.
     spans: Vec<(u32, u32)>,
 }
 
 impl<'a> Values<'a> {
-    /// Reads the values of the inputs; what others there are is passed over.
+    /// Reads the values of the inputs and skips all others.
     #[inline]
     fn read(&mut self, inputs: &Inputs, record: &'a [u8]) -> Result<(), Malformed> {
         let Values { elements, spans } = self;
@@ -211,10 +211,10 @@ impl<'a> Values<'a> {
     }
 }
 
-/// An empty vector of fields that live elsewhere, with the allocation of this one.
+/// An empty vector of another lifetime with the same allocation.
 fn emptied<'a>(mut fields: Vec<Field<'_>>) -> Vec<Field<'a>> {
     fields.clear();
-    // Of an empty iterator over elements of the same size the library keeps the allocation.
+    // Collecting an empty iterator over elements of equal size keeps the allocation.
     fields.into_iter().map(|_| Field::Missing).collect()
 }
 
@@ -268,8 +268,9 @@ pub(crate) fn decode(
     Ok(())
 }
 
-/// Calls `on` with the name and the values of every column that a record has, for whoever has no spec yet. A column may
-/// come again, and then replaces what came before. An error says what was expected and what was found.
+/// Calls `on` with the name and the values of every column of a record, for callers without a spec.
+///
+/// A repeated column replaces the earlier one. An error contains the expected and the found text.
 pub fn each_column<'a>(
     message: Message,
     record: &'a [u8],

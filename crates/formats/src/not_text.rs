@@ -1,5 +1,5 @@
-//! What a file is that was opened as text and is not, by its first bytes: of another format, packed as nobody here unpacks it, or
-//! in another encoding. Reads none of it.
+//! Recognises files that are not text by their first bytes: another format, an unsupported compression, another
+//! encoding. Reads none of them.
 
 use std::path::Path;
 
@@ -12,13 +12,13 @@ use crate::records::is_tfrecord;
 /// The most bytes that [`refuse`] looks at.
 pub(crate) const START_BYTES_MAX: usize = TAR_AT + 5;
 
-/// Where a tar archive says that it is one.
+/// The offset of a tar archive's magic.
 const TAR_AT: usize = 257;
 
-/// What packed a file that begins so, of what is not unpacked here.
+/// The unsupported compressor of a file with this start.
 fn packer(start: &[u8]) -> Option<&'static str> {
     match start {
-        // Behind the level of compression, the first block begins, or an empty file ends.
+        // Behind the compression level, the first block begins or an empty file ends.
         [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41, 0x59, ..] => Some("bzip2"),
         [b'B', b'Z', b'h', b'1'..=b'9', 0x17, 0x72, 0x45, ..] => Some("bzip2"),
         [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Some("xz"),
@@ -32,7 +32,7 @@ fn packer(start: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// What holds rows in a way that is not read here, and what to do with it.
+/// The unsupported container format of a file with this start, and what to do with it.
 fn container(start: &[u8]) -> Option<(&'static str, &'static str)> {
     if start.get(TAR_AT..).is_some_and(|rest| rest.starts_with(b"ustar")) {
         return Some(("a tar archive", "unpack it by tar -xf, and name the files in it"));
@@ -52,7 +52,7 @@ fn container(start: &[u8]) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// Refuses what begins as no text does, and says what it is and what to do.
+/// Refuses a file whose start is not text, and says what it is and what to do.
 ///
 /// # Errors
 /// `BadFile`.
@@ -77,7 +77,7 @@ fn reason(start: &[u8], is_stdin: bool) -> Option<String> {
             false => named("a batch file", "batch"),
         };
     }
-    // Behind the letters of each stands what is in no text.
+    // The bytes behind the letters of each magic occur in no text.
     if start.starts_with(b"PAR1\x15") {
         return named("Parquet", "parquet");
     }

@@ -1,5 +1,5 @@
-//! Standard input and pipes, which may be silent for as long as they like: who waits for one looks now and then whether the
-//! rows are still wanted. Knows no format.
+//! Standard input and pipes, which may be silent for any time: a read checks now and then whether the rows are still
+//! wanted. Knows no format.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -12,13 +12,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-/// Says whether an input is still to be read.
+/// Returns whether an input is still to be read.
 pub type Wanted = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// How often it is asked while a stream is silent.
+/// Interval of the check while a stream is silent.
 const POLL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
-/// A stream that fails once nobody wants it any more, be it silent.
+/// A stream that fails once it is not wanted any more, even while it is silent.
 pub(crate) struct Patient {
     stream: File,
     wanted: Option<Wanted>,
@@ -31,7 +31,7 @@ impl Patient {
         Ok(Patient { stream, wanted: wanted.cloned() })
     }
 
-    /// What is at a path. A pipe is there before anybody writes to it.
+    /// Opens a path. Opening a pipe does not wait for its writer.
     pub(crate) fn open(path: &Path, wanted: Option<&Wanted>) -> io::Result<Patient> {
         let flags = OFlags::NONBLOCK.bits().cast_signed();
         let stream = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -47,12 +47,12 @@ impl Read for Patient {
                 return Err(io::Error::other("it is not wanted any more"));
             }
             match poll(&mut [PollFd::new(&self.stream, PollFlags::IN)], timeout) {
-                // Nothing came, or a signal, which may be why it is not wanted any more.
+                // A timeout, or a signal, which may have ended the interest.
                 Ok(0) | Err(Errno::INTR) => continue,
                 found => found?,
             };
             match self.stream.read(buffer) {
-                // Somebody else has read it.
+                // Another reader took the bytes.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 read => return read,
             }
@@ -76,11 +76,11 @@ mod tests {
         let asked = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&asked);
         let wanted: Wanted = Arc::new(move || counted.fetch_add(1, Ordering::Relaxed) < 3);
-        // Nobody writes.
+        // No writer.
         let mut pipe = Patient::open(&path, Some(&wanted)).unwrap();
         assert_eq!(pipe.read(&mut [0; 8]).unwrap_err().to_string(), "it is not wanted any more");
         assert_eq!(asked.load(Ordering::Relaxed), 4);
-        // Somebody writes late, and no more.
+        // A late writer that closes again.
         asked.store(0, Ordering::Relaxed);
         let mut pipe = Patient::open(&path, Some(&wanted)).unwrap();
         let mut writer = OpenOptions::new().write(true).open(&path).unwrap();
@@ -88,7 +88,7 @@ mod tests {
         let mut found = [0; 8];
         assert_eq!(pipe.read(&mut found).unwrap(), 6);
         assert!(pipe.read(&mut found).is_err());
-        // To its end, however long that takes, if nobody says when it is not wanted.
+        // Without `wanted` it is read to its end, however long that takes.
         let mut pipe = Patient::open(&path, None).unwrap();
         writer.write_all(b"0 2:1\n").unwrap();
         drop(writer);

@@ -1,28 +1,30 @@
-//! Where the records of CSV text end: at line feeds outside of quotes (RFC 4180). Knows separators and comments, no columns.
+//! The ends of CSV records: line feeds outside of quotes (RFC 4180). Knows separators and comments, no columns.
 //!
-//! A quote opens a field where it is the first thing in it but for blanks, and closes it where it is not doubled; every other
-//! quote is a character. Text without quotes is never walked.
+//! A quote that is the first character of a field, blanks aside, opens it; one that is not doubled closes it; any
+//! other quote is a character. Text without quotes is never walked.
 
 use crate::scan::{Isa, Marked, find_marks};
 
-/// What decides where a record ends.
+/// The rules that decide where a record ends.
 #[derive(Clone, Debug)]
 pub struct Quotes {
+    /// The separator of fields.
     pub separator: Vec<u8>,
+    /// The first byte of comment lines.
     pub comment: Option<u8>,
 }
 
-/// How far the records of a text go.
+/// The end of the records of a text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Records {
-    /// Where the last of them that was looked for ends: behind its line feed, 0 if none does.
+    /// The end of the last record, behind its line feed; 0 if none ends.
     pub end: usize,
-    /// The quote behind that end which opens a field that does not end.
+    /// The quote behind that end that opens a field without an end.
     pub open: Option<usize>,
 }
 
 impl Quotes {
-    /// The end of the last record of a text that starts with one. `marks` is memory to use again.
+    /// Finds the end of the last record of a text that starts with one. `marks` is reused memory.
     pub fn last_end(&self, isa: Isa, text: &[u8], marks: &mut Vec<u32>) -> Records {
         if !text.contains(&b'"') {
             let line_feed = text.iter().rposition(|&byte| byte == b'\n');
@@ -48,12 +50,12 @@ impl Quotes {
         Records { end, open: None }
     }
 
-    /// The end of the first record of a text.
+    /// Finds the end of the first record of a text.
     pub fn first_end(&self, text: &[u8]) -> Records {
         let mut from = 0;
         loop {
             let Some(line) = text[from..].iter().position(|&byte| byte == b'\n') else {
-                // What opens may close before the text ends, and then a line feed is missing.
+                // A field may close before the text ends; then only a line feed is missing.
                 let open = self.open_quote(text, from);
                 return Records { end: 0, open: open.err() };
             };
@@ -67,7 +69,7 @@ impl Quotes {
         }
     }
 
-    /// The first quote from `from` on that opens a field and is not closed, as an error.
+    /// Returns the first quote from `from` on that opens a field and is not closed, as an error.
     fn open_quote(&self, text: &[u8], from: usize) -> Result<(), usize> {
         let mut at = from;
         while let Some(quote) = text[at..].iter().position(|&byte| byte == b'"').map(|found| at + found) {
@@ -79,7 +81,7 @@ impl Quotes {
         Ok(())
     }
 
-    /// Whether the quote at this place, which is not within quotes, opens a field of the record that starts at `record`.
+    /// Whether the quote at `at`, which is not within quotes, opens a field of the record that starts at `record`.
     fn opens(&self, text: &[u8], record: usize, at: usize) -> bool {
         if self.comment.is_some() && text.get(record).copied() == self.comment {
             return false;
@@ -96,7 +98,7 @@ impl Quotes {
         }
     }
 
-    /// The position among the fields of its record, from 1 on, of the field that a quote opens.
+    /// The column, from 1, of the field that a quote opens.
     pub fn column(&self, text: &[u8], record: usize, open: usize) -> usize {
         let (mut column, mut at) = (1, record);
         while at < open {
@@ -114,7 +116,7 @@ impl Quotes {
     }
 }
 
-/// The quote that closes a field whose inside starts here.
+/// The quote that closes a field whose content starts at `inside`.
 fn closing(text: &[u8], inside: usize) -> Option<usize> {
     let mut at = inside;
     loop {

@@ -1,7 +1,7 @@
-//! Inputs as a sequence of units, and units as rows: where the formats meet.
+//! Inputs as a sequence of units, and units as rows; the module that joins all formats.
 //!
-//! A [`Source`] reads (one thread, or several under a mutex), a [`Decoder`] per thread parses and encodes, a [`Reader`]
-//! is the two together. It knows which module reads which format and nothing of how.
+//! A [`Source`] reads (in one thread, or in several under a mutex), a [`Decoder`] per thread parses and encodes, and
+//! a [`Reader`] is both. It dispatches to the module of each format.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,10 +27,10 @@ use crate::records::{RecordBlock, RecordBlocks};
 use crate::scan::Isa;
 use crate::text_kind::TextKind;
 
-/// A row's id is the position of its file times this, plus its line (row, the first being 1) in the file.
+/// A row's id is the index of its file times this, plus its line (or row, from 1) in the file.
 pub const ROW_ID_FILE_STRIDE: u64 = 1 << 40;
 
-/// Which file a unit is from, and how its rows lie.
+/// The file of a unit, and the layout of its rows.
 #[derive(Debug)]
 struct FileContext {
     path: PathBuf,
@@ -48,7 +48,7 @@ enum RowLayout {
     Batches(Arc<BatchFile>),
 }
 
-/// A piece of an input that can be decoded by itself. Make one with `Unit::default()` and use it again: it keeps its
+/// A piece of an input that can be decoded by itself. Create it with `Unit::default()` and reuse it: it keeps its
 /// buffer.
 #[derive(Debug, Default)]
 pub struct Unit {
@@ -63,7 +63,7 @@ enum Open {
     Text(LineBlocks),
     Columnar(Box<ColumnarFile>),
     Messages(RecordBlocks),
-    /// With the block that was handed out last.
+    /// The file, and the block that was returned last.
     Batches(Arc<BatchFile>, Option<batch_file::Block>),
 }
 
@@ -80,7 +80,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// Prepares to read files, globs and `-` (standard input), in this order. Files are opened as they come up.
+    /// Prepares to read files, globs and `-` (standard input), in this order. Each file is opened when it is reached.
     ///
     /// # Errors
     /// A file that does not exist, a pattern without match, a directory, a file whose format is not known.
@@ -105,15 +105,15 @@ impl Source {
         })
     }
 
-    /// The same in smaller or larger units: a unit of text or of messages has about so many bytes, unpacked, and more only
-    /// where one line or message is longer. Other formats have units of their own.
+    /// Sets the approximate size of units of text and messages, decompressed; a longer line or message makes a longer
+    /// unit. Other formats have units of their own.
     #[must_use]
     pub fn with_unit_bytes(self, unit_bytes: usize) -> Source {
         Source { unit_bytes: unit_bytes.max(1), ..self }
     }
 
-    /// The same for whoever may lose interest: standard input and pipes are not waited for any more then, and no copy of a
-    /// file is finished. It is asked now and then while one is silent, and while one is copied.
+    /// Reads only while `wanted` returns true: then standard input and pipes are no longer waited for, and no copy of
+    /// a file is finished. It is called now and then while one is silent or being copied.
     #[must_use]
     pub fn while_wanted(self, wanted: Wanted) -> Source {
         Source { wanted: Some(wanted), ..self }
@@ -135,27 +135,27 @@ impl Source {
         self.files.iter().map(|file| file.bytes).sum()
     }
 
-    /// How much of that has been read.
+    /// Stored bytes read so far.
     #[must_use]
     pub fn bytes_read(&self) -> u64 {
         self.bytes_read.load(Ordering::Relaxed)
     }
 
-    /// The counter behind it, for whoever watches while another thread reads.
+    /// The counter of [`Source::bytes_read`], for other threads.
     #[must_use]
     pub fn bytes_counter(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.bytes_read)
     }
 
-    /// Replaces `unit` with the next piece; false at the end of the last input.
+    /// Replaces `unit` with the next unit; `false` at the end of the last input.
     ///
     /// # Errors
-    /// A file that cannot be opened, read or unpacked, lacks a column, or has a line beyond
-    /// [`crate::LINE_BYTES_MAX`] or a record beyond [`crate::RECORD_BYTES_MAX`]; a stream, or a file
-    /// that has to be copied first, that is not wanted any more.
+    /// A file that cannot be opened, read or decompressed, lacks a column, or has a line beyond
+    /// [`crate::LINE_BYTES_MAX`] or a record beyond [`crate::RECORD_BYTES_MAX`]; a stream, or a file that is copied
+    /// first, that is not wanted any more.
     pub fn next_unit(&mut self, unit: &mut Unit) -> Result<bool, SampleError> {
         self.next_piece(unit).map_err(|error| match &self.wanted {
-            // Its reader fails for that, and formats say in their own ways where.
+            // The reader fails in this case, and each format words the error differently.
             Some(wanted) if self.has_stream() && !wanted() => SampleError::Unwanted,
             _ => error,
         })
@@ -185,8 +185,8 @@ impl Source {
                     unit.file = Some(Arc::clone(file));
                     return Ok(true);
                 }
-                // Columnar files are not read front to back, so they count when they are done; of batch files, what is
-                // not blocks.
+                // Columnar files are not read front to back, so they count when they are done; batch files add their
+                // bytes outside of blocks.
                 let bytes = match open {
                     Open::Columnar(_) => self.files[self.next_file - 1].bytes.unwrap_or(0),
                     Open::Batches(batches, _) => batches.bytes_besides_blocks(),
@@ -250,7 +250,7 @@ impl Source {
     }
 }
 
-/// Names of JSON files, which are read as no format.
+/// Extensions of JSON files, which no format reads.
 const JSON_EXTENSIONS: [&str; 3] = ["json", "jsonl", "ndjson"];
 
 fn format_of(file: &InputFile, config: &DataConfig) -> Result<Format, SampleError> {
@@ -278,13 +278,13 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// With the fastest instructions of this machine.
+    /// Creates a decoder with the fastest instructions of this machine.
     #[must_use]
     pub fn new(encoder: Arc<Encoder>, bad_rows: Arc<BadRows>) -> Decoder {
         Self::with_isa(encoder, bad_rows, Isa::detect())
     }
 
-    /// With given instructions, for tests and measurements.
+    /// Creates a decoder with given instructions, for tests and measurements.
     ///
     /// # Panics
     /// If the machine lacks them.
@@ -298,7 +298,7 @@ impl Decoder {
     /// Appends every row of the unit to the batch; bad rows go to the account.
     ///
     /// # Errors
-    /// A bad row that the policy does not let pass; a spec that does not fit the format.
+    /// A bad row that the policy does not let pass, or a spec that does not fit the format.
     pub fn decode(&mut self, unit: &Unit, batch: &mut Batch) -> Result<(), SampleError> {
         let Some(file) = &unit.file else {
             return Ok(());
@@ -332,8 +332,7 @@ impl Decoder {
         }
     }
 
-    /// Puts every row of the unit in place of what `into` held; where they lie already as they are wanted, without a
-    /// copy.
+    /// Replaces the rows of `into` with those of the unit, without a copy if they can be used in place.
     ///
     /// # Errors
     /// As [`Decoder::decode`].
@@ -353,7 +352,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// The block of a batch file that the unit is.
+    /// Loads the unit's block, if it is one of a batch file.
     fn load<'u>(&mut self, unit: &'u Unit) -> Result<Option<(&'u FileContext, PackedBatch)>, SampleError> {
         let (Some(file), Some(block)) = (&unit.file, &unit.batches) else { return Ok(None) };
         let RowLayout::Batches(batches) = &file.rows else { return Ok(None) };
@@ -411,7 +410,7 @@ impl Reader {
         Self::with_bad_rows(patterns, config, encoder, bad_rows)
     }
 
-    /// The same with an account of bad rows that the caller keeps (`config.on_bad_row` is not looked at).
+    /// Prepares to read with a given account of bad rows; ignores `config.on_bad_row`.
     ///
     /// # Errors
     /// As [`Source::open`].
@@ -432,7 +431,7 @@ impl Reader {
         self.source.stream()
     }
 
-    /// Appends the rows of the next unit (perhaps none, where all are left out) to the batch; false at the end.
+    /// Appends the rows of the next unit to the batch, perhaps none if all are left out; `false` at the end.
     ///
     /// # Errors
     /// As [`Source::next_unit`] and [`Decoder::decode`].
@@ -444,7 +443,7 @@ impl Reader {
         Ok(true)
     }
 
-    /// Where the rows come from, for progress.
+    /// The source of the rows, for progress.
     #[must_use]
     pub fn source(&self) -> &Source {
         &self.source

@@ -1,6 +1,6 @@
-//! A stream of framed records cut into blocks of whole ones, the unit of work of the message readers: `TFRecord`
-//! (length, its checksum, data, its checksum) and messages behind their length as a varint. Trusts no length: memory
-//! grows with what has been read. Knows no message.
+//! A stream of framed records cut into blocks of whole records, the unit of work of the message readers: `TFRecord`
+//! (length, its checksum, data, its checksum) and length-delimited messages. Trusts no length: memory grows with the
+//! bytes read. Knows no message.
 
 use std::fmt;
 use std::io::Read;
@@ -12,17 +12,17 @@ use sanderling_sample::{SampleError, quote};
 use crate::blocks::BLOCK_BYTES;
 use crate::input;
 
-/// A longer record ends the run: memory stays bounded whatever the file holds. As long as a line may be.
+/// A longer record ends the run; memory stays bounded. Equal to the limit of a line.
 pub const RECORD_BYTES_MAX: usize = crate::LINE_BYTES_MAX;
 
 /// Length and checksum before the data of a `TFRecord`, and the checksum behind it.
 const TFRECORD_HEADER_BYTES: usize = 12;
 const TFRECORD_FOOTER_BYTES: usize = 4;
 
-/// More bytes than any frame has besides its data.
+/// More bytes than any frame has beside its data.
 const FRAME_BYTES_MAX: usize = 16;
 
-/// How records lie one behind the other.
+/// The framing of records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Framing {
     /// 64-bit length, masked CRC-32C of the length, data, masked CRC-32C of the data; little endian.
@@ -32,7 +32,7 @@ pub enum Framing {
     Varint,
 }
 
-/// Why what follows cannot be cut into records any more.
+/// The reason that the rest cannot be cut into records.
 struct Damage {
     expected: String,
     found: String,
@@ -47,7 +47,7 @@ fn word(bytes: &[u8]) -> Option<u32> {
     bytes.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
 }
 
-/// Whether a file that starts like this is `TFRecord`: the first length fits its checksum.
+/// Whether a file with this start is `TFRecord`: the first length fits its checksum.
 pub(crate) fn is_tfrecord(start: &[u8]) -> bool {
     matches!(tfrecord_length(start), Some(Ok(_)))
 }
@@ -85,7 +85,7 @@ fn varint_length(bytes: &[u8]) -> Option<Result<(u64, usize), Damage>> {
 }
 
 impl Framing {
-    /// The first record: where its data lies, and where the next record starts. `None` if bytes are missing.
+    /// The first record: the range of its data, and the start of the next record. `None` if bytes are missing.
     fn next(self, bytes: &[u8]) -> Option<Result<(Range<usize>, usize), Damage>> {
         let (length, start, footer) = match self {
             Framing::TfRecord => match tfrecord_length(bytes)? {
@@ -107,13 +107,12 @@ impl Framing {
     }
 }
 
-/// Whole records as they lay in the file. Make one with `RecordBlock::default()` and use it again: it keeps its
-/// buffers.
+/// Whole records as they are in the file. Create it with `RecordBlock::default()` and reuse it: it keeps its buffers.
 #[derive(Clone, Default)]
 pub struct RecordBlock {
     buffer: Vec<u8>,
     framing: Framing,
-    /// Where the data of each record lies in the buffer.
+    /// The range of each record's data in the buffer.
     spans: Vec<Range<u32>>,
     first_record: u64,
 }
@@ -126,8 +125,8 @@ impl fmt::Debug for RecordBlock {
 }
 
 impl RecordBlock {
-    /// The records with their numbers in the file, the first being 1. Data that does not fit its checksum is an error:
-    /// the checksum computed, and the one stored.
+    /// The records with their numbers in the file, from 1. Data that does not fit its checksum is an error: the
+    /// computed checksum and the stored one.
     pub fn records(&self) -> impl Iterator<Item = (u64, Result<&[u8], (u32, u32)>)> {
         let checked = |span: &Range<u32>| {
             let data = &self.buffer[span.start as usize..span.end as usize];
@@ -149,7 +148,7 @@ pub struct RecordBlocks {
     stream: Box<dyn Read + Send>,
     path: PathBuf,
     framing: Framing,
-    /// Read but not yet handed out: the start of the next block.
+    /// Bytes that were read but belong to the next block.
     carry: Vec<u8>,
     next_record: u64,
     at_end: bool,
@@ -157,18 +156,19 @@ pub struct RecordBlocks {
 }
 
 impl RecordBlocks {
+    /// Cuts `stream`; `path` names it in errors.
     pub fn new(stream: Box<dyn Read + Send>, path: &Path, framing: Framing) -> RecordBlocks {
         let (path, carry, block_bytes) = (path.to_path_buf(), Vec::new(), BLOCK_BYTES);
         RecordBlocks { stream, path, framing, carry, next_record: 1, at_end: false, block_bytes }
     }
 
-    /// The same with blocks of about so many bytes.
+    /// Sets the approximate size of a block.
     pub(crate) fn with_block_bytes(self, block_bytes: usize) -> RecordBlocks {
         RecordBlocks { block_bytes, ..self }
     }
 
-    /// The next records; false at the end. The block's buffers are used again. Records before a damaged place are handed
-    /// out before the error.
+    /// Replaces the block with the next records; `false` at the end. Reuses the block's buffers. Records before a
+    /// damaged place come before the error.
     pub fn next_block(&mut self, block: &mut RecordBlock) -> Result<bool, SampleError> {
         block.spans.clear();
         block.framing = self.framing;
@@ -233,7 +233,7 @@ impl RecordBlocks {
     }
 }
 
-/// Stands for the column in errors that no column is to blame for.
+/// Stands for the column in errors of a whole record.
 pub(crate) const WHOLE_RECORD: &str = "(the record)";
 
 #[cfg(test)]

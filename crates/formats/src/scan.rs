@@ -1,13 +1,13 @@
-//! Where the delimiters of a text are: 64 bytes at a time with AVX-512 or AVX2 where the machine has them, byte by byte
-//! where not.
+//! Positions of the delimiters of a text: 64 bytes at a time with AVX-512 or AVX2 if the machine has them, otherwise
+//! byte by byte.
 //!
-//! The choice is made at run time, so one binary runs fast everywhere. It knows nothing of formats beyond which bytes
+//! The choice is made at run time, so one binary runs fast everywhere. It knows nothing of formats beyond the bytes
 //! to mark.
 
-// Vector loads and stores have no safe form; each goes to memory that a slice or a reserved vector vouches for.
+// Vector loads and stores have no safe form; each one accesses memory of a slice or of a reserved vector.
 #![allow(unsafe_code)]
 
-/// Which instructions to use.
+/// The instruction set to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isa {
     /// None beyond the baseline.
@@ -19,7 +19,7 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// From plain to fast.
+    /// All sets, from plain to fast.
     pub const ALL: [Isa; 3] = [Isa::Scalar, Isa::Avx2, Isa::Avx512];
 
     /// The fastest that this machine has.
@@ -113,7 +113,7 @@ fn marks_scalar(text: &[u8], marked: Marked, marks: &mut Vec<u32>) {
     }
 }
 
-/// How many line feeds a text has: the floor that every text reader is measured against.
+/// Counts the line feeds of a text: the lower bound that every text reader is compared with.
 #[must_use]
 pub fn count_newlines(isa: Isa, text: &[u8]) -> usize {
     assert!(isa.is_available());

@@ -1,5 +1,5 @@
-//! A copy of an input in a temporary file, for formats that are read at any place, where the input itself can only be read
-//! front to back. Knows no format.
+//! A temporary copy of an input that can only be read front to back, for formats that need any position. Knows no
+//! format.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -10,17 +10,17 @@ use sanderling_sample::SampleError;
 use crate::input::{self, InputFile};
 use crate::patient::Wanted;
 
-/// Such a copy may have this many bytes.
+/// The most bytes of such a copy.
 pub const TEMPORARY_BYTES_MAX: u64 = 64 << 30;
 
 /// Bytes copied at a time.
 const COPY_BYTES: usize = 256 << 10;
 
-/// Copies an input while it is wanted, unpacked if it is compressed. The file has no name and goes away with its last
-/// handle, however the process ends.
+/// Copies an input, decompressed, while it is wanted. The file has no name and disappears with its last handle,
+/// however the process ends.
 pub(crate) fn copy_of(path: &Path, wanted: Option<&Wanted>) -> Result<File, SampleError> {
     let is_wanted = || wanted.is_none_or(|wanted| wanted());
-    // A pipe fails for that, and decompressors say in their own ways where.
+    // A pipe fails in this case, and decompressors word the error differently.
     copy_while(path, wanted, &is_wanted)
         .map_err(|error| if is_wanted() { error } else { SampleError::Unwanted })
 }

@@ -1,5 +1,5 @@
-//! What a text is that was to be read as columns and is something else, by its first lines: JSON, pairs of libsvm or libffm, lists
-//! of ids. Reads no file.
+//! Recognises text that is not columns by its first lines: JSON, pairs of libsvm or libffm, lists of ids. Reads no
+//! file.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use sanderling_sample::{SampleError, parse_f64, parse_u64};
 /// Lines that are looked at.
 const LINES: usize = 50;
 
-/// A text that is no columns.
+/// A kind of text that is not columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextKind {
     /// An object per line, or an array of them.
@@ -17,12 +17,12 @@ pub enum TextKind {
     Libsvm,
     /// `label field:index:value ...`
     Libffm,
-    /// Numbers between blanks, commas or tabs, another number of them on every line.
+    /// Numbers between blanks, commas or tabs, with a varying count per line.
     IdLists,
 }
 
 impl TextKind {
-    /// The kind of most of the first lines; None: columns, as far as can be told.
+    /// The kind of most of the first lines; `None`: columns, as far as can be told.
     pub fn of(text: &[u8]) -> Option<TextKind> {
         let lines = text.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
         let lines: Vec<&[u8]> = lines.filter(|line| !line.is_empty()).take(LINES).collect();
@@ -42,7 +42,7 @@ impl TextKind {
         counts.is_some_and(is_ragged).then_some(TextKind::IdLists)
     }
 
-    /// What it is and what to do.
+    /// The kind, and what to do.
     pub(crate) fn hint(self) -> &'static str {
         match self {
             TextKind::Json => {
@@ -59,7 +59,7 @@ impl TextKind {
     }
 
     /// # Errors
-    /// `BadFile`, of JSON: no line of it is a row of columns.
+    /// `BadFile` for JSON: no line of it is a row of columns.
     pub fn refuse_json(text: &[u8], path: &Path) -> Result<(), SampleError> {
         let line = text.trim_ascii_start();
         if is_json(line) {
@@ -68,6 +68,7 @@ impl TextKind {
         Ok(())
     }
 
+    /// The error that names the kind and what to do.
     pub fn error(self, path: &Path) -> SampleError {
         SampleError::BadFile { path: path.to_path_buf(), reason: self.hint().to_string() }
     }
@@ -98,7 +99,7 @@ fn is_pairs(line: &[u8], colons: usize) -> bool {
     is_label && tokens.all(is_pair) && count > 0
 }
 
-/// How many ids a line has that is nothing but ids.
+/// The number of ids of a line that contains only ids.
 fn ids_in(line: &[u8]) -> Option<usize> {
     let is_between = |byte: &u8| matches!(byte, b' ' | b'\t' | b',');
     let mut ids = line.split(is_between).filter(|id| !id.is_empty());

@@ -1,5 +1,5 @@
-//! The short numbers of a text, eight tokens at a time with AVX-512: the arithmetic of [`sanderling_sample::number`] in vector
-//! lanes, for tokens whose ends are already known. It decides what it can and marks the rest.
+//! Short numbers of a text, eight tokens at a time with AVX-512: the arithmetic of `sanderling_sample::parse_u64` and
+//! `parse_f32` in vector lanes, for tokens whose ends are known. It decides the short ones and marks the rest.
 
 // Vector loads, stores and gathers have no safe form.
 #![allow(unsafe_code)]
@@ -9,7 +9,7 @@ use crate::blocks::PAD_BYTES;
 /// In `Tokens::integers`: not a plain integer of one to eight digits. (Any plain one is far smaller.)
 pub(crate) const UNDECIDED: u64 = u64::MAX;
 
-/// What each token of a text is as a number, where it is a short one.
+/// The value of each token of a text, if it is a short number.
 #[derive(Default)]
 pub(crate) struct Tokens {
     /// The value of an integer of one to eight digits, or [`UNDECIDED`].
@@ -19,8 +19,8 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// Reads the tokens between marks: token `i` ends before `marks[i]` and starts behind `marks[i - 1]`, the first one
-    /// with the text. All marks lie before the last `PAD_BYTES` bytes of the text.
+    /// Reads the tokens between marks: token `i` ends before `marks[i]` and starts behind `marks[i - 1]`; the first
+    /// one starts with the text. All marks are before the last `PAD_BYTES` bytes of the text.
     ///
     /// # Safety
     /// The machine has what [`crate::Isa::Avx512`] promises.

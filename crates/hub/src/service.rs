@@ -1,7 +1,7 @@
-//! The hub as a process for others: minibatches are made here and handed to trainers, each to one.
+//! The hub's server: makes minibatches and leases each to one trainer.
 //!
-//! [`Service::start`] reads, and answers trainers, on threads of its own. What a trainer is answered is decided by a state
-//! machine without input and output (`desk`); `docs/hub.md` says what trainers may rely on.
+//! [`Service::start`] reads input and answers trainers on threads of its own. A state machine without I/O (`leases`)
+//! decides the answers; `docs/hub.md` says what trainers may rely on.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -62,9 +62,9 @@ mod talk;
 mod serving;
 use serving::{Joining, Serving};
 
-/// How often the end is looked for.
+/// Interval at which [`Service::run`] checks for the end.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// When a position that could not be saved is tried again, at the earliest.
+/// Shortest pause before a position that could not be saved is saved again.
 const SAVE_AGAIN: Duration = Duration::from_secs(1);
 
 type OnEvent = Arc<dyn Fn(Event) + Send + Sync>;
@@ -87,11 +87,11 @@ pub struct Service {
     making: Option<JoinHandle<Result<(), ServiceError>>>,
     feeding: Option<JoinHandle<Result<(), ServiceError>>>,
     writing: Option<JoinHandle<()>>,
-    /// Why it cannot go on.
+    /// The error that ends the hub.
     failure: Option<ServiceError>,
 }
 
-/// What the status is made of.
+/// The sources of a [`Status`].
 struct Watch {
     hall: Arc<Hall>,
     stages: Stages,
@@ -130,19 +130,20 @@ impl Watch {
 /// How a hub ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// Everything was used, and the trainers know.
+    /// Every minibatch was acknowledged, and the trainers have been told.
     Over,
-    /// It was told to stop.
+    /// The hub was stopped.
     Stopped,
 }
 
 impl Service {
-    /// Goes on from its position if there is one, listens, and serves from then on. `on_event` is called by any of its
-    /// threads.
+    /// Starts a hub: resumes from its position if there is one, listens and serves.
+    ///
+    /// `on_event` is called by any of its threads.
     ///
     /// # Errors
-    /// The configuration makes no sense, an address is taken, an input is not there, or the position is of another input or used
-    /// by another hub.
+    /// The configuration contradicts itself, an address is taken, an input is missing, or the position belongs to
+    /// another input or is in use by another hub.
     pub fn start(
         config: &ServiceConfig,
         on_event: impl Fn(Event) + Send + Sync + 'static,
@@ -150,11 +151,11 @@ impl Service {
         Service::start_feeding(config, None, on_event)
     }
 
-    /// The same; keys of the features that the configuration names are fed by this one to where their rows are pooled, and
-    /// trainers get minibatches without them.
+    /// Starts a hub that feeds keys: `feeder` gets the keys of the features that the configuration names, and
+    /// trainers get minibatches without those keys.
     ///
     /// # Errors
-    /// As [`Service::start`]; features are named and nobody feeds them, or the other way round.
+    /// As [`Service::start`]. Also features without a feeder, or a feeder without features.
     pub fn start_feeding(
         config: &ServiceConfig,
         feeder: Option<Box<dyn KeyFeeder>>,
@@ -175,7 +176,7 @@ impl Service {
         let position = position.unwrap_or_else(|| Position::new(sanderling_observe::unique() | 1));
         let listeners = listen(config)?;
         let tail = match &config.position {
-            // So that what is wrong with the file is known now, and that nobody takes for the last one what was.
+            // Written now, so that a file that cannot be written fails the start, and no stale position is left.
             Some(path) => {
                 let position = Position { is_last: false, ..position.clone() };
                 Some((path.clone(), position.write(path, &fingerprint)?))
@@ -259,24 +260,26 @@ impl Service {
         Ok(service)
     }
 
-    /// Where it listens, with the real ports.
+    /// The addresses on which it listens, with the ports that the system chose.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// What it has done so far.
+    /// A snapshot of its counters.
     pub fn status(&self) -> Status {
         self.watch.status()
     }
 
-    /// What it has done so far, for whoever asks from another thread, also after it has ended.
+    /// A function that returns the status from any thread, also after the hub has ended.
     pub fn watch(&self) -> impl Fn() -> Status + Send + Sync + 'static {
         let watch = Arc::clone(&self.watch);
         move || watch.status()
     }
 
-    /// Waits until it is over and the trainers know, or `stop` is set; saves the position now and then. `on_look` is called
-    /// many times a second. How it ended, or what made it fail, once the trainers know; and what it has done.
+    /// Serves until every minibatch is acknowledged or `stop` is set, and saves the position now and then.
+    ///
+    /// `on_look` is called many times a second. Returns how the hub ended, or its error, once the trainers have been
+    /// told, and the final status.
     pub fn run(
         mut self,
         stop: &AtomicBool,
@@ -291,7 +294,7 @@ impl Service {
             let settled = self.hall.desk().settled();
             let wait = match settled {
                 Settled::No => None,
-                // Somebody may be about to ask.
+                // A trainer may be about to subscribe.
                 Settled::Unasked => Some(self.trainer_timeout),
                 Settled::Told => Some(self.linger),
                 Settled::Left => Some(Duration::ZERO),
@@ -325,7 +328,7 @@ impl Service {
 }
 
 impl Service {
-    /// Takes the results of the threads that make and feed minibatches, if they have ended, or must end; which trainers are told if it is
+    /// Collects the results of the making and feeding threads that have ended, or that must end. Trainers are told of
     /// an error.
     fn finish_threads(&mut self, wait_for_making: bool) {
         let making = self.making.take_if(|thread| wait_for_making || thread.is_finished());
@@ -348,14 +351,14 @@ impl Service {
 
     fn save(&self, is_last: bool) -> Result<(), ServiceError> {
         let saved = self.journal.as_ref().map_or(Ok(()), |journal| journal.save(is_last));
-        // Answers may have waited for it.
+        // Wakes answers that waited for it.
         self.waker.wake();
         saved
     }
 
     fn finish(&mut self, ended: Ended) -> Result<Ended, ServiceError> {
         let served = self.stop();
-        // Nothing can be acknowledged any more.
+        // From here on nothing can be acknowledged.
         self.save(true)?;
         served?;
         match self.failure.take() {
@@ -364,7 +367,7 @@ impl Service {
         }
     }
 
-    /// Ends all threads but those that read and feed, which may be waiting for a stream that is silent, or for a server.
+    /// Ends all threads except the reading and feeding ones, which may block on a silent stream or a server.
     fn stop(&mut self) -> Result<(), ServiceError> {
         self.stopped.store(true, Ordering::Relaxed);
         self.stoppers.iter().for_each(Stopper::stop);
@@ -387,7 +390,7 @@ impl Drop for Service {
     }
 }
 
-/// What made a thread fail trainers are told, and who runs the hub.
+/// Reports the failure of a thread to the trainers and to `on_event`.
 fn told(result: Result<(), ServiceError>, hall: &Hall, on_event: &OnEvent) -> Result<(), ServiceError> {
     if let Err(error) = &result {
         let reason = error.to_string();
@@ -397,7 +400,7 @@ fn told(result: Result<(), ServiceError>, hall: &Hall, on_event: &OnEvent) -> Re
     result
 }
 
-/// Writes down what trainers are to hear of, until it is stopped.
+/// Writes changes to the journal until it is stopped; trainers hear of them afterwards.
 fn write_down(journal: &Journal, hall: &Hall, waker: &Waker, stopped: &AtomicBool, on_event: &OnEvent) {
     while hall.to_write(stopped) {
         if let Err(error) = journal.commit() {
@@ -427,7 +430,7 @@ fn listen(config: &ServiceConfig) -> Result<Vec<Listener>, ServiceError> {
     config.listen.iter().map(bind).collect()
 }
 
-/// Hands connections on until it is stopped.
+/// Passes new connections to the serving thread until it is stopped.
 fn accept(listener: &Listener, joining: &Sender<Joining>, waker: &Waker, on_event: &OnEvent) {
     let features = match listener.address().in_memory() {
         true => Features::NO_CHECKSUM,

@@ -1,5 +1,5 @@
-//! The profile of a batch file: what its blocks hold, which is keys and numbers, not the texts that they were. Knows no
-//! spec but the file's own.
+//! The profile of a batch file, whose blocks hold keys and numbers, not the original texts. Knows no spec but the
+//! file's own.
 
 use sanderling_formats::DataConfig;
 use sanderling_formats::batch_file::{BatchFile, Unpacker};

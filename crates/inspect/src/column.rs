@@ -1,4 +1,4 @@
-//! What one column holds: type, range, distinct and frequent values. Knows neither file nor label.
+//! The profile of one column: type, range, distinct and frequent values. Knows neither file nor label.
 
 use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_64;
@@ -6,9 +6,9 @@ use xxhash_rust::xxh3::xxh3_64;
 use sanderling_sample::parse_f64;
 
 use super::counts::{Distinct, Frequent};
-use super::marks::{MARKS, is_value_among_texts, mark_at};
+use sanderling_sample::missing::{MARKS, is_value_among_texts, mark_at};
 
-/// What the values of a column are.
+/// The type of a column's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ColumnKind {
@@ -22,7 +22,7 @@ pub enum ColumnKind {
     Text,
     /// Several values in a field: separated text, or a list of a columnar file.
     List,
-    /// A type of a columnar file that is no field.
+    /// A columnar type that no feature can read.
     Unsupported,
 }
 
@@ -43,25 +43,25 @@ pub struct NumberSummary {
     pub above_zero: u64,
 }
 
-/// A value and how often it stands in its column.
+/// A value and its count.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ValueCount {
     /// The value, its first bytes if it is long.
     pub value: String,
-    /// How often.
+    /// Its count.
     pub count: u64,
     /// Share of all rows; of a list column, of all its elements.
     pub share: f64,
 }
 
-/// What is known of a column.
+/// The profile of a column.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ColumnProfile {
     /// Its name.
     pub name: String,
-    /// What its values are.
+    /// The type of its values.
     pub kind: ColumnKind,
-    /// Of a list column in text: what separates the elements.
+    /// The separator of the elements of a list column in text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub separator: Option<char>,
     /// Rows without a value.
@@ -84,11 +84,12 @@ pub struct ColumnProfile {
     pub top_count_error: u64,
 }
 
-/// Separators that are tried, the more telling first.
+/// Separators that are tried, most telling first.
 const SEPARATORS: [u8; 5] = *b"|;,^ ";
-/// A column is a list if at least this share of its values that are no numbers holds the separator,
+/// A column is a list if at least this share of its non-numeric values contains the separator and [`LIST_REUSE_MAX`]
+/// holds.
 const LIST_SHARE_MIN: f64 = 0.1;
-/// and its elements recur: they are at most this share of the distinct values.
+/// Most distinct elements of a list column, as a share of its distinct values: elements recur.
 const LIST_REUSE_MAX: f64 = 0.8;
 /// Elements are counted exactly up to this many.
 const ELEMENTS_EXACT_MAX: usize = 1 << 12;
@@ -100,7 +101,7 @@ pub(super) struct ColumnStats {
     name: String,
     present: u64,
     missing: u64,
-    /// Of these, how many are which text that other tools write for it.
+    /// Counts of the texts that other tools write for a missing value, by index in [`sanderling_sample::missing`].
     marks: [u64; MARKS],
     integers: u64,
     floats: u64,
@@ -114,14 +115,14 @@ pub(super) struct ColumnStats {
     frequent: Frequent,
     /// One per separator, from the first value on that it splits.
     splits: [Option<Split>; SEPARATORS.len()],
-    /// From a columnar file's list column: values are elements already.
+    /// Whether the values are elements already, as in the list column of a columnar file.
     elements: bool,
     unsupported: bool,
-    /// Elements seen, of a list column.
+    /// Elements seen so far.
     values: u64,
 }
 
-/// What splitting by one separator would give.
+/// The result of splitting by one separator.
 struct Split {
     separator: u8,
     values_with: u64,
@@ -130,7 +131,7 @@ struct Split {
     frequent: Frequent,
 }
 
-/// How much memory a column may take.
+/// Limits of a column's memory.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
     pub(super) distinct_exact: usize,
@@ -165,18 +166,18 @@ impl ColumnStats {
         self.unsupported = true;
     }
 
-    /// A row without a value.
+    /// Adds a row without a value.
     pub(super) fn add_missing(&mut self) {
         self.missing += 1;
     }
 
-    /// A row whose text other tools write for no value, by its place among them.
+    /// Adds a row with a text that other tools write for a missing value, by its index.
     pub(super) fn add_mark(&mut self, mark: usize) {
         self.missing += 1;
         self.marks[mark] += 1;
     }
 
-    /// Counts those marks as values that are none in a column of texts.
+    /// Counts the marks that are ordinary words as values in a column of texts.
     fn settle_marks(&mut self) {
         if self.present == self.integers + self.floats {
             return;
@@ -195,12 +196,12 @@ impl ColumnStats {
         }
     }
 
-    /// Rows before the first one that had the column.
+    /// Adds rows from before the column's first appearance.
     pub(super) fn add_missing_rows(&mut self, rows: u64) {
         self.missing += rows;
     }
 
-    /// A row with a value.
+    /// Adds a row with a value.
     pub(super) fn add(&mut self, value: &[u8]) {
         self.split(value);
         self.present += 1;
@@ -210,8 +211,8 @@ impl ColumnStats {
         }
     }
 
-    /// Counts the elements of a value. As long as a separator has split nothing, every value is one element, so that what is
-    /// known of the column is known of its elements; most columns are never split.
+    /// Counts the elements of a value. Until a separator splits a value, every value is one element and the column's
+    /// counts serve; most columns are never split.
     fn split(&mut self, value: &[u8]) {
         let trims = value.trim_ascii().len() < value.len();
         for (split, separator) in self.splits.iter_mut().zip(SEPARATORS) {
@@ -225,18 +226,18 @@ impl ColumnStats {
         }
     }
 
-    /// A row whose value is a list; its elements come by `add_element`.
+    /// Adds a row whose value is a list; `add_element` adds its elements.
     pub(super) fn add_list(&mut self) {
         self.present += 1;
         self.elements = true;
     }
 
-    /// The column's type says that it holds lists, even if none came up.
+    /// Marks the column as a list by its type, even if it has no elements.
     pub(super) fn set_list(&mut self) {
         self.elements = true;
     }
 
-    /// An element of the list that was added last.
+    /// Adds an element to the latest list.
     pub(super) fn add_element(&mut self, element: &[u8]) {
         self.count(element);
     }
@@ -346,8 +347,8 @@ impl Split {
         }
     }
 
-    /// Whether the values look like lists: of `texts` many hold the separator, and the parts recur in other combinations,
-    /// `whole` of them.
+    /// Whether the values look like lists: many of the `texts` contain the separator, and the parts recur in other
+    /// combinations, of which there are `whole`.
     fn is_list(&self, texts: u64, whole: u64) -> bool {
         let parts = self.distinct.count().0 as f64;
         self.values_with as f64 >= LIST_SHARE_MIN * texts as f64

@@ -1,4 +1,4 @@
-//! Counting values in bounded memory: how many distinct ones, and which are the most frequent. Knows bytes and their
+//! Counting values in bounded memory: the number of distinct ones, and the most frequent. Knows bytes and their
 //! hashes, no columns.
 
 use std::collections::{HashMap, HashSet};
@@ -15,7 +15,7 @@ const REGISTERS_LOG2: u32 = 14;
 /// At most this many bytes of a value are kept for display.
 pub const VALUE_BYTES_MAX: usize = 64;
 
-/// Hands on a key that is a hash already.
+/// A hasher for keys that are hashes already.
 #[derive(Default)]
 pub(super) struct Passed(u64);
 
@@ -35,8 +35,8 @@ impl Hasher for Passed {
 
 type HashBuilder = BuildHasherDefault<Passed>;
 
-/// The number of distinct values among those seen: exact while they are few, then by HyperLogLog (Flajolet et al.
-/// 2007) with the small-range correction.
+/// The number of distinct values: exact while they are few, then by HyperLogLog (Flajolet et al. 2007) with the
+/// small-range correction.
 pub(super) struct Distinct {
     exact: Option<HashSet<u64, HashBuilder>>,
     registers: Vec<u8>,
@@ -49,7 +49,7 @@ impl Distinct {
         Distinct { exact: Some(HashSet::default()), registers: Vec::new(), exact_max }
     }
 
-    /// A copy that goes on by itself, exact up to `exact_max` values.
+    /// A copy that counts on independently, exact up to `exact_max` values.
     pub(super) fn copy(&self, exact_max: usize) -> Distinct {
         let mut copy = Distinct { exact: None, registers: self.registers.clone(), exact_max };
         match &self.exact {
@@ -63,7 +63,7 @@ impl Distinct {
         copy
     }
 
-    /// Notes a value by its hash.
+    /// Adds a value by its hash.
     pub(super) fn add(&mut self, hash: u64) {
         let Some(exact) = &mut self.exact else {
             self.register(hash);
@@ -122,13 +122,13 @@ impl Frequent {
         self.add_many(hash, value, 1);
     }
 
-    /// The same so many times.
+    /// Adds a value `times` times.
     pub(super) fn add_many(&mut self, hash: u64, value: &[u8], times: u64) {
         let first = &value[..value.len().min(VALUE_BYTES_MAX)];
         self.counts.entry(hash).or_insert_with(|| (0, first.into())).0 += times;
         if self.counts.len() > 2 * self.capacity {
             let mut counts: Vec<u64> = self.counts.values().map(|(count, _)| *count).collect();
-            // What the first value beyond the capacity has, all give up.
+            // Subtracts the count of the first value beyond the capacity from all.
             let (_, cut, _) = counts.select_nth_unstable_by(self.capacity, |a, b| b.cmp(a));
             let cut = *cut;
             self.counts.retain(|_, (count, _)| {
@@ -139,7 +139,7 @@ impl Frequent {
         }
     }
 
-    /// What any count may be short of the truth.
+    /// The most by which a count may be too low.
     pub(super) fn error(&self) -> u64 {
         self.error
     }

@@ -9,10 +9,11 @@ use sanderling_sample::{Field, SampleError, parse_f64, quote, with_text};
 use super::column::ColumnStats;
 use super::{COLUMNS_MAX, DataProfile, LABEL_VALUES, LabelGuess, ProfileOptions, Text, limits_of, rows};
 
-/// Columns that share memory for their counts as if there were this many.
+/// Memory for counts is divided by this number of columns.
 const COLUMNS_USUAL: usize = 256;
 
-/// The label of a line, and the fields and indices of its triples; an error is the position of the token and what was expected.
+/// Parses the label of a line, and the fields and indices of its triples. An error is the position of the token and
+/// the expected text.
 fn parse(line: &[u8], row: &mut Vec<(u32, u64)>) -> Result<f64, (usize, &'static str, String)> {
     row.clear();
     let tokens = line.split(|&byte| byte == b' ' || byte == b'\t').filter(|token| !token.is_empty());

@@ -1,4 +1,4 @@
-//! Which column is the label: by its name, or because it alone has two values. A guess, and it says why.
+//! The guess of the label column: by its name, or because it alone has two values. It gives its reason.
 
 use serde::Serialize;
 
@@ -10,7 +10,7 @@ use super::{DataProfile, repeated};
 pub struct LabelGuess {
     /// Its name.
     pub column: String,
-    /// The texts that mean positive; empty if it holds numbers and those above 0 are positive.
+    /// The positive texts; empty if the column holds numbers, where those above 0 are positive.
     pub positive: Vec<String>,
     /// Positive rows among those looked at.
     pub positives: u64,
@@ -20,7 +20,7 @@ pub struct LabelGuess {
     pub reason: String,
 }
 
-/// Names of labels, the more telling first; compared without case, `_` and `-`.
+/// Names of labels, most telling first; compared without case, `_` and `-`.
 const NAMES: [&str; 14] = [
     "label",
     "click",
@@ -40,7 +40,7 @@ const NAMES: [&str; 14] = [
 
 /// Texts that mean yes.
 const YES: [&str; 9] = ["1", "yes", "y", "true", "t", "positive", "pos", "click", "clicked"];
-/// Texts that mean no, and what yes is beside them.
+/// Texts that mean no, each with its yes.
 const NO: [(&str, &str); 6] =
     [("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("negative", "positive"), ("neg", "pos")];
 
@@ -67,7 +67,8 @@ pub(super) fn guess(profile: &DataProfile) -> Option<LabelGuess> {
         ([only], ..) => Some(of(only, profile.rows, "the only column with two values")),
         (_, Some(column), None) => Some(of(column, profile.rows, "the first column, and it has two values")),
         (_, None, Some(column)) => Some(of(column, profile.rows, "the last column, and it has two values")),
-        // Both: click logs begin with the label, and tables end with it, as text more often than as a number.
+        // Both candidates: click logs begin with the label, and tables end with it, as text more often than as a
+        // number.
         (_, Some(first), Some(last)) if first.numbers.is_some() || last.numbers.is_none() => {
             Some(of(first, profile.rows, "the first column, and it has two values (the last one, too)"))
         }
@@ -82,15 +83,15 @@ fn is_binary(column: &ColumnProfile) -> bool {
     column.distinct == 2 && column.missing == 0 && can_be_label(column)
 }
 
-/// Two values, or numbers with some above 0 and some not; and a name to call it by.
+/// Whether a column has two values, or numbers of which some are above 0 and some not, and a name.
 fn can_be_label(column: &ColumnProfile) -> bool {
     let scalar = matches!(column.kind, ColumnKind::Integer | ColumnKind::Float | ColumnKind::Text);
     let splits = column.numbers.is_some_and(|numbers| numbers.min <= 0.0 && numbers.max > 0.0);
     !column.name.is_empty() && scalar && (column.distinct == 2 || splits)
 }
 
-/// The value of a column whose rows are all positive or all negative, as those of a small file may be: then its name alone
-/// tells that it is the label.
+/// The value of a column with a single value, as in a small file whose rows are all positive or all negative: then
+/// only its name makes it the label.
 fn only_value(column: &ColumnProfile) -> Option<&str> {
     let only = column.top.first().filter(|_| column.distinct == 1 && column.missing == 0)?.value.as_str();
     let plain = only.to_lowercase();

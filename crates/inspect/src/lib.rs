@@ -1,5 +1,7 @@
-//! What is in a data file that nobody has described yet: columns, types, cardinality, frequent values, and which
-//! column is the label. One pass in bounded memory. Knows no model; [`suggest`] writes a first configuration.
+//! Profiles a data file without a configuration: columns, types, cardinality, frequent values, and a guess of the
+//! label.
+//!
+//! One pass in bounded memory. Knows no model; [`suggest`] writes a first configuration.
 
 mod batches;
 mod column;
@@ -27,7 +29,6 @@ pub use sparse::SparseProfile;
 pub use suggest::suggest;
 
 use column::{ColumnStats, Limits};
-pub(crate) use marks::mark_of;
 use rows::Cut;
 use sanderling_formats::blocks::{BYTE_ORDER_MARK, Block, LineBlocks};
 use sanderling_formats::columnar::{Cells, ColumnarFile, cells_of};
@@ -36,6 +37,7 @@ use sanderling_formats::input::{self, InputFile};
 use sanderling_formats::quotes::Quotes;
 use sanderling_formats::text_kind::TextKind;
 use sanderling_formats::{Compression, DataConfig, Format};
+use sanderling_sample::missing::mark_of;
 use sanderling_sample::{Field, SampleError, quote_text, with_text};
 
 /// Columns that are profiled at most; a wider file is not a table of features.
@@ -50,7 +52,7 @@ const FREQUENT_MIN: usize = 64;
 /// The guess of the label needs both values of a column.
 const LABEL_VALUES: usize = 2;
 
-/// What to look at.
+/// Options of a profile.
 #[derive(Clone, Copy, Debug)]
 pub struct ProfileOptions {
     /// Stop after this many rows.
@@ -65,7 +67,7 @@ impl Default for ProfileOptions {
     }
 }
 
-/// What is in a data file.
+/// The profile of a data file.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DataProfile {
     /// The file.
@@ -74,16 +76,16 @@ pub struct DataProfile {
     pub format: Format,
     /// Whether the format had to be guessed from the content.
     pub format_guessed: bool,
-    /// Of delimited text: what separates fields.
+    /// The separator of delimited text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub separator: Option<String>,
-    /// Of delimited text: whether the first row names the columns.
+    /// Whether the first row of delimited text names the columns.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<bool>,
-    /// Of delimited text: whether the names of the columns were given, and are not the file's.
+    /// Whether the column names were given, and are not the file's.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub named: bool,
-    /// Of CSV and TSV: the character that opens comment lines.
+    /// The character that opens comment lines of CSV and TSV.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub comment: Option<char>,
     /// Rows looked at.
@@ -92,10 +94,10 @@ pub struct DataProfile {
     pub complete: bool,
     /// Rows that could not be read, not counted in `rows`.
     pub bad_rows: u64,
-    /// What was wrong with the first of them.
+    /// The error of the first bad row.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_bad_row: Option<String>,
-    /// What the file cannot show, of a format that keeps less than the source had, or which of its columns cannot be told apart.
+    /// A limit of the profile: facts that the format does not keep, or columns that cannot be told apart.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// The column that looks like the label.
@@ -103,12 +105,12 @@ pub struct DataProfile {
     pub label: Option<LabelGuess>,
     /// The columns, in the order of the file; none for libsvm.
     pub columns: Vec<ColumnProfile>,
-    /// Of libsvm text.
+    /// The profile of libsvm text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sparse: Option<SparseProfile>,
 }
 
-/// Looks through a file (or `-`, standard input). What `config` leaves open (format, separator, header) is guessed.
+/// Profiles a file (or `-`, standard input). Guesses the format, separator and header unless `config` gives them.
 ///
 /// # Errors
 /// `Io`, or `BadFile` for a damaged or very wide file. Single bad rows are counted, not an error.
@@ -120,10 +122,10 @@ pub fn profile(
     profile_first(&[path.to_path_buf()], config, options)
 }
 
-/// The same of the first of several files, with the columns that are in the paths of all of them.
+/// Profiles the first of several files, with the columns in the paths of all of them.
 ///
 /// # Errors
-/// As [`profile`]; no file.
+/// As [`profile`]; also an empty list.
 pub fn profile_first(
     files: &[PathBuf],
     config: &DataConfig,
@@ -188,12 +190,12 @@ pub fn profile_first(
     if !matches!(profile.format, Format::Libsvm | Format::Libffm) {
         profile.label = label::guess(&profile);
     }
-    // The label's guess needs more of them.
+    // The guess of the label needs more of them.
     profile.columns.iter_mut().for_each(|column| column.top.truncate(options.top));
     Ok(profile)
 }
 
-/// A text, block after block.
+/// A text, block by block.
 struct Text {
     lines: LineBlocks,
     block: Block,
@@ -217,7 +219,7 @@ impl DataProfile {
         }
     }
 
-    /// Whether the limit is reached; notes that there was more.
+    /// Whether the limit of rows is reached; then the profile is incomplete.
     fn is_full(&mut self, options: &ProfileOptions) -> bool {
         let full = options.rows_max.is_some_and(|max| self.rows >= max);
         self.complete &= !full;
@@ -234,7 +236,7 @@ fn stats_of(path: &Path, names: &[String]) -> Result<Vec<ColumnStats>, SampleErr
     Ok(names.iter().map(|name| ColumnStats::new(name, limits)).collect())
 }
 
-/// What each of so many columns may count.
+/// The limits of each of `columns` columns.
 fn limits_of(columns: usize) -> Limits {
     let columns = columns.max(1);
     Limits {
@@ -341,16 +343,16 @@ fn profile_delimited(
     Ok(())
 }
 
-/// How columns are used that have no name of their own.
+/// How to use columns that share a name.
 fn naming(format: Format) -> &'static str {
     match format.is_text() {
         true => "to use it, set header = true and name all columns in columns = [...]",
-        // Its names are part of it.
+        // The names are part of the file.
         false => "to use it, rename it in the file",
     }
 }
 
-/// Names that more than one column has.
+/// Names of more than one column.
 fn repeated(columns: &[ColumnProfile]) -> Vec<&str> {
     let mut names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
     names.sort_unstable();
@@ -417,7 +419,7 @@ fn add_records(stats: &mut [ColumnStats], records: &RecordBatch, config: &DataCo
     }
 }
 
-/// A row's field, typed as the file types it.
+/// Adds a field with its type in the file.
 fn add_field(stats: &mut ColumnStats, field: Field<'_>, config: &DataConfig) {
     match field {
         Field::Missing => stats.add_missing(),

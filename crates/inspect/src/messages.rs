@@ -1,4 +1,4 @@
-//! The profile of records that are messages: the columns are whatever names or slots come up. Knows no spec.
+//! The profile of message records: a column per name or slot that occurs. Knows no spec.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use sanderling_sample::{Field, SampleError};
 use super::column::ColumnStats;
 use super::{COLUMNS_MAX, DataProfile, LABEL_VALUES, ProfileOptions, add_field, limits_of};
 
-/// Columns that share memory for their counts as if there were this many; more are few enough not to matter.
+/// Memory for counts is divided by this number of columns; more columns are few enough not to matter.
 const COLUMNS_USUAL: usize = 256;
 
-/// The columns that have come up so far.
+/// The columns seen so far.
 #[derive(Default)]
 struct Columns {
     by_name: HashMap<Vec<u8>, usize>,
@@ -33,7 +33,7 @@ pub(super) fn profile_messages(
     let stream = input::open(&file, &Arc::new(AtomicU64::new(0)), None)?;
     let mut records = RecordBlocks::new(stream, &profile.path, message.framing());
     let (mut block, mut columns) = (RecordBlock::default(), Columns::default());
-    // Of the record at hand: all values, and which of them are whose. A name that comes again replaces what it said.
+    // All values of the current record, and the range of each column. A repeated name replaces its earlier values.
     let mut row: Vec<(usize, usize)> = Vec::new();
     'blocks: while records.next_block(&mut block)? {
         let (mut values, mut elements) = (Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! Columns whose values are in the paths of files, as those of Hive partitions are. Opens no file.
+//! Columns whose values are in the paths of files, as in Hive partitions. Opens no file.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use sanderling_formats::folder::partitions;
 use super::column::ColumnStats;
 use super::{DataProfile, LABEL_VALUES, limits_of};
 
-/// Adds the columns that the paths of the files have and the first file has not; their values are counted once per file.
+/// Adds the columns of the files' paths that the first file lacks; values are counted once per file.
 pub(super) fn add_columns(profile: &mut DataProfile, files: &[PathBuf], top: usize) {
     let mut found: Vec<(String, ColumnStats, u64)> = Vec::new();
     for file in files {

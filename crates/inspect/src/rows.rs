@@ -1,5 +1,5 @@
-//! Delimited text whose columns nobody has named yet: guesses separator and header, and cuts lines into fields. Keeps
-//! to the rules by which the CSV and TSV readers cut.
+//! Delimited text without a configuration: guesses separator and header, and cuts lines into fields by the rules of
+//! the CSV and TSV readers.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use sanderling_sample::parse_f64;
 /// Lines that the guesses look at.
 const GUESS_LINES: usize = 1000;
 
-/// How the lines of a file are cut.
+/// The rules by which lines are cut.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cut<'s> {
     pub(super) separator: &'s [u8],
@@ -114,7 +114,7 @@ impl Cut<'_> {
 /// The format of a text, from its first lines: libsvm by its `index:value` tokens, libffm by `field:index:value`, else TSV by tabs, else CSV.
 pub(super) fn guess_format(text: &[u8]) -> Format {
     let is_number = |token: &[u8]| !token.is_empty() && token.iter().all(u8::is_ascii_digit);
-    // How many colons a token of an `index:value` or `field:index:value` line has.
+    // Whether a line has tokens with `colons` colons, as `index:value` and `field:index:value` lines do.
     let looks_sparse = |line: &[u8], colons: usize| {
         let mut tokens = line.split(|&byte| byte == b' ').filter(|token| !token.is_empty()).peekable();
         let label = tokens.peek().is_some_and(|token| parse_f64(token).is_some());
@@ -143,8 +143,8 @@ pub(super) fn guess_format(text: &[u8]) -> Format {
     }
 }
 
-/// The separator that cuts the first line into as many fields as the lines after it have, and the most of them; the format's own
-/// first. (Decimal commas cut all lines but that of the names.)
+/// The separator that cuts the first line into as many fields as the following lines, and into the most; the format's
+/// own first. (Decimal commas cut every line except the header.)
 pub(super) fn guess_separator(text: &[u8], format: Format) -> &'static [u8] {
     let own: &[u8] = if format == Format::Csv { b"," } else { b"\t" };
     let score = |separator: &'static [u8]| {
@@ -165,9 +165,10 @@ pub(super) fn guess_separator(text: &[u8], format: Format) -> &'static [u8] {
     cutting.max().map_or(own, |(.., separator)| separator)
 }
 
-/// Whether the first row names the columns: none of its fields is a number, only the first may be empty (pandas writes its index
-/// so), and either some column holds numbers below it, or none of the names comes up again in its column. If one of them is
-/// repeated in the row, both must be so.
+/// Whether the first row names the columns.
+///
+/// None of its fields is a number, and only the first may be empty (pandas writes its index so). Also, some column
+/// holds numbers below it, or no name recurs in its column; if a name is repeated in the row, both must hold.
 pub(super) fn guess_header(text: &[u8], cut: Cut<'_>) -> bool {
     let mut rows = records(text, cut, None).map(|(_, line)| line).take(GUESS_LINES);
     let (mut header, mut fields) = (Vec::new(), Vec::new());
@@ -188,7 +189,7 @@ pub(super) fn guess_header(text: &[u8], cut: Cut<'_>) -> bool {
         if cut.split(line, &mut fields).is_err() || fields.len() != header.len() {
             continue;
         }
-        // As in files that were put together.
+        // As in concatenated files.
         if fields == header {
             comes_again = true;
             continue;

@@ -9,7 +9,7 @@ use super::column::{ValueCount, share};
 use super::counts::{DISTINCT_EXACT_MAX, Distinct, Frequent};
 use super::{DataProfile, FREQUENT_MAX, LabelGuess, ProfileOptions, Text, rows};
 
-/// What libsvm text holds.
+/// The profile of libsvm text.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SparseProfile {
     /// `index:value` pairs of all rows.
@@ -104,7 +104,8 @@ pub(super) fn profile_sparse(
     Ok(())
 }
 
-/// Label and pairs of a line; an error is the position of the token, what was expected, what was found.
+/// Parses the label and the pairs of a line. An error is the position of the token, the expected text and the found
+/// text.
 fn parse(line: &[u8], row: &mut Vec<(u64, f32)>) -> Result<f64, (usize, &'static str, String)> {
     row.clear();
     let tokens = line.split(|&byte| byte == b' ' || byte == b'\t').filter(|token| !token.is_empty());

@@ -1,5 +1,5 @@
-//! A first configuration from a profile: TOML that trains as it is, with a comment wherever a choice was a guess.
-//! Knows the settings' names; what the learner does with them is its own matter.
+//! A first configuration from a profile: TOML that trains as it is, with a comment at every guess. Knows the names of
+//! the settings, not their effect.
 
 use std::fmt::Write;
 
@@ -27,9 +27,9 @@ const TAIL_RATIO: f64 = 10.0;
 const UNIQUE_SHARE_MIN: f64 = 0.95;
 /// With fewer rows than this nothing is called unique.
 const UNIQUE_ROWS_MIN: u64 = 50;
-/// Columns without a use that are named in an error, of those with the same reason.
+/// Most unused columns that an error names per reason.
 const NAMES_SHOWN_MAX: usize = 5;
-/// The label's column where none looks like it.
+/// The label column if no column looks like one.
 const NO_LABEL: &str = "label";
 /// Unix times, in seconds, that a column of times may hold: from 1990 to 2100.
 const FIRST_TIME_S: f64 = 631152000.0;
@@ -43,7 +43,7 @@ const FACTOR_RATE: f64 = 0.4;
 const FACTOR_RATE_MIN: f64 = 0.01;
 const FACTOR_RATE_MAX: f64 = 0.2;
 
-/// What becomes of a column.
+/// The use of a column.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Role {
     Categorical,
@@ -51,7 +51,7 @@ enum Role {
     Log,
     Quantile,
     Numeric,
-    /// Left out, and why.
+    /// Left out, with the reason.
     Out(String),
 }
 
@@ -76,7 +76,7 @@ fn is_out(role: &Role) -> bool {
     matches!(role, Role::Out(_))
 }
 
-/// Why no column can be used.
+/// The reason that no column can be used.
 fn without_features(roles: &[(Role, &ColumnProfile)]) -> String {
     let mut by_reason: Vec<(&str, Vec<&str>)> = Vec::new();
     for (role, column) in roles {
@@ -144,7 +144,7 @@ fn write_all(
     writeln!(out, "[train]\nbatch = 16\npasses = 1    # {why}")
 }
 
-/// About as many keys as a row has, on which the factors' learning rate depends.
+/// The approximate number of keys per row, on which the factors' learning rate depends.
 fn fields(profile: &DataProfile, roles: &[(Role, &ColumnProfile)]) -> f64 {
     match &profile.sparse {
         Some(sparse) => sparse.row_mean,
@@ -235,7 +235,7 @@ fn write_label(label: Option<&LabelGuess>, out: &mut String) -> std::fmt::Result
     writeln!(out)
 }
 
-/// What becomes of the columns beside the label.
+/// The use of each column except the label.
 fn roles(profile: &DataProfile, once: bool) -> Vec<(Role, &ColumnProfile)> {
     let label = profile.label.as_ref().map_or(NO_LABEL, |label| &label.column);
     let features = profile.columns.iter().filter(|column| column.name != label);
@@ -251,14 +251,14 @@ fn roles(profile: &DataProfile, once: bool) -> Vec<(Role, &ColumnProfile)> {
             Role::Out(format!("more than one column has this name; {}", naming(profile.format)))
         }
         _ => match role(column, profile.rows) {
-            // They are fitted before the first pass.
+            // Quantiles are fitted before the first pass.
             Role::Quantile if once => Role::Log,
             role => role,
         },
     };
     let mut roles: Vec<(Role, &ColumnProfile)> = features.map(|column| (role(column), column)).collect();
     if roles.iter().all(|(role, _)| is_out(role)) {
-        // Something must remain to train on.
+        // At least one column must remain.
         for (role, column) in &mut roles {
             let is_scalar = matches!(column.kind, ColumnKind::Text | ColumnKind::Integer | ColumnKind::Float);
             if is_scalar && !column.name.is_empty() && is_one(column) {
@@ -276,7 +276,7 @@ fn write_features(mut roles: Vec<(Role, &ColumnProfile)>, once: bool, out: &mut 
         }
     }
     roles.retain(|(role, _)| !is_out(role));
-    // One entry per role, in the order in which the roles come up.
+    // One entry per role, in the order of first use.
     while let Some((role, _)) = roles.first().cloned() {
         let same: Vec<&ColumnProfile> =
             roles.iter().filter(|(other, _)| *other == role).map(|(_, column)| *column).collect();
@@ -360,7 +360,7 @@ fn heavy_tail(column: &ColumnProfile) -> bool {
     numbers.min >= -1.0 && (beyond(numbers.max, numbers.p99) || beyond(numbers.p99, numbers.median))
 }
 
-/// Whether a name says that the numbers below it are names themselves.
+/// Whether a name suggests that the column's numbers are ids.
 fn is_id_name(name: &str) -> bool {
     const PARTS: [&str; 14] = [
         "id", "ids", "user", "item", "uid", "code", "zip", "zipcode", "postcode", "category", "cat", "ad",
@@ -370,8 +370,8 @@ fn is_id_name(name: &str) -> bool {
     name.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| PARTS.contains(&part)) || name.ends_with("id")
 }
 
-/// The unit of a column of Unix times: whole numbers that are moments of a few decades in one of the units. Seconds look like
-/// ids, so the name must say that they are times.
+/// The unit of a column of Unix times: whole numbers within a few decades of moments in one of the units. Seconds
+/// look like ids, so the name must suggest times.
 fn time_unit(column: &ColumnProfile) -> Option<&'static str> {
     const UNITS: [(&str, f64); 4] = [("s", 1.0), ("ms", 1e3), ("us", 1e6), ("ns", 1e9)];
     const NAMES: [&str; 7] = ["ts", "time", "timestamp", "date", "datetime", "unix", "at"];
@@ -403,7 +403,7 @@ fn about(column: &ColumnProfile) -> String {
     one_line(&text)
 }
 
-/// A TOML string of one line, without anything that a terminal would take for a command.
+/// A TOML string on one line, without terminal control characters.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {
@@ -430,7 +430,7 @@ fn list(texts: &[String]) -> String {
 fn stem(path: &str) -> String {
     let name = path.rsplit(['/', '\\']).next().unwrap_or(path);
     let stem = name.split('.').next().unwrap_or(name);
-    // What the name of a run may consist of.
+    // Characters that the name of a run may contain.
     let plain = |c: char| if c.is_alphanumeric() || c == '-' { c } else { '_' };
     if stem.chars().any(char::is_alphanumeric) {
         stem.chars().map(plain).collect()

@@ -1,5 +1,4 @@
-//! Decoding ahead: a thread that reads and decodes units while the one that learns is busy with earlier ones. Knows
-//! nothing of shuffling or minibatches.
+//! Prefetching: a thread that reads and decodes units ahead of the worker. Knows nothing of shuffling or minibatches.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,23 +12,23 @@ use sanderling_sample::SampleError;
 
 use crate::decoding::{Decoding, Shared};
 
-/// Decoded units that may wait for the learner; with the one being decoded and the one in use this bounds memory.
+/// Decoded units that may wait for the worker; with the one being decoded and the one in use this bounds memory.
 const UNITS_AHEAD: usize = 4;
 
-/// How often a waiting learner looks whether the pass was stopped.
+/// Interval at which a waiting worker checks whether the pass was stopped.
 const POLL: Duration = Duration::from_millis(50);
 
-/// The thread and the channels to it. When it is dropped the thread ends at its next unit; nobody waits for that, since
-/// it may be reading a stream that is silent.
+/// The thread and the channels to it. Dropping it ends the thread at its next unit without waiting, since the thread
+/// may be reading a silent stream.
 pub(crate) struct Ahead {
     shared: Arc<Shared>,
     decoded: Receiver<Result<Box<Decoded>, SampleError>>,
-    /// Used rows on their way back, so that their memory is used again.
+    /// Used rows, returned to reuse their memory.
     empty: SyncSender<Box<Decoded>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a wait for the thread ends with.
+/// The result of waiting for the thread.
 pub(crate) enum Received {
     /// The rows of a unit.
     Rows(Box<Decoded>),
@@ -58,7 +57,7 @@ impl Ahead {
                 };
                 timer.stop();
                 let failed = message.is_err();
-                // A learner that is gone needs no more; an error is the last word.
+                // The worker may be gone; after an error nothing follows.
                 if sender.send(message).is_err() || failed {
                     return;
                 }
@@ -67,7 +66,7 @@ impl Ahead {
         Ahead { shared, decoded, empty, thread: Some(thread) }
     }
 
-    /// The next decoded unit. Returns within moments of the pass being stopped, even if the input is silent.
+    /// The next decoded unit. Returns within moments after the pass is stopped, even if the input is silent.
     pub(crate) fn receive(&mut self) -> Result<Received, SampleError> {
         loop {
             let stopped = self.shared.stopped.load(Ordering::Relaxed);
@@ -88,7 +87,7 @@ impl Ahead {
         Ok(if stopped { Received::Stopped } else { Received::End })
     }
 
-    /// Gives used rows back to be replaced.
+    /// Returns used rows to be replaced.
     pub(crate) fn give_back(&self, used: Box<Decoded>) {
         // A full channel has enough of them.
         let _ = self.empty.try_send(used);

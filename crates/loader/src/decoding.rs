@@ -1,5 +1,4 @@
-//! Reading and decoding one unit after the other, from a source that several threads share. Knows nothing of shuffling
-//! or minibatches.
+//! Reading and decoding units from a source that several threads share. Knows nothing of shuffling or minibatches.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,22 +7,22 @@ use sanderling_formats::{BadRows, Decoded, Decoder, Source, Unit};
 use sanderling_observe::StageTimer;
 use sanderling_sample::{Batch, Encoder, SampleError};
 
-/// The stages of a feed, in the order of their numbers: waiting for the source and reading it (decompression
-/// included), parsing and encoding, waiting for a thread that decodes ahead, shuffling and copying rows into
-/// minibatches. A caller's timer begins with these.
+/// The stages of a feed, by number: waiting for the source and reading it (decompression included), parsing and
+/// encoding, waiting for the prefetching thread, shuffling and copying rows into minibatches. A caller's timer begins
+/// with these.
 pub const STAGES: [&str; 4] = ["read", "decode", "wait", "assemble"];
 const READ: usize = 0;
 const DECODE: usize = 1;
 pub(crate) const WAIT: usize = 2;
 pub(crate) const ASSEMBLE: usize = 3;
 
-/// What all workers of a pass, and the threads that decode for them, look at.
+/// State shared by the workers of a pass and their prefetching threads.
 pub(crate) struct Shared {
     pub(crate) source: Mutex<Source>,
     pub(crate) encoder: Arc<Encoder>,
     pub(crate) bad_rows: Arc<BadRows>,
     pub(crate) stopped: Arc<AtomicBool>,
-    /// Apart from the source, whose lock a read may hold for as long as a stream is silent.
+    /// Outside of the source, whose lock a read holds while a stream is silent.
     pub(crate) bytes_read: Arc<AtomicU64>,
     pub(crate) bytes_total: Option<u64>,
 }
@@ -40,7 +39,7 @@ impl Decoding {
         Decoding { decoder, unit: Unit::default() }
     }
 
-    /// Appends the rows of the next unit; false at the end of the input, or when the pass was stopped.
+    /// Appends the rows of the next unit; `false` at the end of the input, or when the pass was stopped.
     pub(crate) fn next(
         &mut self,
         shared: &Shared,
@@ -54,7 +53,7 @@ impl Decoding {
         Ok(more)
     }
 
-    /// Puts the rows of the next unit in place of what `into` held, without a copy where they lie as they are wanted.
+    /// Replaces the rows of `into` with those of the next unit, in place if possible.
     pub(crate) fn next_in_place(
         &mut self,
         shared: &Shared,
@@ -84,7 +83,7 @@ impl Decoding {
     }
 }
 
-/// A worker that panicked while it read leaves the source as it was between two units.
+/// Locks a mutex; a panic while reading leaves the source between two units.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

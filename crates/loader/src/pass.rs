@@ -1,8 +1,8 @@
 //! One pass over the input, shared by several workers, each of which decodes, shuffles and batches for itself.
 //!
-//! Workers share nothing but the source, whose lock they hold while the next unit is read; a unit belongs to the
-//! worker that took it. With one worker the order of rows depends on the input and the seed alone, and a position (rows
-//! already used) is enough to go on exactly where a run stopped.
+//! Workers share only the source, whose lock they hold while the next unit is read; a unit belongs to the worker that
+//! took it. With one worker the order of rows depends on the input and the seed alone, and a position (rows already
+//! used) is enough to resume exactly.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,22 +16,22 @@ use crate::decoding::{ASSEMBLE, Decoding, Shared, WAIT, lock};
 use crate::permute::seed_of;
 use crate::shuffle::Shuffle;
 
-/// How a pass goes through the input.
+/// Options of a pass.
 #[derive(Clone, Copy, Debug)]
 pub struct PassOptions {
-    /// Rows of the shuffle buffer, over all workers; 0 keeps the input's order. Rows are shuffled within consecutive
-    /// runs of this many.
+    /// Rows of the shuffle buffer, over all workers; 0 keeps the order of the input. Rows are shuffled within
+    /// consecutive runs of this length.
     pub shuffle: usize,
     /// Seed of the shuffle.
     pub seed: u64,
     /// Number of the pass; every pass is shuffled differently.
     pub number: u64,
-    /// How many feeds will be taken.
+    /// The number of feeds that will be taken.
     pub workers: usize,
-    /// Rows of this pass that an earlier run has used already.
+    /// Rows of this pass that an earlier run has used.
     pub used_rows: u64,
-    /// Bytes of text that are read and decoded together, about; of a stream [`BLOCK_BYTES`] at most, since its rows wait until
-    /// there are so many.
+    /// Approximate bytes of text that are read and decoded together; for a stream at most [`BLOCK_BYTES`], since its
+    /// rows wait until the unit is full.
     pub unit_bytes: usize,
 }
 
@@ -39,18 +39,18 @@ pub struct PassOptions {
 pub struct Pass {
     shared: Arc<Shared>,
     options: PassOptions,
-    /// Rows that were read beyond `used_rows` while skipping; the first feed begins with them.
+    /// Rows read beyond `used_rows` while skipping; the first feed begins with them.
     surplus: Mutex<Option<Batch>>,
     feeds: AtomicU64,
-    /// A buffer takes no further units once a column of it has so many keys.
+    /// A buffer takes no further units once one of its columns has this many keys.
     keys_max: usize,
 }
 
-/// Who decodes for a feed.
+/// The decoder of a feed.
 enum Input {
     /// The worker itself.
     Inline(Box<Decoding>),
-    /// A thread of its own.
+    /// A prefetching thread.
     Ahead(Ahead),
 }
 
@@ -58,33 +58,33 @@ enum Input {
 pub struct Feed<'a> {
     pass: &'a Pass,
     input: Input,
-    /// The shuffle buffer; in order, rows of several units that one minibatch needs.
+    /// The shuffle buffer; without a shuffle, rows of several units that one minibatch needs.
     pool: Batch,
     minibatch: Batch,
-    /// Shuffled: rows of the next minibatch that were gathered already.
+    /// With a shuffle: rows of the next minibatch that were gathered ahead.
     ahead: Batch,
-    /// In order: where in the pool the next row is.
+    /// Without a shuffle: the index of the next row in the pool.
     head: usize,
-    /// In order: the unit at hand, and which of its rows is next.
+    /// Without a shuffle: the current unit, and the index of its next row.
     unit: Box<Decoded>,
     unit_head: usize,
     shuffle: Shuffle,
     worker: u64,
     chunk: u64,
-    /// Rows of the shuffle buffer of this worker; 0: none.
+    /// Rows of this worker's shuffle buffer; 0: none.
     chunk_rows: usize,
     /// Rows of the first chunk that were used already.
     chunk_skip: usize,
     end: bool,
     /// Rows that were decoded for this feed, skipped ones included.
     decoded: u64,
-    /// Whether the pass was stopped while this feed waited: what it holds is no whole minibatch or shuffle buffer and
-    /// must not be used; a resumed run reads it again.
+    /// Whether the pass was stopped while this feed waited: its rows make no whole minibatch or shuffle buffer and
+    /// must not be used; a resumed run reads them again.
     cut: bool,
 }
 
 impl Pass {
-    /// Opens the input and skips what was used already.
+    /// Opens the input and skips the rows that were used already.
     pub fn open(
         inputs: &[String],
         config: &DataConfig,
@@ -95,7 +95,7 @@ impl Pass {
         Self::open_until(inputs, config, encoder, bad_rows, options, Arc::default())
     }
 
-    /// The same for a pass that anybody may stop, as by [`Pass::stop`], by setting the flag.
+    /// Opens a pass that stops once the flag is set, as by [`Pass::stop`].
     pub fn open_until(
         inputs: &[String],
         config: &DataConfig,
@@ -109,8 +109,8 @@ impl Pass {
         Self::open_while(inputs, config, encoder, bad_rows, options, stopped, &mut go_on)
     }
 
-    /// The same, and while used rows are passed over, `go_on` is told how many bytes were read, of how many if that is known;
-    /// when it says no, the pass is stopped and has no rows.
+    /// Opens a pass; while used rows are skipped, calls `go_on` with the bytes read and the total if it is known. If
+    /// it returns false, the pass is stopped and has no rows.
     pub fn open_while(
         inputs: &[String],
         config: &DataConfig,
@@ -160,7 +160,7 @@ impl Pass {
         self.feed_from(Input::Inline(Box::new(Decoding::new(&self.shared))))
     }
 
-    /// The same, with a thread that reads and decodes ahead of the worker, on a timer of its own.
+    /// The stream of minibatches of one worker, with a thread that reads and decodes ahead on its own timer.
     #[must_use]
     pub fn feed_ahead(&self, timer: StageTimer) -> Feed<'_> {
         self.feed_from(Input::Ahead(Ahead::start(Arc::clone(&self.shared), timer)))
@@ -192,9 +192,10 @@ impl Pass {
         }
     }
 
-    /// Tells all feeds to read no more. They still hand out what they hold, so that what was used is a prefix of the
-    /// input whatever the number of workers; but a feed that somebody decodes ahead for hands out whole minibatches only,
-    /// as if it had not been stopped.
+    /// Stops reading in all feeds.
+    ///
+    /// A feed still returns the rows that it holds, so that the used rows are a prefix of the input for any number of
+    /// workers. A feed with a prefetching thread returns whole minibatches only, as if it had not been stopped.
     pub fn stop(&self) {
         self.shared.stopped.store(true, Ordering::Relaxed);
     }
@@ -215,8 +216,8 @@ impl Pass {
     }
 }
 
-/// Rows to pass over unseen. One shuffling worker goes back to the start of the chunk it had been in, since its order
-/// is known only when the chunk is whole.
+/// Rows to skip. A single shuffling worker returns to the start of its chunk, whose order is known only once it is
+/// complete.
 fn skipped_rows(options: &PassOptions) -> u64 {
     if options.workers == 1 && options.shuffle > 0 {
         options.used_rows - options.used_rows % options.shuffle as u64
@@ -253,10 +254,10 @@ fn skip_rows(
     Ok(None)
 }
 
-/// The minibatch after the one that was handed out last, of which a part of the work can be done ahead.
+/// The minibatch after the one that was returned last, which can be assembled ahead.
 pub struct Following<'a>(Option<Shuffled<'a>>);
 
-/// What there is to do where rows are shuffled: otherwise they are handed out where they lie.
+/// The work ahead for shuffled rows; without a shuffle rows are used in place.
 struct Shuffled<'a> {
     pool: &'a Batch,
     shuffle: &'a mut Shuffle,
@@ -265,8 +266,8 @@ struct Shuffled<'a> {
 }
 
 impl<'a> Following<'a> {
-    /// Assembles it, if its rows are in the shuffle buffer, while the one before is still in use: then who asks for it, for as many
-    /// rows, will not wait, and these are what it gets.
+    /// Assembles the minibatch if its rows are in the shuffle buffer, while the one before is in use. The next call
+    /// for the same number of rows gets it without waiting.
     pub fn assemble(self, timer: &mut StageTimer) -> Option<Rows<'a>> {
         let Shuffled { pool, shuffle, ahead, batch } = self.0?;
         if shuffle.left() < batch {
@@ -279,8 +280,8 @@ impl<'a> Following<'a> {
 }
 
 impl Feed<'_> {
-    /// Rows of the whole pass, if this is its only feed: what was decoded, and as many for each byte that is left. For progress;
-    /// none while nothing was decoded, and of a stream.
+    /// Estimated rows of the whole pass, if this is its only feed: rows so far, scaled by the bytes left. For
+    /// progress; `None` before the first rows, and for a stream.
     #[must_use]
     pub fn rows_expected(&self) -> Option<u64> {
         let (read, total) = (self.pass.bytes_read(), self.pass.bytes_total()?);
@@ -301,7 +302,7 @@ impl Feed<'_> {
         }
     }
 
-    /// [`Feed::next`], and who assembles the minibatch after it.
+    /// The next minibatch like [`Feed::next`], and a handle that assembles the one after it.
     pub fn next_and(
         &mut self,
         batch: usize,
@@ -318,7 +319,7 @@ impl Feed<'_> {
         Ok(Some((Rows::all(minibatch), following)))
     }
 
-    /// The next rows, at least one and at most `most` of them, however many are at hand; None at the end of the pass.
+    /// The next rows, at least one and at most `most`, as many as are available; `None` at the end of the pass.
     pub fn next_some(
         &mut self,
         most: usize,
@@ -340,7 +341,7 @@ impl Feed<'_> {
             return Ok(Some(Rows::new(&self.pool, range)));
         }
         if ready == 0 {
-            // Whole minibatches are handed out where they lie.
+            // Whole minibatches are used in place.
             while self.unit_head == self.unit.len() && !self.end {
                 self.next_unit(timer)?;
             }
@@ -377,7 +378,7 @@ impl Feed<'_> {
         Ok((!self.pool.is_empty()).then(|| Rows::new(&self.pool, 0..self.head)))
     }
 
-    /// Takes the next unit in place of the one at hand, all of whose rows were used; sets `end`, and `cut`.
+    /// Replaces the current unit, all of whose rows were used; sets `end` and `cut`.
     fn next_unit(&mut self, timer: &mut StageTimer) -> Result<(), SampleError> {
         self.unit_head = self.unit.len();
         match &mut self.input {
@@ -410,7 +411,7 @@ impl Feed<'_> {
         Ok(self.take_shuffled(batch, timer)?.then(|| Rows::all(&self.minibatch)))
     }
 
-    /// Puts the next rows into the minibatch; `false`: there are none.
+    /// Fills the minibatch with the next rows; `false` if there are none.
     fn take_shuffled(&mut self, batch: usize, timer: &mut StageTimer) -> Result<bool, SampleError> {
         timer.switch(ASSEMBLE);
         if self.ahead.len() > batch {
@@ -429,7 +430,7 @@ impl Feed<'_> {
         Ok(!self.minibatch.is_empty() && !self.cut)
     }
 
-    /// Fills the shuffle buffer again and draws a new order; false at the end of the pass.
+    /// Refills the shuffle buffer and draws a new order; `false` at the end of the pass.
     fn next_chunk(&mut self, timer: &mut StageTimer) -> Result<bool, SampleError> {
         self.shuffle.drop_drawn(&mut self.pool);
         self.fill(self.chunk_rows, timer)?;
@@ -459,7 +460,7 @@ impl Feed<'_> {
                 self.unit_head = 0;
             }
         }
-        // Whoever goes on later goes back to where the buffer began, which is known of whole buffers only.
+        // A resumed run returns to the start of the buffer, which only a whole buffer determines.
         if self.pool.len() < rows && !self.end && self.pass.options.workers == 1 {
             let (rows, found) = (self.pool.len(), self.pass.options.shuffle);
             return Err(SampleError::Settings(format!(

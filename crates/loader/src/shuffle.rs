@@ -1,10 +1,11 @@
-//! The order in which the rows of a shuffle buffer are used, and how far that has gone. Knows not where the rows come from,
-//! nor how many of them a minibatch has.
+//! The order of the rows of a shuffle buffer, and how many of them are used. Knows neither their origin nor the size
+//! of a minibatch.
 
 use sanderling_sample::Batch;
 
 use crate::permute::permutation;
 
+/// The order of the rows of a shuffle buffer.
 #[derive(Debug, Default)]
 pub struct Shuffle {
     order: Vec<u32>,
@@ -28,22 +29,22 @@ impl Shuffle {
         self.used = 0;
     }
 
-    /// Rows that are still to be used.
+    /// Rows that are not used yet.
     pub fn left(&self) -> usize {
         self.order.len() - self.used
     }
 
-    /// Passes over rows, as far as there are so many.
+    /// Skips rows, at most those that are left.
     pub fn skip(&mut self, rows: usize) {
         self.used += rows.min(self.left());
     }
 
-    /// The rows that were used last are to be used again.
+    /// Marks the rows that were used last as unused.
     pub fn give_back(&mut self, rows: usize) {
         self.used -= rows;
     }
 
-    /// Appends the next rows, as far as there are so many.
+    /// Appends the next rows, at most those that are left.
     pub fn gather(&mut self, pool: &Batch, rows: usize, into: &mut Batch) {
         let first = self.used;
         self.skip(rows);

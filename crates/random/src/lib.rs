@@ -1,5 +1,4 @@
-//! Random bits, and ranks drawn from a bounded zipf law, for generated data and generated load. It knows no feature and
-//! no row.
+//! Random numbers and zipf ranks for generated data and load, and hash mixers. It knows no feature and no row.
 //!
 //! The sampler is exact, but for the 32 bits that choices are made with, and needs about a thousand cells for any number
 //! of ranks: ranks are grouped into blocks whose length grows with the rank, an alias table (Walker 1977, in Vose's
@@ -79,12 +78,12 @@ pub const ZIPF_RANKS_MAX: u64 = 1 << 40;
 struct Block {
     start: u64,
     len: u64,
-    /// A draw whose 32 acceptance bits are no more than this is accepted whatever its rank in the block.
+    /// A draw with acceptance bits up to this is accepted for any rank of the block.
     sure: u32,
     amplitude: f32,
 }
 
-/// Draws ranks 1..=n with probability proportional to `rank^-exponent`.
+/// A bounded zipf law: draws ranks 1..=n with probability proportional to `rank^-exponent`.
 #[derive(Debug, Clone)]
 pub struct Zipf {
     exponent: f64,
@@ -100,7 +99,7 @@ impl Zipf {
         Self::with_amplitudes(n, exponent, |_| 1.0)
     }
 
-    /// `amplitude` is carried along per block, at its first rank.
+    /// A law whose blocks each carry an amplitude, computed from the first rank.
     #[must_use]
     pub fn with_amplitudes(n: u64, exponent: f64, amplitude: impl Fn(u64) -> f32) -> Self {
         assert!((1..=ZIPF_RANKS_MAX).contains(&n), "{n} ranks");
@@ -118,18 +117,18 @@ impl Zipf {
         Zipf { exponent, cells: alias_table(&bounds), blocks }
     }
 
-    /// A rank.
+    /// Draws a rank.
     #[inline]
     pub fn rank(&self, rng: &mut Rng) -> u64 {
         self.draw(rng).0
     }
 
-    /// A rank, and the amplitude of its block.
+    /// Draws a rank; also returns the amplitude of its block.
     #[inline]
     pub fn draw(&self, rng: &mut Rng) -> (u64, f32) {
         loop {
             let (pick, within) = (rng.next(), rng.next());
-            // What picking a cell leaves of its bits continues those that pick a rank, for blocks that are long.
+            // The bits left from picking a cell extend those that pick a rank, for long blocks.
             let scaled = (pick & 0xffff_ffff) * self.cells.len() as u64;
             let (cell, rest) = ((scaled >> 32) as u32, scaled & 0xffff_ffff);
             let (threshold, alias) = self.cells[cell as usize];

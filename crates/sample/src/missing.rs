@@ -1,33 +1,33 @@
-//! Texts that other tools write where there is no value. Knows no column.
+//! Texts that other tools write for a missing value. Knows no column.
 
-/// Texts that mean it wherever they stand: Hive and MySQL dumps; SQL; floats; pandas and R; spreadsheets.
+/// Texts that always mean a missing value: Hive and MySQL dumps; SQL; floats; pandas and R; spreadsheets.
 const ALWAYS: [&str; 15] = [
     "\\N", "NULL", "null", "Null", "(null)", "<null>", "NaN", "nan", "NAN", "-nan", "<NA>", "NaT", "#N/A",
     "N/A", "n/a",
 ];
 
-/// Texts that may be values among others, a country or an answer: they mean it among numbers.
+/// Texts that may be ordinary values, such as a country or an answer; among numbers they mean a missing value.
 const AMONG_NUMBERS: [&str; 4] = ["NA", "None", "none", "-"];
 
-/// How many there are.
+/// The number of such texts.
 pub const MARKS: usize = ALWAYS.len() + AMONG_NUMBERS.len();
 
-/// The place of a text among them.
+/// The index of a text among them.
 #[inline]
 pub fn mark_of(text: &[u8]) -> Option<usize> {
-    // Most fields are none, and few of them begin so.
+    // Most fields are no mark, and few of those begin like one.
     if text.len() > 6 || !matches!(text.first(), Some(b'\\' | b'N' | b'n' | b'(' | b'<' | b'-' | b'#')) {
         return None;
     }
     ALWAYS.iter().chain(&AMONG_NUMBERS).position(|mark| mark.as_bytes() == text)
 }
 
-/// The text at a place.
+/// The text at an index.
 pub fn mark_at(place: usize) -> &'static str {
     ALWAYS.iter().chain(&AMONG_NUMBERS).nth(place).copied().unwrap_or_default()
 }
 
-/// Whether it may be a value in a column of texts.
+/// Whether the text may be an ordinary value in a column of texts.
 pub fn is_value_among_texts(place: usize) -> bool {
     place >= ALWAYS.len()
 }

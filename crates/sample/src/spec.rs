@@ -14,11 +14,11 @@ use serde::{Deserialize, Serialize};
 use crate::error::SampleError;
 use crate::key;
 
-/// What a spec demands of every row: the label, the weight, the features.
+/// A feature spec: the label, the weight and the features of every row.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
-    /// Where the label stands and which of its values are positive.
+    /// The label column and its positive values.
     #[serde(default)]
     pub label: Label,
     /// A column of row weights.
@@ -32,8 +32,9 @@ pub struct Spec {
     pub feature: Vec<Feature>,
 }
 
-/// The label column. A row is positive if its text is listed in `positive`, or, without a list, if it is a number
-/// above `threshold`.
+/// The label column.
+///
+/// A row is positive if its text is listed in `positive`, or, without a list, if it is a number above `threshold`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Label {
@@ -58,7 +59,7 @@ fn label_column() -> String {
     "label".to_string()
 }
 
-/// A column that holds each row's weight: a finite number, zero or more.
+/// A column with each row's weight: a finite number, zero or more.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Weight {
@@ -66,15 +67,16 @@ pub struct Weight {
     pub column: String,
 }
 
-/// Negative down-sampling in training. A negative is kept with probability `keep` and then weighs `1 / keep`, so that
-/// loss and predictions stay calibrated without a later correction (McMahan et al. 2013, section 6.3). Evaluation
-/// always reads every row.
+/// Negative down-sampling in training.
+///
+/// A negative is kept with probability `keep` and then weighs `1 / keep`, so that loss and predictions stay
+/// calibrated without a later correction (McMahan et al. 2013, section 6.3). Evaluation always reads every row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Negatives {
     /// Share of negatives to keep, above 0 and at most 1.
     pub keep: f64,
-    /// Which negatives are kept depends on this and on the row's position alone.
+    /// The seed; with the row's position it decides which negatives are kept.
     #[serde(default)]
     pub seed: u64,
 }
@@ -98,8 +100,8 @@ pub struct Feature {
     /// How a field becomes keys.
     #[serde(default, rename = "type")]
     pub kind: FeatureKind,
-    /// Separator of a `multi` field, one ASCII character; default `|`. Of a `cross`: where texts are split into values that
-    /// are each crossed; by default none is.
+    /// Separator of a `multi` field, one ASCII character; default `|`. In a `cross`, texts are split there and each
+    /// part is crossed; by default they are not split.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub separator: Option<char>,
     /// Key derivation; default `hash`, for `sparse` features `raw`.
@@ -117,14 +119,14 @@ pub struct Feature {
     /// How the rows of several keys are combined.
     #[serde(default)]
     pub pooling: Pooling,
-    /// Stands in for a missing field: a text for categorical features, a number for numeric ones. Without it a
-    /// missing field is a key of its own (`raw` keys, `multi` and `sparse` features: no key at all).
+    /// The default of a missing field: a text for categorical features, a number for numeric ones. Without it a
+    /// missing field has a key of its own (`raw` keys, `multi` and `sparse` features: no key).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<DefaultField>,
     /// Number of quantile buckets; default 32.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buckets: Option<usize>,
-    /// Upper ends of the quantile buckets, ascending; fitted to the training data when absent.
+    /// Upper ends of the quantile buckets, ascending; by default fitted to the training data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boundaries: Option<Vec<f64>>,
 }
@@ -138,7 +140,7 @@ pub enum FeatureKind {
     Categorical,
     /// One key per separated part of the field.
     Multi,
-    /// One key for the combination of all columns, for each of their values.
+    /// One key per combination of the values of all columns.
     Cross,
     /// One key for the feature, the number as its value.
     Numeric,
@@ -160,11 +162,11 @@ pub enum KeyRule {
     Hash,
     /// The field is a 64-bit integer and is the key; a negative one by its bits.
     Raw,
-    /// The hash modulo a size: as many keys as that, with collisions.
+    /// The hash modulo a size: at most that many keys, with collisions.
     Modulo(u64),
 }
 
-/// How the rows of a multi-valued feature become one.
+/// How the rows of a multi-valued feature are combined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pooling {
@@ -222,14 +224,14 @@ impl Feature {
         self.key.unwrap_or(if self.kind == FeatureKind::Sparse { KeyRule::Raw } else { KeyRule::Hash })
     }
 
-    /// The key of a number, for features of type numeric and log; a number that is missing has another one.
+    /// The key of a number, for features of type numeric and log; a missing number has another key.
     #[must_use]
     pub fn value_key(&self) -> u64 {
         // A table may be shared by several numeric features: their keys carry the feature's name.
         key::hash(self.name.as_bytes(), key::salt(self.salt()))
     }
 
-    /// Whether each of its keys has a value; where it has none, every key counts as 1.
+    /// Whether each of its keys has a value; otherwise every key counts as 1.
     #[must_use]
     pub fn has_values(&self) -> bool {
         let mean = self.pooling == Pooling::Mean;
@@ -253,7 +255,7 @@ impl Spec {
     pub const FEATURES_MAX: usize = 4096;
     /// A quantile feature may not have more buckets than this.
     pub const BUCKETS_MAX: usize = 65_536;
-    /// Buckets of a quantile feature that does not say.
+    /// Default number of buckets of a quantile feature.
     pub const BUCKETS_DEFAULT: usize = 32;
 
     /// The spec of libsvm text: one sparse feature, raw keys.
@@ -367,7 +369,7 @@ impl Spec {
         self.feature.iter().any(|feature| feature.kind == FeatureKind::Sparse)
     }
 
-    /// The features whose quantile boundaries are still to be fitted.
+    /// The features whose quantile boundaries are not fitted yet.
     pub fn unfitted(&self) -> impl Iterator<Item = &Feature> {
         let quantile = self.feature.iter().filter(|feature| feature.kind == FeatureKind::Quantile);
         quantile.filter(|feature| feature.boundaries.is_none())

@@ -1,4 +1,4 @@
-//! How well the best possible model could do: AUC and logloss of the true probabilities. It knows no feature.
+//! The score of the best possible model: AUC and logloss of the true probabilities. It knows no feature.
 
 use super::truth::Row;
 
@@ -46,7 +46,7 @@ impl Bound {
     }
 }
 
-/// What a label costs under the true probability, in nats.
+/// The logloss of a label under the true probability, in nats.
 #[inline]
 pub(super) fn logloss(row: &Row) -> f64 {
     if row.label() { -row.probability().ln() } else { -(-row.probability()).ln_1p() }

@@ -37,9 +37,9 @@ pub use truth::{Generator, Row};
 pub const NUMERIC: usize = 13;
 /// Categorical features of a row, C1..C26.
 pub const CATEGORICAL: usize = 26;
-/// Fewest and most distinct categorical values.
+/// Fewest distinct categorical values.
 pub const VOCABULARY_MIN: u32 = 100;
-/// See [`VOCABULARY_MIN`]; ids stay within 31 bits.
+/// Most distinct categorical values; ids stay within 31 bits.
 pub const VOCABULARY_MAX: u32 = 2_000_000_000;
 /// Most values of a multi-valued feature.
 pub const VALUES_MAX: u32 = 64;
@@ -60,9 +60,9 @@ pub enum SynthFormat {
     /// Criteo's layout, no header: label, I1..I13 (empty if missing), C1..C26 as eight hex digits, several values of
     /// a feature separated by a bar.
     Tsv,
-    /// The same with commas and a header.
+    /// The columns of `Tsv` with commas and a header.
     Csv,
-    /// The same columns: `label` int32, `I*` int64, `C*` strings or lists of strings.
+    /// The columns of `Tsv`: `label` int32, `I*` int64, `C*` strings or lists of strings.
     Parquet,
 }
 
@@ -102,7 +102,7 @@ impl std::str::FromStr for SynthFormat {
     }
 }
 
-/// What to generate.
+/// The settings of the generator.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SynthConfig {
@@ -121,7 +121,7 @@ pub struct SynthConfig {
     pub zipf_exponent: f64,
     /// C1 to this one have 1 to `values_max` values a row, equally probable, duplicates left out.
     pub multi_valued: usize,
-    /// See `multi_valued`.
+    /// Most values of a multi-valued feature in a row.
     pub values_max: u32,
     /// Expected share of positive labels.
     pub positive_rate: f64,
@@ -181,7 +181,7 @@ impl SynthConfig {
     }
 }
 
-/// What was generated.
+/// Counts and scores of the generated file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SynthReport {
     /// Rows written.
@@ -220,13 +220,15 @@ impl Generator {
     }
 }
 
-/// Writes the rows to `path` (`-`: standard output, text only), compressed if it ends in `.gz` or `.zst`, and reports
-/// the best AUC and logloss over them. `progress` is told the rows and bytes written so far, once per chunk, and says
-/// whether to go on; if not, there is no file and no report.
+/// Writes the rows to `path` and reports the best AUC and logloss over them.
+///
+/// `-` is standard output, for text only; a path that ends in `.gz` or `.zst` is compressed. `progress` gets the rows
+/// and bytes written so far, once per chunk, and returns whether to go on; if it returns false, there is no file and
+/// no report.
 ///
 /// # Errors
 /// [`SampleError::Settings`] if a setting is out of bounds or the format unknown, [`SampleError::Io`] or
-/// [`SampleError::BadFile`] if the file cannot be written. The file has its name when it is whole.
+/// [`SampleError::BadFile`] if the file cannot be written. The file gets its name once it is complete.
 pub fn generate(
     config: &SynthConfig,
     path: &Path,
@@ -288,7 +290,7 @@ pub fn generate(
                 let _ = empty[thread].try_send(text);
             }
         }
-        // Workers that would go on see that nobody takes what they make.
+        // Workers that are still busy see that the writer is gone.
         drop(full);
         for handle in handles {
             match handle.join() {
@@ -313,7 +315,7 @@ pub fn generate(
     }))
 }
 
-/// A chunk on its way to the writer, with what the report needs of it.
+/// A chunk for the writer, with the values that the report needs.
 struct Made {
     chunk: Chunk,
     rows: u64,
@@ -329,7 +331,7 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    /// Makes the chunks given until done or until the writer has gone; returns its share of the bound.
+    /// Makes chunks until done or until the writer has gone; returns its share of the bound.
     fn work(
         &self,
         chunks: impl Iterator<Item = u64>,

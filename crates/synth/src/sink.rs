@@ -1,4 +1,5 @@
-//! Where generated chunks go: a text file, plain or compressed, standard output, or a Parquet file. It knows no row.
+//! Outputs of generated chunks: a text file, plain or compressed, standard output, or a Parquet file. It knows no
+//! row.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

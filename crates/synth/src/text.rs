@@ -31,7 +31,7 @@ impl Text {
         self.end = 0;
     }
 
-    /// Makes room for a row; nothing below checks for it again but the slice bounds.
+    /// Reserves room for a row; afterwards only slice bounds are checked.
     #[inline]
     fn reserve(&mut self, bytes: usize) {
         if self.bytes.len() - self.end < bytes {
@@ -116,7 +116,7 @@ pub(super) fn token(id: u32) -> u32 {
     x ^ (x >> 16)
 }
 
-/// How a row becomes text.
+/// The text layout of a row.
 #[derive(Clone, Copy)]
 pub(super) enum Layout {
     /// `label index:value ...`

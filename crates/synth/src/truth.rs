@@ -1,7 +1,7 @@
 //! One synthetic row and the hidden factorization machine that decides its label. It knows no file format.
 //!
-//! Weights and factors are hashes of (seed, id), so nothing is stored per id. They fade with the rank of an id: what
-//! cannot be learned because it is hardly ever seen does not carry the signal either.
+//! Weights and factors are hashes of (seed, id), so nothing is stored per id. They fade with the rank of an id: ids
+//! too rare to be learned carry no signal either.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use super::{CATEGORICAL, NUMERIC, SynthConfig};
 pub(super) const CHUNK_ROWS: u64 = 1024;
 /// Rows drawn to set the scales and the intercept.
 const CALIBRATION_ROWS: u64 = 32_768;
-/// Streams of random numbers that must not meet.
+/// Random streams, which must be distinct.
 const STREAM_ROWS: u64 = 1;
 const STREAM_CALIBRATION: u64 = 2;
 const STREAM_TRUTH: u64 = 3;
@@ -122,7 +122,7 @@ struct Numeric {
     missing_weight: f32,
 }
 
-/// Everything that a seed determines: how rows are drawn and what decides their labels.
+/// The random stream and the hidden model of a seed.
 pub struct Generator {
     seed: u64,
     numeric: Vec<Numeric>,
@@ -197,13 +197,13 @@ impl Generator {
         self.categorical.iter().map(|feature| feature.values_max as usize).sum()
     }
 
-    /// Shows every row of a range of the endless stream; the row is only lent.
+    /// Calls `each` with every row of a range of the endless stream.
     pub fn for_each_row(&self, rows: Range<u64>, mut each: impl FnMut(&Row)) {
         let mut row = Row::default();
         for chunk in rows.start / CHUNK_ROWS..rows.end.div_ceil(CHUNK_ROWS) {
             let mut rng = Rng::new(self.seed, STREAM_ROWS, chunk);
             let first = chunk * CHUNK_ROWS;
-            // Rows before the range are drawn and not shown: a chunk has one stream.
+            // Rows before the range are drawn and dropped: a chunk has one stream.
             for index in first..(first + CHUNK_ROWS).min(rows.end) {
                 self.draw_features(&mut rng, &mut row);
                 let (linear, interaction) = self.score(&row);
@@ -346,7 +346,7 @@ fn vocabularies(total: u32) -> Vec<u32> {
     }
     let mut sizes = sizes(low);
     let rest = u64::from(total) - sizes.iter().sum::<u64>();
-    // C3 is the largest; it takes what rounding left over.
+    // C3 is the largest; it takes the rounding error.
     sizes[2] += rest;
     sizes.into_iter().map(|size| size as u32).collect()
 }

@@ -1,5 +1,5 @@
-//! Reading a batch file: mapped, its index checked when it is opened, its blocks when they come up. It knows no thread
-//! and no bad-row policy.
+//! Reading a batch file, which is mapped: the index is checked when the file is opened, a block when it is loaded. It
+//! knows no thread and no bad-row policy.
 
 use std::fs::File;
 use std::io::Read;
@@ -44,8 +44,7 @@ pub struct Block {
 }
 
 impl BatchFile {
-    /// Opens a file whose rows are all that the caller wants to know of it. What comes by url is copied first, while it is
-    /// wanted.
+    /// Opens a file without an encoder. A url is copied first, while it is wanted.
     pub fn open_plain(path: &Path, wanted: Option<&Wanted>) -> Result<BatchFile, SampleError> {
         let bad = |reason: String| bad_file(path, reason);
         if path.as_os_str() == input::STDIN {
@@ -59,7 +58,7 @@ impl BatchFile {
             return Err(bad_file(path, reason));
         }
         let is_local = input::is_local(path);
-        // Asked before it is opened: to open a pipe may take until somebody writes to it.
+        // Checked before opening, which on a pipe may wait for its writer.
         if is_local && !path.metadata().map_err(io_error(path))?.is_file() {
             return Err(bad_file(path, "batch files are mapped: a pipe has to be written into a file first"));
         }
@@ -86,7 +85,7 @@ impl BatchFile {
         Ok(BatchFile { path, map: Arc::new(map), spec, index, rows, order })
     }
 
-    /// Opens a file for an encoder, by whose spec its rows must have been encoded.
+    /// Opens a file for an encoder; its rows must have been encoded by the encoder's spec.
     pub(crate) fn open(
         path: &Path,
         encoder: &Encoder,
@@ -127,7 +126,7 @@ impl BatchFile {
         end.saturating_sub(at(block.number))
     }
 
-    /// Bytes of the file that are no block: header, spec, index and end.
+    /// Bytes of the file outside of blocks: header, spec, index and trailer.
     pub(crate) fn bytes_besides_blocks(&self) -> u64 {
         let first = self
             .block_after(None)
@@ -135,7 +134,7 @@ impl BatchFile {
         first + (self.map.bytes().len() - self.index.start) as u64
     }
 
-    /// Checks a block, unpacks it if it is packed, and shows its columns in the order of the encoder.
+    /// Checks a block, decompresses it and shows its columns in the order of the encoder.
     pub(crate) fn load(
         &self,
         block: &Block,
@@ -147,7 +146,7 @@ impl BatchFile {
         Ok(batch)
     }
 
-    /// The same with the columns as they stand in the file.
+    /// Loads a block with the columns in the order of the file.
     pub fn load_all(
         &self,
         block: &Block,
@@ -223,7 +222,7 @@ impl BatchFile {
     }
 }
 
-/// Checks where the blocks are said to be; gives the index.
+/// Checks the positions of the blocks and returns the range of the index.
 fn index_of(bytes: &[u8], trailer: &Trailer, header_bytes: usize) -> Result<Range<usize>, &'static str> {
     const DAMAGED: &str = "the index of its blocks is damaged; convert again";
     let end = bytes.len() - FRAME_BYTES;
@@ -255,7 +254,7 @@ fn index_of(bytes: &[u8], trailer: &Trailer, header_bytes: usize) -> Result<Rang
     Ok(start..start + index_bytes)
 }
 
-/// The spec, which stands behind the header.
+/// The spec, which is behind the header.
 fn spec_at(header: &FileHeader, bytes: &[u8]) -> Result<Spec, String> {
     let spec_bytes = spec_bytes_of(header)?;
     let json = bytes.get(..spec_bytes).filter(|json| crc(json) == header.spec_crc);
@@ -272,10 +271,10 @@ fn spec_bytes_of(header: &FileHeader) -> Result<usize, String> {
     Ok(spec_bytes)
 }
 
-/// The spec by which the rows of the first of some batch files were encoded.
+/// The spec by which the rows of the first batch file were encoded.
 ///
 /// # Errors
-/// `Io`, or `BadFile` if it is no whole batch file.
+/// `Io`, or `BadFile` if it is not a complete batch file.
 pub fn spec_of(inputs: &[String]) -> Result<Spec, SampleError> {
     // At least one: `expand` sees to that.
     spec_in(&input::expand(inputs)?[0])
@@ -287,7 +286,7 @@ pub(crate) fn spec_in(file: &InputFile) -> Result<Spec, SampleError> {
     if input::is_local(path) || file.is_stdin() {
         return Ok(BatchFile::open_plain(path, None)?.spec);
     }
-    // Of what comes by url only the beginning is fetched.
+    // Only the beginning of a url is fetched.
     let bad = |reason: String| bad_file(path, reason);
     let mut stream = input::open(file, &Arc::default(), None)?;
     let mut frame: Frame = [0; FRAME_BYTES];
@@ -298,8 +297,8 @@ pub(crate) fn spec_in(file: &InputFile) -> Result<Spec, SampleError> {
     spec_at(&header, &json).map_err(bad)
 }
 
-/// A spec without features, made whole with what batch files say. What it says itself of label and weight stands: rows that were
-/// encoded by something else are refused where they are read.
+/// Completes a spec without features from batch files. Its own label and weight stay: rows that were encoded by
+/// others are refused when they are read.
 ///
 /// # Errors
 /// As of [`spec_of`].
@@ -317,7 +316,7 @@ pub struct Unpacker {
 }
 
 impl Unpacker {
-    /// How many bytes of `out` were filled, unless what is packed is damaged.
+    /// Decompresses into `out` and returns the bytes filled; `None` if the data is damaged.
     fn unpack(&mut self, compression: BlockCompression, packed: &[u8], out: &mut [u8]) -> Option<usize> {
         match compression {
             BlockCompression::None => None,

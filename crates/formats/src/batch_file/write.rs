@@ -1,4 +1,4 @@
-//! Writing a batch file: under another name until it is whole. It knows nothing of where rows come from.
+//! Writing a batch file, under another name until it is complete. It knows nothing of the origin of rows.
 
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -14,20 +14,20 @@ use super::{
     Trailer, bad_file, crc, io_error,
 };
 
-/// Larger blocks are cut: a reader needs memory for a whole one.
+/// Larger blocks are split: a reader needs memory for a whole one.
 const BLOCK_BYTES_AIM: usize = 16 << 20;
 const ZSTD_LEVEL: i32 = 3;
 
-/// How to write a batch file.
+/// Options of writing a batch file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BatchFileOptions {
-    /// How blocks are packed.
+    /// Compression of the blocks.
     pub compression: BlockCompression,
-    /// Whether a file of that name is replaced.
+    /// Whether to replace an existing file.
     pub overwrite: bool,
 }
 
-/// What was written.
+/// Counts of a finished file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     /// Rows.
@@ -38,11 +38,11 @@ pub struct Written {
     pub bytes: u64,
     /// Bytes of the blocks before they were compressed.
     pub raw_bytes: u64,
-    /// And after.
+    /// Bytes of the blocks after compression.
     pub stored_bytes: u64,
 }
 
-/// A batch file that is being written. One that is dropped before [`BatchFileWriter::finish`] leaves nothing behind.
+/// A batch file that is being written. Dropped before [`BatchFileWriter::finish`], it leaves nothing behind.
 pub struct BatchFileWriter {
     path: PathBuf,
     options: BatchFileOptions,
@@ -57,10 +57,10 @@ pub struct BatchFileWriter {
 }
 
 impl BatchFileWriter {
-    /// Starts a file beside where it will be; the spec is that by which its rows are encoded.
+    /// Starts a temporary file beside `path`; `spec` is the spec by which its rows are encoded.
     ///
     /// # Errors
-    /// `Io`; `BadFile` if there is a file of that name already and it is not to be replaced; `Spec`.
+    /// `Io`; `BadFile` if the file exists and may not be replaced; `Spec`.
     pub fn create(
         path: &Path,
         spec: &Spec,
@@ -96,7 +96,7 @@ impl BatchFileWriter {
         Ok(writer)
     }
 
-    /// Adds rows as a block, or as several if they are very large; no rows are no block.
+    /// Adds rows as a block, or as several if they are very large; no rows add no block.
     ///
     /// # Errors
     /// `Io`; `BadFile` if a single row is larger than a block may be.
@@ -127,7 +127,7 @@ impl BatchFileWriter {
             return Err(bad_file(&self.path, reason));
         }
         let bytes = self.compress(raw)?;
-        // What does not shrink stays as it is, so that it is used in place.
+        // An incompressible block stays plain, so that it is used in place.
         let (compression, compressed) = match bytes.filter(|bytes| *bytes < raw.len()) {
             Some(bytes) => {
                 self.compressed.truncate(bytes);
@@ -155,13 +155,13 @@ impl BatchFileWriter {
         Ok(())
     }
 
-    /// Compresses into `self.compressed`; how many bytes that took.
+    /// Compresses into `self.compressed` and returns the length.
     fn compress(&mut self, raw: &[u8]) -> Result<Option<usize>, SampleError> {
         let out = &mut self.compressed;
         match (self.options.compression, &mut self.zstd) {
             (BlockCompression::Lz4, _) => {
                 out.resize(get_maximum_output_size(raw.len()), 0);
-                // It fails only where room is short.
+                // It fails only without enough room.
                 Ok(compress_into_with_table(raw, out, &mut self.lz4).ok())
             }
             (BlockCompression::Zstd, Some(zstd)) => {
@@ -175,7 +175,7 @@ impl BatchFileWriter {
     /// Writes the index and gives the file its name.
     ///
     /// # Errors
-    /// `Io`; a file of that name that was made in the meantime.
+    /// `Io`; a file of that name was made in the meantime.
     pub fn finish(mut self) -> Result<Written, SampleError> {
         let index = std::mem::take(&mut self.index);
         let Written { rows, blocks, bytes: index_at, .. } = self.written;
@@ -188,7 +188,7 @@ impl BatchFileWriter {
         Ok(self.written)
     }
 
-    /// Rows that were written so far.
+    /// Rows written so far.
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.written.rows
@@ -200,7 +200,7 @@ impl BatchFileWriter {
         Ok(())
     }
 
-    /// The same, with zeros up to where the next thing starts.
+    /// Writes bytes and pads with zeros to the next aligned position.
     fn put_aligned(&mut self, bytes: &[u8]) -> Result<(), SampleError> {
         self.put(bytes)?;
         let zeros = self.written.bytes.next_multiple_of(ALIGN_BYTES) - self.written.bytes;

@@ -20,14 +20,14 @@ use sanderling_sample::{Batch, Encoder, Fate, Field, SampleError, Time, TimeKind
 
 use super::{bad_file, guarded};
 
-/// Appends the rows of a record batch (columns parallel to the encoder's input columns, as
-/// [`super::ColumnarFile::next`] yields them) to a batch. `first_row` is the file row of the first one, counted from
-/// 1; `first_row_id` its position in the whole input, which decides about down-sampling. A row that does not encode
-/// is given to `on_bad`, which either stops everything by returning the error or accounts for it, perhaps by closing a
-/// placeholder row in the batch.
+/// Appends the rows of a record batch to a batch; its columns run parallel to the encoder's input columns.
+///
+/// `first_row` is the file row of the first one, from 1; `first_row_id` is its position in the whole input, which
+/// decides about down-sampling. A row that does not encode is passed to `on_bad`, which returns the error to stop, or
+/// accounts for it and may close a placeholder row in the batch.
 ///
 /// # Errors
-/// What `on_bad` returns; `BadFile` if a column does not convert at all.
+/// Errors of `on_bad`; `BadFile` if a column does not convert at all.
 pub fn decode(
     encoder: &Encoder,
     records: &RecordBatch,
@@ -73,6 +73,7 @@ pub fn decode(
 }
 
 /// A column in one of the layouts that fields are taken from.
+#[expect(missing_docs, reason = "the types of the variants say it")]
 pub enum Cells {
     Null,
     Int(Int64Array),
@@ -82,14 +83,14 @@ pub enum Cells {
     Bool(BooleanArray),
     /// Days since 1970.
     Days(Int64Array),
-    /// Times, counted in units of which so many make a second.
+    /// Times; `per_second` units make a second.
     Time {
         counts: Int64Array,
         kind: TimeKind,
         per_second: i64,
     },
-    /// Texts of decimals. Each is an integer as in other columns, if that holds it; otherwise its text without zeros at the end,
-    /// which hashes and reads as a key or a number like the integer or float.
+    /// Texts of decimals. A text is an integer if an i64 holds it; otherwise it is the text without trailing zeros,
+    /// which hashes and reads like the integer or float.
     Digits(StringArray),
     /// Texts of one length.
     Fixed(FixedSizeBinaryArray),
@@ -133,18 +134,18 @@ fn is_scalar(kind: &DataType) -> bool {
 /// A slice of a record batch has at most this many elements in a column of lists; a longer one is halved.
 pub(super) const ELEMENTS_MAX: usize = 1 << 22;
 
-/// So many digits always fit into an i64.
+/// Digits that always fit into an i64.
 const INT_DIGITS: u32 = i64::MAX.ilog10();
 
-/// The longest decimals there are; a column that counts millions, say, might need more.
+/// Digits of the longest decimals; a column with a negative scale might need more.
 const DIGITS_MAX: u32 = DECIMAL256_MAX_PRECISION as u32;
 
-/// Decimals of so many digits are exactly the text of the nearest 64-bit float, and one division makes it.
+/// Decimals of up to this many digits are exactly the text of the nearest f64, and one division makes it.
 const FLOAT_DIGITS: u8 = f64::DIGITS as u8;
 /// Powers of ten up to this exponent are floats.
 const FLOAT_SCALE_MAX: i8 = 22;
 
-/// The most digits of a value of a type of whole decimals; `None` of any other.
+/// The most digits of a whole-number decimal type; `None` for other types.
 fn whole_digits(kind: &DataType) -> Option<u32> {
     use DataType as D;
     match kind {
@@ -160,7 +161,7 @@ fn whole_digits(kind: &DataType) -> Option<u32> {
     }
 }
 
-/// Whether decimals of this type, which have digits after the dot, are floats without loss.
+/// Whether fractional decimals of this type are floats without loss.
 fn is_float(kind: &DataType) -> bool {
     use DataType as D;
     matches!(kind, D::Decimal32(digits, scale) | D::Decimal64(digits, scale) | D::Decimal128(digits, scale)
@@ -194,7 +195,7 @@ fn layout(kind: &DataType) -> Option<DataType> {
     })
 }
 
-/// Casts a column to the layout that its type asks for.
+/// Casts a column to the layout of its type.
 pub fn cells_of(column: &ArrayRef) -> Result<Cells, ArrowError> {
     if let Some(item) = list_item(column.data_type()) {
         let unsupported = || unsupported(column.data_type());
@@ -213,7 +214,7 @@ pub fn cells_of(column: &ArrayRef) -> Result<Cells, ArrowError> {
     scalar_cells(column)
 }
 
-/// How many elements the lists of a column have, before any is copied: views may share theirs.
+/// The number of list elements of a column, before any is copied: views may share elements.
 fn elements_of(column: &ArrayRef) -> usize {
     let views = |sizes: &mut dyn Iterator<Item = i64>| {
         sizes.fold(0_usize, |sum, size| sum.saturating_add(usize::try_from(size).unwrap_or_default()))
@@ -236,7 +237,7 @@ fn elements_of(column: &ArrayRef) -> usize {
     }
 }
 
-/// Whether all lists of these rows may be converted together.
+/// Whether the lists of these rows are short enough to be converted together.
 pub(super) fn is_bounded(records: &RecordBatch) -> bool {
     records.columns().iter().all(|column| elements_of(column) <= ELEMENTS_MAX)
 }
@@ -260,7 +261,7 @@ fn list_cells(column: &ArrayRef) -> Result<Cells, ArrowError> {
     let list: &LargeListArray = list.as_list();
     let offsets = list.offsets().clone();
     let (first, last) = (offsets[0], offsets[offsets.len() - 1]);
-    // The child of a sliced list is whole: convert only what the slice owns.
+    // The child of a sliced list is whole: convert only the slice's part.
     let values = list.values().slice(first as usize, (last - first) as usize);
     let values = Box::new(scalar_cells(&values)?);
     Ok(Cells::List { offsets, nulls: list.nulls().cloned(), values, len: (last - first) as usize })
@@ -269,7 +270,7 @@ fn list_cells(column: &ArrayRef) -> Result<Cells, ArrowError> {
 fn scalar_cells(column: &ArrayRef) -> Result<Cells, ArrowError> {
     let kind = column.data_type();
     match kind {
-        // Texts stay where they are: a short file may name a long one often.
+        // Texts stay in the dictionary: a short file may name a long one often.
         DataType::Dictionary(_, value) if is_text_within(value) => {
             let dictionary = column.as_any_dictionary();
             let keys = cast_with_options(dictionary.keys(), &DataType::Int64, &NOT_SAFE)?;
@@ -280,7 +281,7 @@ fn scalar_cells(column: &ArrayRef) -> Result<Cells, ArrowError> {
             let (keys, values) = runs(column)?;
             return Ok(Cells::Indexed { keys, values: Box::new(scalar_cells(&values)?) });
         }
-        // To their values first: the layouts below have no rule for encoded ones.
+        // Decoded first: the layouts below have no rule for encoded ones.
         DataType::Dictionary(_, value) if !matches!(**value, DataType::Dictionary(..)) => {
             return scalar_cells(&cast(column, value)?);
         }
@@ -306,7 +307,7 @@ fn scalar_cells(column: &ArrayRef) -> Result<Cells, ArrowError> {
     })
 }
 
-/// Whether values of this type are texts as they lie.
+/// Whether values of this type are texts.
 fn is_text(kind: &DataType) -> bool {
     use DataType as D;
     matches!(
@@ -321,12 +322,12 @@ fn is_text(kind: &DataType) -> bool {
     )
 }
 
-/// The same, or whether they stand for such.
+/// Whether values of this type are texts, or encode texts.
 fn is_text_within(kind: &DataType) -> bool {
     matches!(layout(kind), Some(DataType::Binary | DataType::LargeBinary | DataType::BinaryView))
 }
 
-/// Per row of a run-end encoded column the place of its value, and the values.
+/// Per row of a run-end encoded column the index of its value, and the values.
 fn runs(column: &ArrayRef) -> Result<(Int64Array, ArrayRef), ArrowError> {
     fn places<R: RunEndIndexType>(column: &ArrayRef) -> Option<(Int64Array, ArrayRef)> {
         let runs = column.as_any().downcast_ref::<RunArray<R>>()?;
@@ -339,12 +340,12 @@ fn runs(column: &ArrayRef) -> Result<(Int64Array, ArrayRef), ArrowError> {
     found.ok_or_else(|| unsupported(column.data_type()))
 }
 
-/// What a type of times counts, and how many of its units make a second.
+/// The kind of time that a type counts, and its units per second.
 fn time_of(kind: &DataType) -> Option<(TimeKind, i64)> {
     use DataType as D;
     let (kind, unit) = match kind {
         D::Date64 => (TimeKind::Instant, &TimeUnit::Millisecond),
-        // Of a zone nothing is to be done: these count from 1970 in UTC, whatever zone they are to be shown in.
+        // The zone does not matter: these count from 1970 in UTC, whatever zone they are shown in.
         D::Timestamp(unit, _) => (TimeKind::Instant, unit),
         D::Time32(unit) | D::Time64(unit) => (TimeKind::OfDay, unit),
         D::Duration(unit) => (TimeKind::Duration, unit),
@@ -359,9 +360,9 @@ fn time_of(kind: &DataType) -> Option<(TimeKind, i64)> {
     Some((kind, per_second))
 }
 
-/// The integers that times are stored as.
+/// The integers of a column of times.
 fn counts(column: &ArrayRef) -> Result<Int64Array, ArrowError> {
-    // 32-bit times have no cast to 64-bit integers of their own.
+    // 32-bit times have no direct cast to 64-bit integers.
     let column = match column.data_type() {
         DataType::Date32 | DataType::Time32(_) => cast(column, &DataType::Int32)?,
         _ => Arc::clone(column),
@@ -371,7 +372,7 @@ fn counts(column: &ArrayRef) -> Result<Int64Array, ArrowError> {
 
 /// The texts of decimals.
 fn digits(column: &ArrayRef) -> Result<ArrayRef, ArrowError> {
-    // The digits of a decimal that counts hundreds, say, lack the zeros at the end.
+    // The digits of a decimal with a negative scale lack the trailing zeros.
     let has_all = whole_digits(column.data_type()).is_none()
         || matches!(column.data_type(), DataType::Decimal128(_, 0) | DataType::Decimal256(_, 0));
     let longest = DataType::Decimal256(DECIMAL256_MAX_PRECISION, 0);
@@ -379,7 +380,7 @@ fn digits(column: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     cast(&all, &DataType::Utf8)
 }
 
-/// Not safe: a value that does not fit must be an error, not a null.
+/// Not safe: a value that does not fit is an error, not a null.
 const NOT_SAFE: CastOptions<'static> = CastOptions { safe: false, format_options: FormatOptions::new() };
 
 fn cast(column: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {

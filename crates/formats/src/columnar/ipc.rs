@@ -1,8 +1,8 @@
-//! Arrow IPC, file and stream format: walks the messages, checks every length they declare before anything is
-//! allocated for it, and leaves the arrays to the arrow crate. Knows no feature, no row, no policy.
+//! Arrow IPC, file and stream format: walks the messages, checks every declared length before allocating for it, and
+//! leaves the arrays to the arrow crate. Knows no feature, no row, no policy.
 //!
-//! The framing is ours because a length in a damaged file must become an error, and the crate's own readers size
-//! their buffers by it. Format: <https://arrow.apache.org/docs/format/Columnar.html>.
+//! The framing is read here because the crate's own readers size their buffers by declared lengths, and a wrong
+//! length in a damaged file must become an error. Format: <https://arrow.apache.org/docs/format/Columnar.html>.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use arrow::ipc::{Block, Message, MessageHeader, root_as_footer, root_as_message}
 use super::seekable::Seekable;
 use super::unpacked;
 
-/// A record batch may declare this many rows, which need not have any bytes.
+/// The most rows that a record batch may declare; they need not have any bytes.
 const ROWS_PER_MESSAGE_MAX: i64 = 1 << 32;
 
 /// `ARROW1` opens and closes the file format; the stream format has no magic.
 pub(super) const MAGIC: &[u8] = b"ARROW1";
-/// The file format's magic is padded to this, then a stream follows.
+/// The padded length of the file format's magic; a stream follows.
 const MAGIC_BYTES_PADDED: u64 = 8;
 /// Footer length (4 bytes) and magic.
 const TRAILER_BYTES: u64 = 10;
@@ -39,9 +39,9 @@ pub(super) struct IpcFile {
 }
 
 enum Place {
-    /// File format: where the record batches are, and which is next.
+    /// File format: the positions of the record batches that are left.
     Blocks(std::vec::IntoIter<Block>),
-    /// Stream format: where the next message starts.
+    /// Stream format: the position of the next message.
     Stream(u64),
     End,
 }
@@ -129,7 +129,7 @@ impl IpcFile {
         &self.schema
     }
 
-    /// Only these columns are decoded from here on.
+    /// Decodes only these columns from here on.
     pub(super) fn project(&mut self, columns: Vec<usize>) {
         self.projection = Some(columns);
     }
@@ -166,13 +166,13 @@ impl IpcFile {
         }
     }
 
-    /// The message at an offset and where it ends; `None` at the end marker of a stream.
+    /// The message at an offset, and its end; `None` at the end marker of a stream.
     fn message_at(&self, offset: u64) -> Result<Option<(RawMessage, u64)>, ArrowError> {
         let cut_short = |what: &str| damaged(format!("is cut short in {what} at byte {offset}"));
         let mut word = [0; 4];
         let mut at = offset;
         if !self.file.holds(at, 4) {
-            // A closed stream may legally lack its end marker, but nothing tells that from a lost tail.
+            // A closed stream may legally lack its end marker, but then nothing tells it from a truncated one.
             return Err(damaged(format!(
                 "stops at byte {offset} without an end marker: cut short, or its writer was never closed"
             )));
@@ -190,7 +190,7 @@ impl IpcFile {
         let header_bytes = u64::from(u32::from_le_bytes(word));
         if header_bytes == 0 {
             let behind = self.file.len_bytes() - at;
-            // In the file format the footer follows, and the walk does not come here.
+            // In the file format the footer follows, which the walk does not reach.
             if behind > 0 {
                 return Err(damaged(format!("{behind} bytes follow the end marker of the stream")));
             }
@@ -253,7 +253,7 @@ impl RawMessage {
         root_as_message(&self.header).map_err(|error| damaged(format!("message does not parse: {error}")))
     }
 
-    /// Every buffer lies in the body, and a compressed one declares a size that may be allocated.
+    /// Checks that every buffer is within the body, and that a compressed one declares a size that may be allocated.
     fn check_buffers(&self) -> Result<(), ArrowError> {
         let message = self.parse()?;
         let batch = match message.header_type() {
@@ -275,7 +275,7 @@ impl RawMessage {
             if batch.compression().is_some()
                 && let Some(prefix) = bytes.first_chunk::<8>()
             {
-                // -1: stored as it is.
+                // -1: not compressed.
                 let unpacked = i64::from_le_bytes(*prefix);
                 let is_too_much = match u64::try_from(unpacked) {
                     Ok(bytes) => {

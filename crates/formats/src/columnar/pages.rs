@@ -1,6 +1,6 @@
-//! What the pages of a Parquet file may cost, judged before the parquet crate unpacks them: that trusts the sizes in their
-//! headers. Texts are read as views into their pages, since a file of some hundred bytes may name a long one a million
-//! times. Knows headers, codecs and the lengths of texts, no values.
+//! Limits on the pages of a Parquet file, checked before the parquet crate decompresses them, since that crate trusts
+//! the sizes in page headers. Texts are read as views into their pages: a file of some hundred bytes may name a long
+//! text a million times. Knows headers, codecs and the lengths of texts, no values.
 
 mod header;
 mod lengths;
@@ -27,15 +27,15 @@ use super::seekable::Seekable;
 use super::unpacked::{self, UNPACKED_FREE_BYTES, ends_within};
 use header::Header;
 
-/// A batch has as many rows as make about this many bytes, by what the file says of itself.
+/// Approximate bytes of a batch of rows, by the sizes that the file declares.
 const BATCH_BYTES: u64 = 64 << 20;
-/// What an element of a list takes besides its bytes: its levels, a view, a field.
+/// Memory of a list element beside its bytes: its levels, a view, a field.
 const ELEMENT_BYTES: u64 = 32;
-/// What an entry of a dictionary takes besides its bytes.
+/// Memory of a dictionary entry beside its bytes.
 const ENTRY_BYTES: u64 = 16;
-/// What the length of a text takes that is stored apart from it.
+/// Memory of a text's length that is stored apart from the text.
 const LENGTH_BYTES: u64 = 8;
-/// A byte of gzip gives at most this many, and one of lz4.
+/// Most bytes from one byte of gzip, and of lz4.
 const GZIP_RATIO_MAX: u64 = 1032;
 const LZ4_RATIO_MAX: u64 = 255;
 const BROTLI_BUFFER_BYTES: usize = 4096;
@@ -72,7 +72,7 @@ fn in_views(field: &FieldRef) -> FieldRef {
     Arc::new(viewed.with_metadata(field.metadata().clone()))
 }
 
-/// What the pages of one batch of rows have taken.
+/// The cost of the pages of one batch of rows.
 #[derive(Debug, Default)]
 pub(super) struct Budget {
     stored_bytes: AtomicU64,
@@ -80,7 +80,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// Another batch.
+    /// Starts another batch.
     pub(super) fn begin(&self) {
         self.stored_bytes.store(0, Ordering::Relaxed);
         self.unpacked_bytes.store(0, Ordering::Relaxed);
@@ -113,23 +113,23 @@ struct Chunk {
     codec: Compression,
     is_repeated: bool,
     is_optional: bool,
-    /// Bytes of a value, if all have as many.
+    /// Bytes of a fixed-length value, otherwise 0.
     width: u64,
 }
 
-/// A file whose pages are judged before they are read.
+/// A file whose pages are checked before they are read.
 #[derive(Clone, Debug)]
 pub(super) struct Pages {
     source: Seekable,
     /// In the order of the file.
     chunks: Arc<Vec<Chunk>>,
     budget: Arc<Budget>,
-    /// Headers that were read, by where their pages start.
+    /// Page headers that were read, by the start of their pages.
     headers: Arc<Mutex<HashMap<u64, Header>>>,
 }
 
 impl Pages {
-    /// The file for the columns that are read, and how many rows to read at a time.
+    /// Creates the checked file for the columns that are read; also returns how many rows to read at a time.
     pub(super) fn new(
         source: Seekable,
         metadata: &ParquetMetaData,
@@ -198,7 +198,7 @@ impl Length for Pages {
 impl ChunkReader for Pages {
     type T = <Seekable as ChunkReader>::T;
 
-    /// Asked for the header of a page, and once more when that is known.
+    /// Called for the header of a page, and again once its length is known.
     fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
         let mut headers = self.headers();
         if !headers.contains_key(&start)
@@ -209,7 +209,7 @@ impl ChunkReader for Pages {
         self.source.get_read(start)
     }
 
-    /// Asked for a page.
+    /// Called for a page.
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
         let header = self.headers().remove(&start).filter(|header| header.stored_bytes == length as u64);
         let header = header.ok_or_else(|| refused("a page whose header does not read"))?;
@@ -241,7 +241,7 @@ impl ChunkReader for Pages {
     }
 }
 
-/// Whether a page unpacks to what its header says, where its decoder would go on unpacking.
+/// Checks that a page decompresses to at most the size in its header, for decoders that would not stop there.
 fn check_size(chunk: &Chunk, header: &Header, page: &[u8]) -> Result<(), ParquetError> {
     let packed = page.get(header.level_bytes..).unwrap_or_default();
     let max = header.unpacked_bytes;

@@ -1,5 +1,5 @@
-//! A columnar file as something to seek in: the file itself, or a temporary copy of what a compressed file, a url, a pipe or
-//! standard input holds. Knows bytes only, neither Parquet nor Arrow.
+//! A columnar file that can be read at any position: the file itself, or a temporary copy of a compressed file, a
+//! url, a pipe or standard input. Knows bytes only, neither Parquet nor Arrow.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -26,15 +26,15 @@ pub(super) struct Seekable {
 }
 
 impl Seekable {
-    /// Opens a file; whatever is compressed, or comes by url, by a pipe or on standard input (`-`), is copied into a
-    /// temporary file first, while it is wanted.
+    /// Opens a file. A compressed file, a url, a pipe or standard input (`-`) is copied into a temporary file first,
+    /// while it is wanted.
     pub(super) fn open(
         path: &Path,
         compression: Compression,
         wanted: Option<&Wanted>,
     ) -> Result<Seekable, SampleError> {
         let failed = |source| SampleError::Io { path: path.to_path_buf(), source };
-        // Asked before it is opened: to open a pipe may take until somebody writes to it.
+        // Checked before opening, which on a pipe may wait for its writer.
         let is_seekable =
             compression == Compression::None && is_local(path) && path.metadata().map_err(failed)?.is_file();
         let file =
@@ -52,7 +52,7 @@ impl Seekable {
         self.file.read_exact_at(out, offset)
     }
 
-    /// Whether `length` bytes from `offset` lie in the file. Asked before anything of that length is allocated.
+    /// Whether the file holds `length` bytes from `offset` on. Checked before allocating for them.
     pub(super) fn holds(&self, offset: u64, length: u64) -> bool {
         offset.checked_add(length).is_some_and(|end| end <= self.len_bytes)
     }

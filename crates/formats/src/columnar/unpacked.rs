@@ -1,23 +1,25 @@
-//! What compressed bytes may cost: how many they may unpack to, and how many they do, found without keeping them. Knows
+//! Limits of decompression: how many bytes compressed data may yield, and a count that keeps none of them. Knows
 //! algorithms, no file format.
 
 use std::io::{self, Read};
 
-/// Whatever is read together, a batch of rows of a Parquet file or a message of an Arrow file, may unpack to this many bytes,
+/// Bytes that data which is read together, a batch of rows of a Parquet file or a message of an Arrow file, may
+/// always decompress to.
 pub const UNPACKED_FREE_BYTES: u64 = 256 << 20;
 
-/// and to this many more for each byte that it has in the file.
+/// Further decompressed bytes allowed per stored byte.
 pub const UNPACKED_RATIO_MAX: u64 = 256;
 
-/// What so many bytes of a file may unpack to.
+/// The limit of the decompressed bytes of `stored_bytes` bytes.
 pub(super) fn bytes_max(stored_bytes: u64) -> u64 {
     UNPACKED_FREE_BYTES.saturating_add(stored_bytes.saturating_mul(UNPACKED_RATIO_MAX))
 }
 
-/// Bytes unpacked at a time while they are counted.
+/// Bytes decompressed at a time while counting.
 const COUNTED_BYTES: usize = 64 << 10;
 
-/// Whether a stream ends within so many bytes; nothing is kept. One that is damaged does: its reader says so.
+/// Whether a stream ends within `bytes_max` bytes; nothing is kept. A damaged stream counts as ended: its reader
+/// reports it.
 pub(super) fn ends_within(mut stream: impl Read, bytes_max: u64) -> bool {
     let mut buffer = vec![0; COUNTED_BYTES];
     let mut left = bytes_max;

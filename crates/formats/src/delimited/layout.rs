@@ -1,5 +1,5 @@
-//! How the lines of a delimited file are cut: separator, quotes, header, and which columns the encoder reads. Reads the start of a
-//! file and none of its rows.
+//! The layout of a delimited file: separator, quotes, header, and the columns that the encoder reads. Reads the start
+//! of a file and none of its rows.
 
 use std::path::Path;
 
@@ -14,16 +14,16 @@ use crate::text_kind::TextKind;
 /// At most this many column names are listed in an error.
 const NAMES_LISTED_MAX: usize = 20;
 
-/// In `Layout::inputs`: no one reads this column.
+/// In `Layout::inputs`: the column is not read.
 pub(super) const UNUSED: u32 = u32::MAX;
 
-/// The names of the columns, and the line that says them.
+/// The names of the columns, and the header line.
 type Names = (Vec<Vec<u8>>, Option<Vec<u8>>);
 
 /// Per column of the file its input, and the inputs whose values are in the path.
 type Inputs = (Vec<u32>, Vec<(u32, Option<Vec<u8>>)>);
 
-/// How the lines of one file are cut, and which of its columns the encoder reads.
+/// The layout of one file.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Layout {
     /// One byte or several.
@@ -33,9 +33,9 @@ pub(crate) struct Layout {
     pub(super) comment: Option<u8>,
     /// Names of the file's columns.
     pub(super) names: Vec<String>,
-    /// The line that names the columns, without its end; a line like it is no row.
+    /// The header line without its end; a line equal to it is no row.
     pub(super) header: Option<Vec<u8>>,
-    /// Inputs whose values are in the file's path, and these.
+    /// Inputs whose values are in the file's path, and the values.
     pub(super) constants: Vec<(u32, Option<Vec<u8>>)>,
     /// Per column of the file, its position among the encoder's inputs, or `UNUSED`.
     pub(super) inputs: Vec<u32>,
@@ -51,6 +51,10 @@ fn ascii(character: char, what: &str) -> Result<u8, SampleError> {
 /// A separator is at most this long.
 const SEPARATOR_BYTES_MAX: usize = 16;
 
+/// The bytes of a separator that a configuration names.
+///
+/// # Errors
+/// It is empty, too long or not ASCII.
 pub fn separator_of(separator: &str) -> Result<Vec<u8>, SampleError> {
     let is_ascii = separator.bytes().all(|byte| byte.is_ascii() && !b"\n\r\"".contains(&byte));
     if !is_ascii || separator.is_empty() || separator.len() > SEPARATOR_BYTES_MAX {
@@ -62,7 +66,7 @@ pub fn separator_of(separator: &str) -> Result<Vec<u8>, SampleError> {
     Ok(separator.as_bytes().to_vec())
 }
 
-/// Where a separator stands in a text, or the text's end.
+/// The position of a separator in a text, or the text's end.
 pub fn end_of_field(text: &[u8], separator: &[u8]) -> usize {
     match separator {
         [byte] => text.iter().position(|it| it == byte),
@@ -72,7 +76,7 @@ pub fn end_of_field(text: &[u8], separator: &[u8]) -> usize {
 }
 
 impl Layout {
-    /// Reads the header, if there is one, off the start of the file.
+    /// Reads and removes the header, if there is one, at the start of the file.
     pub(crate) fn open(
         lines: &mut LineBlocks,
         path: &Path,
@@ -112,7 +116,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// The names as they stand in the file, which need not be UTF-8, and the line that says them.
+    /// The names as they are in the file, which need not be UTF-8, and the header line.
     fn column_names(
         &self,
         lines: &mut LineBlocks,
@@ -142,7 +146,7 @@ impl Layout {
         let line =
             lines.peek_line()?.map(|line| trim_line(line.strip_suffix(b"\n").unwrap_or(line)).to_vec());
         let first: Option<Vec<String>> = header.as_deref().map(texts);
-        // The published test set of Criteo's log has no labels: all other columns, and nothing in the label's place.
+        // The published test set of Criteo's log has no label column.
         if let (None, Format::Criteo, Some(names), Some(first)) =
             (&config.columns, format, &mut given, &first)
             && first.len() + 1 == names.len()
@@ -173,7 +177,7 @@ impl Layout {
                 }
             }
             (true, Some(given), None) | (false, Some(given), _) => {
-                // The first of several files that were put together may lack it.
+                // The first of several concatenated files may lack the header.
                 let names: Vec<Vec<u8>> = bytes(given);
                 let is_header = config.header.is_none() && names.len() > 1;
                 let line = is_header.then(|| names.join(&self.separator[..]));
@@ -239,7 +243,7 @@ impl Layout {
         if self.quotes { trim_blanks(field) } else { field }
     }
 
-    /// Cuts one line, plainly and with copies: for headers, and as the model that tests hold the fast way to. An error
+    /// Cuts one line in a simple way, with copies: for headers, and as the model of the fast path in tests. An error
     /// is position, expected, found.
     pub(super) fn split(&self, line: &[u8]) -> Result<Vec<Vec<u8>>, (usize, String, String)> {
         let line = line.strip_suffix(b"\n").unwrap_or(line);
@@ -289,7 +293,7 @@ impl Layout {
 pub(super) const CLOSING: &str = "a closing quote before the end of the file";
 pub(super) const AFTER_QUOTE: &str = "a separator after the closing quote";
 
-/// Whether two lists hold the same names, but not in the same places.
+/// Whether two lists hold the same names in another order.
 fn is_other_order(given: &[String], first: &[String]) -> bool {
     let sorted = |names: &[String]| {
         let mut names = names.to_vec();
@@ -299,7 +303,7 @@ fn is_other_order(given: &[String], first: &[String]) -> bool {
     given.len() == first.len() && given != first && sorted(given) == sorted(first)
 }
 
-/// Names as the rest of the program knows them.
+/// The names as strings.
 fn texts(names: &[Vec<u8>]) -> Vec<String> {
     names.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect()
 }

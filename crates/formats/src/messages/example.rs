@@ -9,8 +9,8 @@
 //! message Int64List { repeated int64 value = 1 [packed = true]; }
 //! ```
 //!
-//! Read as protocol buffers demand it of any reader: fields in any order, packed or not, nested messages in pieces,
-//! the last of several kinds and of several entries of one name, unknown fields passed over.
+//! Read as protocol buffers demand: fields in any order, packed or not; nested messages in pieces; the last of
+//! several kinds or of repeated names wins; unknown fields are skipped.
 
 use sanderling_sample::Field;
 
@@ -75,7 +75,7 @@ pub(crate) fn values<'a>(entry: &'a [u8], out: &mut Vec<Field<'a>>) -> Result<()
             }
             let list = Cursor::new(feature.nested(wire, "a list of values")?);
             if kind != field {
-                // Of a `oneof`, what comes last holds.
+                // The last variant of a `oneof` wins.
                 out.truncate(start);
                 kind = field;
             }
@@ -101,7 +101,7 @@ fn texts<'a>(mut list: Cursor<'a>, out: &mut Vec<Field<'a>>) -> Result<(), Malfo
     Ok(())
 }
 
-/// The floats of field `number` and nothing else of the rest of a message; others use it, too.
+/// Appends the floats of field 1 of a list; other messages use it, too.
 #[inline]
 fn floats<'a>(mut list: Cursor<'a>, out: &mut Vec<Field<'a>>) -> Result<(), Malformed> {
     while let Some((field, wire)) = list.tag()? {

@@ -1,10 +1,10 @@
-//! The wire format of protocol buffers, as a cursor over bytes that somebody else owns: tags, varints, fixed words,
-//! nested messages, and the skipping of what nobody asked for. Trusts no length. Knows no message.
+//! The wire format of protocol buffers, as a cursor over borrowed bytes: tags, varints, fixed words, nested messages,
+//! skipping of unknown fields. Trusts no length. Knows no message.
 
-/// Groups (an old way to nest) may lie this deep in a field that is skipped, as in other decoders.
+/// Groups (an old way to nest) may be nested this deep in a skipped field, as in other decoders.
 const GROUPS_DEPTH_MAX: u32 = 100;
 
-/// How the value behind a tag lies.
+/// The wire type of a value.
 pub(crate) const VARINT: u8 = 0;
 pub(crate) const FIXED64: u8 = 1;
 pub(crate) const BYTES: u8 = 2;
@@ -12,23 +12,23 @@ const GROUP_START: u8 = 3;
 const GROUP_END: u8 = 4;
 pub(crate) const FIXED32: u8 = 5;
 
-/// Bytes that are not the message they should be.
+/// Bytes that are not a valid message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Malformed {
-    /// What was wanted.
+    /// The expected thing.
     pub(crate) expected: &'static str,
-    /// Address of the byte where it was wanted.
+    /// The address of the byte with the error.
     at: usize,
 }
 
 impl Malformed {
-    /// Where in the record that was decoded, counted from 0.
+    /// The offset of the error in the record, from 0.
     pub(crate) fn offset_in(&self, record: &[u8]) -> usize {
         self.at.saturating_sub(record.as_ptr() as usize).min(record.len())
     }
 }
 
-/// What is still to be read of a message.
+/// The unread rest of a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cursor<'a>(&'a [u8]);
 
@@ -76,7 +76,7 @@ impl<'a> Cursor<'a> {
         Err(self.malformed("a varint of at most 64 bits"))
     }
 
-    /// The number of the next field and how its value lies; `None` at the end of the message.
+    /// The number and wire type of the next field; `None` at the end of the message.
     #[inline]
     pub(crate) fn tag(&mut self) -> Result<Option<(u32, u8)>, Malformed> {
         if self.0.is_empty() {
@@ -203,7 +203,7 @@ mod tests {
                     _ => break false,
                 }
             };
-            // A message without fields: all there is is skipped.
+            // A message without fields: everything is skipped.
             prop_assert_eq!(ours, <() as prost::Message>::decode(&bytes[..]).is_ok());
         }
     }

@@ -1,4 +1,4 @@
-//! The message of `docs/formats/sample.proto`: a label, slots of ready keys and slots of numbers. Knows no file and no
+//! The message of `docs/formats/sample.proto`: a label, slots of raw keys and slots of numbers. Knows no file and no
 //! spec.
 
 use sanderling_sample::Field;
@@ -9,7 +9,7 @@ use super::protobuf::{BYTES, Cursor, FIXED32, FIXED64, Malformed, VARINT};
 /// A part of a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Part<'a> {
-    /// The label; of several the last holds.
+    /// The label; the last one wins.
     Label(f32),
     /// The message of a sparse slot; [`keys`] reads it.
     Sparse(u32, &'a [u8]),
@@ -45,7 +45,7 @@ fn index_of(slot: &[u8]) -> Result<u32, Malformed> {
     let mut index = 0;
     while let Some((field, wire)) = slot.tag()? {
         match (field, wire) {
-            // Cut to 32 bits, as any reader of a `uint32` does.
+            // Truncated to 32 bits, like any reader of a `uint32` does.
             (1, VARINT) => index = slot.varint()? as u32,
             (1, _) => return Err(slot.malformed("the index of a slot as a varint")),
             _ => slot.skip(field, wire)?,

@@ -91,15 +91,15 @@ fn valid_record(format: Format, row: usize) -> Vec<u8> {
     if format == Format::TfRecord {
         let id = format!("id {}", row % 7);
         let features = [
-            ("label", messages::floats(&[label])),
-            ("id", messages::bytes(&[id.as_bytes()])),
-            ("x", messages::floats(&[x])),
+            ("label", crate::messages::floats(&[label])),
+            ("id", crate::messages::bytes(&[id.as_bytes()])),
+            ("x", crate::messages::floats(&[x])),
         ];
-        return messages::tfrecord(&messages::example(features).encode_to_vec());
+        return crate::messages::tfrecord(&crate::messages::example(features).encode_to_vec());
     }
-    let sparse = vec![messages::SparseSlot { index: 0, keys: vec![row as u64 % 7] }];
-    let dense = vec![messages::DenseSlot { index: 0, values: vec![x] }];
-    messages::delimited(&messages::Sample { label: Some(label), sparse, dense }.encode_to_vec())
+    let sparse = vec![crate::messages::SparseSlot { index: 0, keys: vec![row as u64 % 7] }];
+    let dense = vec![crate::messages::DenseSlot { index: 0, values: vec![x] }];
+    crate::messages::delimited(&crate::messages::Sample { label: Some(label), sparse, dense }.encode_to_vec())
 }
 
 /// The valid file before packing.

@@ -21,7 +21,7 @@ fn check(feature: &str, fields: &str, expected: &str) {
     let missing = ["", "?"].map(str::to_string);
     let options = EncodeOptions { missing: &missing, label: LabelUse::Optional, down_sample: false };
     let encoder = Encoder::new(&spec, &options).unwrap();
-    let row: Vec<Field<'_>> = [Field::Missing].into_iter().chain(fields).collect();
+    let row: Vec<Field<'_>> = [Field::Missing].into_iter().chain(fields.iter().copied()).collect();
     let mut batch = encoder.new_batch();
     encoder.encode_row(&row, 0, &mut batch).unwrap();
     let column = &batch.columns[0];

@@ -1,9 +1,11 @@
-//! Who has which minibatch, as a state machine: minibatches, requests, acknowledgements and the time in, answers out. It
-//! reads no clock and no file, waits for nothing, and does not look into a minibatch.
+//! The lease table: which trainer holds which minibatch, as a state machine.
 //!
-//! Every number is in one of five places: not made yet, ready, handed to a trainer, owed to one (to be handed to it again),
-//! or acknowledged. A minibatch is kept until it is acknowledged, so that it can be handed out again. Where keys are fed to
-//! others, a minibatch that is ready or owed is handed out once that was done (`feeding`).
+//! Its inputs are minibatches, requests, acknowledgements and the time; its outputs are answers. It reads no clock
+//! and no file, never blocks, and does not look into a minibatch.
+//!
+//! A number is in one of five states: not made yet, ready, leased to a trainer, due for redelivery to its trainer, or
+//! acknowledged. A minibatch is kept until it is acknowledged, so that it can be leased again. If keys are fed to
+//! servers, a minibatch is leased only after its keys were fed (`feeding`).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -37,32 +39,32 @@ pub(crate) struct Minibatch {
     pub(crate) payload: Vec<u8>,
 }
 
-/// How much the desk holds and for how long.
+/// The limits of a lease table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DeskLimits {
-    /// Minibatches that may be ready, and their bytes.
+    /// Most minibatches that are ready, and most bytes of them.
     pub(crate) queue_batches: usize,
     pub(crate) queue_bytes: usize,
-    /// Bytes handed out and not acknowledged; beyond it a trainer gets one at a time.
+    /// Most bytes leased and not acknowledged; beyond it each trainer gets one minibatch at a time.
     pub(crate) unacknowledged_bytes: usize,
-    /// Minibatches that one trainer may have.
+    /// Most minibatches that one trainer may hold.
     pub(crate) window: u32,
-    /// A trainer that is gone for longer loses what it has to the others.
+    /// A trainer that stays away for longer loses its leases to the others.
     pub(crate) trainer_timeout: Duration,
-    /// Minibatch s is for the trainer of rank s modulo this; 0: for any.
+    /// Assigns minibatch `s` to the trainer of rank `s % stride`; 0: to any trainer.
     pub(crate) stride: u32,
-    /// Whether keys are fed to others before a minibatch is handed out.
+    /// Whether keys are fed to servers before a minibatch is leased.
     pub(crate) feeds: bool,
-    /// Whether changes are kept until they are taken to be written down.
+    /// Whether changes are kept for the journal.
     pub(crate) logs: bool,
 }
 
 #[derive(Debug)]
 struct Open {
     number: u64,
-    /// None: a trainer has it from before the hub's start, and it is not made yet.
+    /// `None`: a trainer holds it from before the hub's restart, and it is not made yet.
     batch: Option<Arc<Minibatch>>,
-    /// What was fed of it for who gets it next.
+    /// The feeding that belongs to its next lease.
     fed: Option<Arc<Fed>>,
     owner: Option<usize>,
 }
@@ -73,20 +75,20 @@ impl Open {
     }
 }
 
-/// See the top of this file. All times are microseconds on the caller's clock.
+/// The lease table. All times are microseconds on the caller's clock.
 #[derive(Debug)]
 pub(crate) struct Desk {
     limits: DeskLimits,
     stream: u64,
     trainers: Vec<Trainer>,
-    /// Changes that are to be written down.
+    /// Changes for the journal.
     log: Log,
     /// Minibatches that are made or claimed and not acknowledged.
     open: BTreeMap<u64, Open>,
-    /// Those without an owner, by rank if there are ranks.
+    /// Ready minibatches, by rank if there are ranks.
     ready: Vec<BTreeSet<u64>>,
     done: Done,
-    /// Number of the next one to be made.
+    /// The number of the next minibatch to be made.
     next: u64,
     passes: VecDeque<PassStart>,
     ready_bytes: usize,
@@ -95,20 +97,20 @@ pub(crate) struct Desk {
     unacknowledged_bytes: usize,
     ended: bool,
     failed: Option<Arc<str>>,
-    /// What is to be fed, if anything is.
+    /// The queue of minibatches to be fed; `None` if the hub feeds nothing.
     feeding: Option<Feeding>,
-    /// The latest time that was told.
+    /// The latest time that a caller passed.
     now_us: u64,
 }
 
-/// What a trainer is answered.
+/// The answer to a trainer's request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Answer {
     Batch {
         number: u64,
         batch: Arc<Minibatch>,
     },
-    /// Without what was fed of it, so long ago.
+    /// A minibatch without the keys that were fed.
     Fed {
         number: u64,
         batch: Arc<Minibatch>,
@@ -124,22 +126,22 @@ pub(crate) enum Answer {
 /// How far the trainers are from the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Settled {
-    /// It is not over, nor has it failed; or some trainer does not know.
+    /// The hub is neither finished nor failed, or some trainer has not been told.
     No,
-    /// Nobody has asked.
+    /// The hub is finished, and no trainer ever subscribed.
     Unasked,
-    /// All know, and some are still connected: what they were told may be on its way.
+    /// All trainers have been told, and some are still connected: the message may be on its way.
     Told,
-    /// All know and have gone.
+    /// All trainers have been told and have disconnected.
     Left,
 }
 
-/// What is where, in minibatches and bytes.
+/// Counts of minibatches and bytes by state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Depth {
     pub(crate) ready: usize,
     pub(crate) ready_bytes: usize,
-    /// The most that was ready at a time.
+    /// The most minibatches that were ready at a time.
     pub(crate) ready_max: usize,
     pub(crate) ready_bytes_max: usize,
     pub(crate) unacknowledged: usize,
@@ -148,7 +150,8 @@ pub(crate) struct Depth {
 }
 
 impl Desk {
-    /// Nothing is made yet but what was acknowledged before, in a pass that began with `start`.
+    /// Creates a table in which nothing is made but the acknowledged minibatches in `done`; the current pass began
+    /// with `start`.
     pub(crate) fn new(limits: DeskLimits, stream: u64, done: Done, start: PassStart) -> Desk {
         Desk {
             stream,
@@ -181,7 +184,7 @@ impl Desk {
         ready < self.limits.queue_batches && self.ready_bytes < self.limits.queue_bytes
     }
 
-    /// Takes the next minibatch that was made. One that was acknowledged before is dropped.
+    /// Takes the next minibatch that was made, and drops it if it was acknowledged before.
     pub(crate) fn offer(&mut self, batch: Minibatch) {
         let number = self.next;
         self.next += 1;
@@ -203,7 +206,7 @@ impl Desk {
         }
     }
 
-    /// The next minibatch is the first of this pass.
+    /// Notes that the next minibatch is the first of `pass`.
     pub(crate) fn begin_pass(&mut self, pass: u64) {
         let start = PassStart { pass, first: self.next };
         self.log.pass(start);
@@ -211,11 +214,11 @@ impl Desk {
         passes::forget(&mut self.passes, self.done.prefix());
     }
 
-    /// There will be no more; the number of passes there were.
+    /// Notes that no more minibatches will be made, after this number of passes.
     pub(crate) fn end(&mut self, passes: u64) {
         self.begin_pass(passes);
         self.ended = true;
-        // Claims of what there never was.
+        // Drops claims on numbers that never existed.
         let next = self.next;
         self.open.retain(|&number, _| number < next);
         for trainer in &mut self.trainers {
@@ -223,12 +226,12 @@ impl Desk {
         }
     }
 
-    /// The hub cannot go on.
+    /// Notes that the hub has failed.
     pub(crate) fn fail(&mut self, reason: &str) {
         self.failed.get_or_insert_with(|| reason.into());
     }
 
-    /// A ready one becomes a trainer's.
+    /// Leases a ready minibatch to a trainer.
     fn take(&mut self, at: usize, number: u64) {
         self.queue_of(number).remove(&number);
         let Some(open) = self.open.get_mut(&number) else { return };
@@ -243,8 +246,8 @@ impl Desk {
         &mut self.ready[(number % queues) as usize]
     }
 
-    /// The trainer of a connection has used these up and may want another. None: no trainer subscribed there, or it has
-    /// subscribed anew elsewhere.
+    /// Acknowledges minibatches of a connection's trainer and leases it another one if wanted. `None`: no trainer
+    /// subscribed on the connection, or it has subscribed on another since.
     pub(crate) fn next(&mut self, connection: u64, wanted: bool, used: &[u64]) -> Option<(Vec<u64>, Answer)> {
         let at = self.trainers.iter().position(|trainer| trainer.connection == Some(connection))?;
         let late = used.iter().copied().filter(|&number| !self.acknowledge(at, number)).collect();
@@ -252,8 +255,8 @@ impl Desk {
         Some((late, if wanted { self.pick(at) } else { Answer::Nothing }))
     }
 
-    /// The trainer of a connection has used these up and goes for good: what else it has is anybody's at once. The numbers that
-    /// were late, and how many were left. None: as [`Desk::next`].
+    /// Acknowledges minibatches of a connection's trainer and releases its other leases at once. Returns the late
+    /// numbers and how many leases were released; `None` as in [`LeaseTable::next`].
     pub(crate) fn leave(&mut self, connection: u64, used: &[u64]) -> Option<(Vec<u64>, usize)> {
         let at = self.trainers.iter().position(|trainer| trainer.connection == Some(connection))?;
         let late = used.iter().copied().filter(|&number| !self.acknowledge(at, number)).collect();
@@ -262,7 +265,7 @@ impl Desk {
         Some((late, self.let_go(at)))
     }
 
-    /// False: it is late.
+    /// Acknowledges a number; `false` if the lease was lost before.
     fn acknowledge(&mut self, at: usize, number: u64) -> bool {
         let trainer = &mut self.trainers[at];
         if trainer.accepted.contains(&number) {
@@ -323,18 +326,18 @@ impl Desk {
         answer
     }
 
-    /// Whether what looks like nobody's may be somebody's who has not come back yet.
+    /// Whether a ready minibatch may belong to a trainer from before the restart that has not come back yet.
     fn awaits(&self) -> bool {
         self.trainers.iter().any(|trainer| trainer.awaited)
     }
 
-    /// All passes have ended, and every minibatch was acknowledged.
+    /// Whether all passes have ended and every minibatch was acknowledged.
     pub(crate) fn is_over(&self) -> bool {
         self.ended && self.open.is_empty()
     }
 
-    /// All minibatches of the trainer's rank were acknowledged, and none of it will be made: what others still have will not come
-    /// to it, so that trainers that go in step need not wait for each other to hear of the end.
+    /// Whether every minibatch of the trainer's rank was acknowledged and none will be made. Leases of other ranks
+    /// never come to it, so trainers in lockstep need not wait for each other to hear of the end.
     fn is_over_for(&self, at: usize) -> bool {
         let stride = u64::from(self.limits.stride);
         let rank = self.trainers[at].rank.map(u64::from);
@@ -355,7 +358,7 @@ impl Desk {
         }
     }
 
-    /// Where to go on: what was acknowledged, and the pass of the first that was not.
+    /// The position to resume from: the acknowledged numbers, and the pass of the first number that is not.
     pub(crate) fn position(&self) -> (&Done, PassStart) {
         (&self.done, self.passes.front().copied().unwrap_or_default())
     }
@@ -365,13 +368,14 @@ impl Desk {
         self.passes.iter().skip(1).copied()
     }
 
-    /// How many changes there were. An answer that says that something was acknowledged, or that a trainer is subscribed, is sent
-    /// once they are written down.
+    /// The number of changes so far. An answer that confirms an acknowledgement or a subscription is sent once they
+    /// are in the journal.
     pub(crate) fn changes(&self) -> u64 {
         self.log.count()
     }
 
-    /// How many there were when a trainer was last counted on no more. What it had is handed out once that is written down.
+    /// The number of changes when a trainer last expired. Its minibatches are leased again once those are in the
+    /// journal.
     pub(crate) fn changes_before_hand_out(&self) -> u64 {
         self.log.gone()
     }
@@ -380,7 +384,7 @@ impl Desk {
         !self.log.is_empty()
     }
 
-    /// The changes since they were taken last.
+    /// Takes the changes since the last call.
     pub(crate) fn take_records(&mut self) -> Vec<Record> {
         self.log.take()
     }
@@ -399,12 +403,12 @@ impl Desk {
         }
     }
 
-    /// Per trainer: its name, whether it is there, and what it was given.
+    /// The trainers: name, whether connected, and counts.
     pub(crate) fn trainers(&self) -> impl Iterator<Item = (&str, bool, &TrainerCounts)> {
         self.trainers.iter().map(|it| (it.name.as_str(), it.connection.is_some(), &it.counts))
     }
 
-    /// A connection has ended.
+    /// Notes that a connection has ended.
     pub(crate) fn disconnect(&mut self, now_us: u64, connection: u64) {
         self.now_us = self.now_us.max(now_us);
         for trainer in self.trainers.iter_mut().filter(|trainer| trainer.connection == Some(connection)) {
@@ -412,8 +416,7 @@ impl Desk {
         }
     }
 
-    /// Gives the minibatches of trainers that are gone for too long to the others; the names of those trainers, and how many
-    /// they had.
+    /// Releases the leases of trainers that have been away for too long. Returns their names and how many each had.
     pub(crate) fn expire(&mut self, now_us: u64) -> Vec<(String, usize)> {
         self.now_us = self.now_us.max(now_us);
         let timeout_us = self.limits.trainer_timeout.as_micros() as u64;
@@ -431,7 +434,7 @@ impl Desk {
         lost
     }
 
-    /// A trainer is counted on no more: all that it has is anybody's. How many that were.
+    /// Expires a trainer and releases its leases; returns how many.
     fn let_go(&mut self, at: usize) -> usize {
         let trainer = &mut self.trainers[at];
         (trainer.expired, trainer.awaited) = (true, false);
@@ -444,13 +447,13 @@ impl Desk {
         numbers.len()
     }
 
-    /// A trainer's minibatch becomes anybody's.
+    /// Makes a leased minibatch available to any trainer.
     fn release(&mut self, number: u64) {
         let Some(open) = self.open.get_mut(&number) else { return };
         open.owner = None;
         let bytes = open.bytes();
         if open.batch.is_none() {
-            // It will be ready when it is made.
+            // It becomes ready when it is made.
             self.open.remove(&number);
             return;
         }

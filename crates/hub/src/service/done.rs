@@ -1,18 +1,19 @@
-//! Which numbers were acknowledged: all below one, and some above. Knows no minibatch.
+//! The set of acknowledged numbers: all below one, and some above. Knows no minibatch.
 
 use std::collections::BTreeMap;
 
-/// A set of numbers that grows from 0 on, without many gaps: each gap is a minibatch that somebody has.
+/// A set of numbers that grows from 0 with few gaps: each gap is a minibatch that is not acknowledged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Done {
-    /// All below this are in it, and this one is not.
+    /// All numbers below this are in the set, and this one is not.
     prefix: u64,
-    /// Ranges above, none touching another: first to end.
+    /// Ranges above the prefix, none touching another: first to end.
     above: BTreeMap<u64, u64>,
 }
 
 impl Done {
-    /// All below `prefix`, and these ranges above it, first to end. None when they are not in order, or touch.
+    /// All numbers below `prefix` and these ranges above it, first to end; `None` if the ranges are out of order or
+    /// touch.
     pub(crate) fn of(prefix: u64, ranges: &[(u64, u64)]) -> Option<Done> {
         let mut end = prefix;
         for &(first, next) in ranges {
@@ -24,7 +25,7 @@ impl Done {
         Some(Done { prefix, above: ranges.iter().copied().collect() })
     }
 
-    /// All below this are in it, and this one is not.
+    /// All numbers below this are in the set, and this one is not.
     pub(crate) fn prefix(&self) -> u64 {
         self.prefix
     }
@@ -38,7 +39,7 @@ impl Done {
         number < self.prefix || self.above.range(..=number).next_back().is_some_and(|(_, &end)| number < end)
     }
 
-    /// Adds a number; false if it was in it.
+    /// Adds a number; `false` if the set had it.
     pub(crate) fn insert(&mut self, number: u64) -> bool {
         if self.contains(number) {
             return false;
@@ -68,7 +69,7 @@ mod tests {
     fn it_is_a_set_whatever_the_order() {
         for seed in 0..50_u64 {
             let mut numbers: Vec<u64> = (0..60).collect();
-            // A permutation of another kind for every seed: multiplication is one modulo a prime.
+            // Each seed gives another permutation: multiplication modulo a prime is one.
             numbers.sort_by_key(|number| (number + 1) * (seed + 2) % 61);
             let (mut done, mut model) = (Done::default(), std::collections::BTreeSet::new());
             for &number in &numbers {

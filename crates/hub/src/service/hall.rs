@@ -1,4 +1,4 @@
-//! The desk behind a lock, and who waits at it. Decides nothing.
+//! The lease table behind a lock, and the threads that wait for it. Decides nothing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,10 +11,10 @@ use super::desk::{Desk, Minibatch};
 /// Minibatches that are to be fed, by number.
 type ToFeed = Vec<(u64, Arc<Minibatch>)>;
 
-/// How often who waits for room looks whether it is to stop.
+/// Interval at which a waiting thread checks whether to stop.
 const POLL: Duration = Duration::from_millis(50);
 
-/// See the top of this file.
+/// The lease table behind a lock.
 #[derive(Debug)]
 pub(crate) struct Hall {
     desk: Mutex<Desk>,
@@ -33,18 +33,18 @@ impl Hall {
         lock(&self.desk)
     }
 
-    /// Somebody has come, or took a minibatch, or found that there is none.
+    /// Wakes the making thread: a trainer subscribed, took a minibatch, or found none.
     pub(crate) fn made_room(&self) {
         self.room.notify_one();
         self.to_feed.notify_one();
     }
 
-    /// Something has changed that is to be written down.
+    /// Wakes the journal thread: a change is to be written.
     pub(crate) fn changed(&self) {
         self.to_write.notify_one();
     }
 
-    /// Waits until something is to be written down; false: it was stopped.
+    /// Waits until a change is to be written; `false` if stopped.
     pub(crate) fn to_write(&self, stopped: &AtomicBool) -> bool {
         let mut desk = self.desk();
         while !stopped.load(Ordering::Relaxed) {
@@ -56,7 +56,7 @@ impl Hall {
         false
     }
 
-    /// Puts a minibatch onto the desk once there is room; false if it was stopped before.
+    /// Adds a minibatch once there is room; `false` if stopped before.
     pub(crate) fn offer(&self, minibatch: Minibatch, stopped: &AtomicBool) -> bool {
         let mut desk = self.desk();
         while !desk.has_room() {
@@ -70,7 +70,7 @@ impl Hall {
         true
     }
 
-    /// Waits until something is to be fed; at most so many. None: it was stopped.
+    /// Waits until minibatches are to be fed and returns at most `most` of them; `None` if stopped.
     pub(crate) fn to_feed(&self, most: usize, stopped: &AtomicBool) -> Option<ToFeed> {
         let mut desk = self.desk();
         while !stopped.load(Ordering::Relaxed) {

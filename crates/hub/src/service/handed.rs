@@ -1,4 +1,4 @@
-//! A minibatch that is handed out, as the message that it becomes in the transport's memory. Knows no connection.
+//! A leased minibatch as the message that is encoded into the transport's memory. Knows no connection.
 
 use std::sync::Arc;
 
@@ -6,14 +6,14 @@ use sanderling_wire::{Ahead, NextReply, Outcome, Reply};
 
 use super::desk::{Fed, Minibatch};
 
-/// See the top of this file. `late` are those that the trainer acknowledged too late, by their numbers.
+/// A leased minibatch to be encoded. `late` are the numbers of acknowledgements that came too late.
 #[derive(Debug)]
 pub(crate) enum Handed {
-    /// The next one.
+    /// The next minibatch.
     Batch { late: Vec<u64>, number: u64, batch: Arc<Minibatch> },
-    /// The same, of which keys were fed so long ago: what is left of it.
+    /// The next minibatch without the keys that were fed `age_us` ago.
     Fed { late: Vec<u64>, number: u64, batch: Arc<Minibatch>, fed: Arc<Fed>, age_us: u64, payload: Vec<u8> },
-    /// One that the trainer has, with all its keys.
+    /// A minibatch that the trainer holds, with all its keys.
     Whole { number: u64, batch: Arc<Minibatch> },
 }
 

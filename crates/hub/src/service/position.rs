@@ -1,5 +1,5 @@
-//! Where a hub goes on after its end: which minibatches were acknowledged, who has which, and of which input, as a small text file
-//! that is replaced as a whole, with lines behind it for what happened since (`journal`). Knows no desk and no input.
+//! The position of a hub: acknowledged minibatches, leases, and the fingerprint of the input, as a small text file
+//! that is replaced as a whole, with the journal's lines behind it. Knows no lease table and no input.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -20,16 +20,18 @@ use super::limit::POSITION_BYTES_MAX;
 const LAST: &str = "written at the end";
 const NOT_LAST: &str = "written meanwhile";
 const HEAD: &str = "sanderling hub position 2";
-/// The version of now, and the one before, which had no lines behind the sum.
+/// The current version, and the one before, which had no lines behind the checksum.
 const VERSIONS: [&str; 2] = ["2", "1"];
-/// Salt of the sum that tells a file that was damaged.
+/// Salt of the checksum.
 const SUM_SALT: u64 = 0x706f_7369_7469_6f6e;
 
-/// What decides which rows are in which minibatch, as names and texts: a position is good for the same only.
+/// The settings that decide which rows are in which minibatch, as names and texts; a position fits only equal ones.
 pub(crate) type Fingerprint = Vec<(&'static str, String)>;
 
-/// Locks a position until the result is dropped or the process ends: of two hubs that use one, each would write over what was
-/// acknowledged to the other. The lock is on a file of its own, since the position is replaced; that file stays.
+/// Locks a position until the result is dropped or the process ends.
+///
+/// Of two hubs with one position, each would overwrite the other's acknowledgements. The lock is on a file of its
+/// own, since the position is replaced; that file stays.
 pub(crate) fn claim(path: &Path) -> Result<File, ServiceError> {
     let io = |source| ServiceError::Io { path: path.to_path_buf(), source };
     let file = File::create(beside(path, ".lock")).map_err(io)?;
@@ -38,7 +40,7 @@ pub(crate) fn claim(path: &Path) -> Result<File, ServiceError> {
             let reason = "another hub uses this position; stop that one, or give this one another file";
             Err(io(Error::new(ErrorKind::ResourceBusy, reason)))
         }
-        // A file system without locks: whoever uses one looks after this.
+        // A file system without locks: its operator keeps two hubs apart.
         Ok(()) | Err(TryLockError::Error(_)) => Ok(file),
     }
 }
@@ -49,22 +51,22 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// See the top of this file.
+/// The position of a hub.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Position {
     pub(crate) stream: u64,
-    /// The pass of the first minibatch that was not acknowledged.
+    /// The pass of the first minibatch that is not acknowledged.
     pub(crate) start: PassStart,
     /// Passes that have begun since.
     pub(crate) later: VecDeque<PassStart>,
     pub(crate) done: Done,
     pub(crate) holders: Vec<Holder>,
-    /// It was written when nothing could be handed out or acknowledged any more.
+    /// Whether it was written at an orderly end, after the last acknowledgement.
     pub(crate) is_last: bool,
 }
 
 impl Position {
-    /// Of a hub that has handed out nothing.
+    /// The position of a hub that has leased nothing.
     pub(crate) fn new(stream: u64) -> Position {
         Position {
             stream,
@@ -76,14 +78,14 @@ impl Position {
         }
     }
 
-    /// That of a desk.
+    /// The position of a lease table.
     pub(crate) fn of(desk: &Desk, is_last: bool) -> Position {
         let (done, start) = desk.position();
         let later = desk.later_passes().collect();
         Position { stream: desk.stream(), start, later, done: done.clone(), holders: desk.holders(), is_last }
     }
 
-    /// Notes what happened since.
+    /// Applies a change from the journal.
     pub(crate) fn apply(&mut self, record: &Record) {
         match record {
             Record::Used { trainer, numbers } => {
@@ -112,7 +114,7 @@ impl Position {
         }
     }
 
-    /// What the text does not say, as what happened since.
+    /// The leases, as journal records, since the text has no lines for them.
     fn records(&self) -> Vec<Record> {
         let used = |holder: &Holder| {
             let Holder { name, used, .. } = holder;
@@ -121,7 +123,7 @@ impl Position {
         self.later.iter().copied().map(Record::Pass).chain(self.holders.iter().filter_map(used)).collect()
     }
 
-    /// The text, and its sum.
+    /// The text and its checksum.
     fn to_text(&self, fingerprint: &Fingerprint) -> (String, u64) {
         let mut text = format!("{HEAD}\n");
         for (name, value) in fingerprint {
@@ -135,7 +137,7 @@ impl Position {
         }
         let _ = write!(text, "\n{}", if self.is_last { LAST } else { NOT_LAST });
         for Holder { name, numbers, .. } in &self.holders {
-            // As JSON, since a name may have line feeds.
+            // As JSON, since a name may contain line feeds.
             let _ = write!(text, "\ntrainer {}", serde_json::Value::from(name.as_str()));
             for number in numbers {
                 let _ = write!(text, "\t{number}");
@@ -196,14 +198,14 @@ impl Position {
             _ => None,
         };
         let done = done.ok_or("its ranges contradict each other")?;
-        // A hub of before knew of no trainers.
+        // Hubs of version 1 wrote no trainers.
         let is_last = lines.next() == Some(LAST);
         let trainers = lines.take_while(|line| !line.starts_with("sum "));
         let holders = trainers.map(holder_of).collect::<Option<_>>().ok_or("a line of a trainer is none")?;
         Ok((Position { stream, start, later: VecDeque::new(), done, holders, is_last }, sum))
     }
 
-    /// Reads it; None if there is no file.
+    /// Reads a position; `None` if there is no file.
     pub(crate) fn read(path: &Path, fingerprint: &Fingerprint) -> Result<Option<Position>, ServiceError> {
         let io = |source| ServiceError::Io { path: path.to_path_buf(), source };
         let file = match File::open(path) {
@@ -217,7 +219,7 @@ impl Position {
         Position::of_bytes(&bytes, fingerprint).map(Some).map_err(wrong)
     }
 
-    /// Replaces the file: whatever happens, there is the old one or the new one. The result is for what happens from now on.
+    /// Replaces the file atomically; the result takes the lines of later changes.
     pub(crate) fn write(&self, path: &Path, fingerprint: &Fingerprint) -> Result<Tail, ServiceError> {
         let io = |source| ServiceError::Io { path: path.to_path_buf(), source };
         let new = beside(path, ".new");
@@ -231,7 +233,7 @@ impl Position {
         file.write_all(text.as_bytes()).map_err(io)?;
         file.sync_all().map_err(io)?;
         std::fs::rename(&new, path).map_err(io)?;
-        // Or a power failure brings the old one back, and with it minibatches that were used.
+        // Without the sync, a power failure brings back the old file, and with it minibatches that were used.
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = File::open(folder.unwrap_or(Path::new(".")));
         folder.and_then(|folder| folder.sync_all()).map_err(io)?;
@@ -239,7 +241,7 @@ impl Position {
     }
 }
 
-/// The text of a position, and the lines behind its sum.
+/// Splits a file into the position's text and the lines behind its checksum.
 fn split(bytes: &[u8]) -> Result<(&str, &[u8]), String> {
     let no_text = |_| damaged("it is no text");
     let mark = b"\nsum ";
@@ -258,7 +260,7 @@ fn holder_of(line: &str) -> Option<Holder> {
     Some(Holder { name, numbers: fields.map(str::parse).collect::<Result<_, _>>().ok()?, used: Vec::new() })
 }
 
-/// Why a file cannot be gone on from, and what to do.
+/// The error text of a damaged file, with what to do.
 fn damaged(what: &str) -> String {
     format!("{what}: it is damaged: put a copy of it back, or remove it to begin anew")
 }
@@ -301,7 +303,7 @@ mod tests {
             &fingerprint,
             "it ends before its sanderling hub position: it is damaged: put a copy of it back",
         );
-        // Without the lines behind the sum, which may be cut short (`journal`).
+        // Without the journal's lines, which may be cut short.
         let text = &text[..split(text.as_bytes()).unwrap().0.len()];
         for end in 1..text.len() {
             assert!(Position::of_bytes(&text.as_bytes()[..end], &fingerprint).is_err(), "{end}");

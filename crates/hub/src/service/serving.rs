@@ -1,4 +1,4 @@
-//! The thread that answers: connections in, the desk behind. Knows no file.
+//! The serving thread: reads requests of all connections and answers from the lease table. Knows no file.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -18,29 +18,29 @@ use super::journal::Journal;
 use super::limit::{CONNECTIONS_MAX, HELLO_WITHIN, TURN_REQUESTS, WAITING_MAX};
 use super::talk::{Answered, Facts, Talk};
 
-/// How often it looks for trainers that are gone and for connections that say nothing.
+/// Interval of the checks for expired trainers and silent connections.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// A connection that was accepted, and what its transport can do.
+/// An accepted connection and the features of its transport.
 pub(super) type Joining = (Box<Connection>, Features);
 
-/// What the thread works with.
+/// The state of the serving thread.
 pub(super) struct Serving {
     pub(super) poller: Poller,
     pub(super) joining: Receiver<Joining>,
     pub(super) hall: Arc<Hall>,
-    /// Where changes are written down before trainers hear of them.
+    /// The journal, which changes pass before trainers hear of them.
     pub(super) journal: Option<Arc<Journal>>,
     pub(super) facts: Facts,
     pub(super) started: Instant,
-    /// How long answers took.
+    /// Latencies of the answers.
     pub(super) latency: Arc<Mutex<Latency>>,
     pub(super) status: Box<dyn Fn() -> Status + Send>,
     pub(super) on_event: Arc<dyn Fn(Event) + Send + Sync>,
 }
 
 impl Serving {
-    /// Serves until those who accept are gone.
+    /// Serves until the accepting threads are gone.
     pub(super) fn run(mut self) -> Result<(), Error> {
         let mut talks: HashMap<Token, Talk> = HashMap::new();
         let (mut ready, mut connections) = (Vec::new(), 0);
@@ -59,7 +59,7 @@ impl Serving {
                             let talk = Talk::new(connections, features, &self.facts, Instant::now());
                             match self.poller.add(*connection) {
                                 Ok(token) => drop(talks.insert(token, talk)),
-                                // The system cannot watch it: that is nothing to the others.
+                                // The system cannot poll this connection; the others are not affected.
                                 Err(error) => {
                                     (self.on_event)(Event::NotAccepted { reason: error.to_string() });
                                 }
@@ -70,7 +70,7 @@ impl Serving {
                     }
                 }
             }
-            // What they wait for may have been written down.
+            // Their changes may be in the journal by now.
             if is_woken || Instant::now() >= look_at {
                 for token in waiting.drain(..) {
                     if let Some(talk) = talks.get_mut(&token) {
@@ -120,7 +120,7 @@ impl Serving {
         self.started.elapsed().as_micros() as u64
     }
 
-    /// Answers what is there, a few requests at a time. `false`: the connection is of no use any more.
+    /// Answers some of the waiting requests; `false` if the connection is to be closed.
     fn turn(&mut self, token: Token, talk: &mut Talk) -> bool {
         let Serving { poller, hall, journal, facts, latency, status, .. } = self;
         let is_written = |changes: u64| journal.as_ref().is_none_or(|journal| journal.is_written(changes));
@@ -156,7 +156,7 @@ impl Serving {
     }
 }
 
-/// Hands the answers to the connection that are to be sent now. `false`: it has no room now.
+/// Sends the answers that may be sent now; `false` if the connection has no room.
 fn send_all(sender: &mut Sender, talk: &mut Talk, is_written: &dyn Fn(u64) -> bool) -> Result<bool, String> {
     loop {
         let answered = match talk.pending.take() {
@@ -176,7 +176,7 @@ fn send_all(sender: &mut Sender, talk: &mut Talk, is_written: &dyn Fn(u64) -> bo
     }
 }
 
-/// Hands an answer to the connection. `false`: it has no room now.
+/// Sends an answer; `false` if the connection has no room.
 fn send(sender: &mut Sender, talk: &Talk, answered: &Answered) -> Result<bool, String> {
     let bytes = talk.frame_bytes(answered).map_err(|error| error.to_string())?;
     let Some(mut slot) = sender.try_frame(bytes).map_err(|error| error.to_string())? else {

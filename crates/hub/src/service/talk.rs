@@ -1,5 +1,5 @@
-//! One connection's side of the protocol, without input or output: frames in, answers out. Knows what was agreed on; who
-//! has which minibatch is the desk's business.
+//! The protocol of one connection, without I/O: frames in, replies out. It keeps the negotiated settings; leases are
+//! the lease table's.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -16,11 +16,11 @@ use super::hall::Hall;
 use super::handed::Handed;
 use super::limit::{IN_FLIGHT_MAX, RETRY_AFTER};
 
-/// What is answered to who asks for minibatches without a subscription.
+/// The reply to a request for minibatches without a subscription.
 const NOT_SUBSCRIBED: &str =
     "no trainer is subscribed on this connection; one of the same name has come since, or it has left";
 
-/// What all connections are told.
+/// Facts that all connections are told.
 #[derive(Debug)]
 pub(crate) struct Facts {
     pub(crate) name: String,
@@ -31,53 +31,54 @@ pub(crate) struct Facts {
     pub(crate) passes: u64,
     pub(crate) rows: u32,
     pub(crate) stride: u32,
-    /// The features whose keys are fed to servers, for people; empty if none are.
+    /// The features whose keys are fed to servers, as text; empty if none.
     pub(crate) feeds: String,
-    /// What rows are made by; None: it is too long to be said.
+    /// The description of the rows; `None`: it is too long to be sent.
     pub(crate) description: Option<String>,
-    /// Names of the features, and whether their keys have values.
+    /// The features: name, and whether keys carry values.
     pub(crate) columns: Vec<(String, bool)>,
 }
 
-/// An answer that is to be sent.
+/// A reply to be sent.
 #[derive(Debug)]
 pub(crate) enum Answered {
     /// A whole frame.
     Frame(Buffer),
     /// A whole frame that is never compressed.
     Plain(Buffer),
-    /// A whole frame, compressed, which the connection keeps until it was sent.
+    /// A compressed frame, which the session keeps until it is sent.
     Packed,
-    /// A minibatch, which is encoded straight into the transport's memory.
+    /// A minibatch, encoded straight into the transport's memory.
     Handed { id: u64, handed: Handed },
 }
 
-/// See the top of this file.
+/// The protocol state of one connection.
 #[derive(Debug)]
 pub(crate) struct Talk {
-    /// Number of the connection, for the desk.
+    /// The connection's number in the lease table.
     pub(crate) connection: u64,
     pub(crate) since: Instant,
     pub(crate) greeted: bool,
-    /// Nothing more is answered once what waits was sent.
+    /// Whether the connection closes once the pending replies are sent.
     pub(crate) closing: bool,
-    /// What could not be sent yet.
+    /// The reply that did not fit into the connection yet.
     pub(crate) pending: Option<Answered>,
-    /// Answers that are sent once so many changes of the desk are written down, in the order of their requests.
+    /// Replies in request order, each with the number of changes that must be in the journal before it is sent.
     pub(crate) waiting: VecDeque<(u64, Answered)>,
-    /// It is looked at again when changes were written down.
+    /// Whether the session is on the list that is checked after each journal write.
     pub(crate) is_listed: bool,
-    /// How many changes must be written down before the latest answer is sent.
+    /// The number of changes that must be in the journal before the latest reply is sent.
     pub(crate) after: u64,
     agreed: Agreed,
     offer: Offer,
     packing: Packing,
 }
 
-/// Compression of what one connection carries. Memory for at most four of its longest frames, once something was compressed.
+/// Compression of one connection's frames. Takes at most four of its longest frames of memory once something was
+/// compressed.
 #[derive(Debug)]
 struct Packing {
-    /// What the trainer compresses with, or has offered alone.
+    /// The compression that the trainer chose, or the only one it offered.
     how: Option<Compression>,
     codec: Box<Codec>,
     unpacker: Box<Codec>,
@@ -93,7 +94,7 @@ impl Packing {
             codec: Box::default(),
             unpacker: Box::default(),
             plain: buffer(1),
-            // What does not become shorter may take more room on the way.
+            // An incompressible frame may grow.
             packed: buffer(2),
         }
     }
@@ -120,12 +121,16 @@ impl Talk {
         }
     }
 
-    /// The longest frame that it takes now: of one who has not said hello, a short one.
+    /// The longest frame accepted now: a short one before the hello.
     pub(crate) fn frame_bytes_max(&self) -> usize {
         self.agreed.frame_bytes_max as usize
     }
 
-    /// The answer to a frame. An error means that the stream has lost its framing: the connection must be closed.
+    /// Answers a frame.
+    ///
+    /// # Errors
+    ///
+    /// The stream has lost its framing: the connection must be closed.
     pub(crate) fn answer(
         &mut self,
         bytes: &[u8],
@@ -138,7 +143,7 @@ impl Talk {
             let (needed, found) = (HEADER_BYTES as u64, bytes.len() as u64);
             return Err(WireError::Cut { what: "frame", needed, found });
         };
-        // Whatever was agreed on before a hello, its answer is plain.
+        // The answer to a hello is always plain.
         if !self.greeted {
             let answered = self.answer_plain(&frame, facts, hall, statistics)?;
             return Ok(match answered {
@@ -161,7 +166,7 @@ impl Talk {
         answered
     }
 
-    /// Compresses an answer that is sent next, if the trainer wants that and it becomes shorter.
+    /// Compresses the next reply, if the trainer wants that and it becomes shorter.
     pub(crate) fn pack(&mut self, answered: Answered) -> Result<Answered, WireError> {
         let Some(how) = self.packing.how else { return Ok(answered) };
         let is_plain = matches!(answered, Answered::Plain(_));
@@ -175,7 +180,7 @@ impl Talk {
         packed.clear();
         let is_packed = written.is_ok() && codec.pack(plain.bytes(), how, &self.agreed, packed).is_ok();
         self.packing.plain = plain;
-        // What cannot be compressed goes as it is.
+        // An incompressible reply is sent plain.
         Ok(if is_packed { Answered::Packed } else { answered })
     }
 
@@ -261,7 +266,7 @@ impl Talk {
                     Answer::Fed { number, batch, fed, age_us } => {
                         let handed = match feeding::rest(number, &batch, &fed) {
                             Ok(payload) => Handed::Fed { late, number, batch, fed, age_us, payload },
-                            // It was packed before. With its keys it is the same minibatch.
+                            // It was packed before. The minibatch with its keys is equally valid.
                             Err(_) => Handed::Batch { late, number, batch },
                         };
                         return Ok(Answered::Handed { id, handed });
@@ -320,7 +325,7 @@ impl Talk {
                 }),
             );
         }
-        // Whatever is wrong, there is nothing to go on with.
+        // After any error the connection is closed.
         self.closing = true;
         if let Some(token) = &facts.token
             && !same_token(token, hello.token)
@@ -353,7 +358,7 @@ impl Talk {
         encoded(|out| reply.encode(&self.agreed, id, out))
     }
 
-    /// Bytes of the frame of an answer.
+    /// The frame's length in bytes.
     pub(crate) fn frame_bytes(&self, answered: &Answered) -> Result<usize, WireError> {
         match answered {
             Answered::Frame(buffer) | Answered::Plain(buffer) => Ok(buffer.len()),
@@ -362,7 +367,7 @@ impl Talk {
         }
     }
 
-    /// Writes the frame of an answer; how long it is.
+    /// Writes the frame and returns its length.
     pub(crate) fn write(&self, answered: &Answered, out: &mut [u8]) -> Result<usize, WireError> {
         match answered {
             Answered::Frame(buffer) | Answered::Plain(buffer) => copy_to(buffer.bytes(), out),
@@ -372,7 +377,7 @@ impl Talk {
     }
 }
 
-/// What is said where there is no minibatch.
+/// The outcome of a request that gets no minibatch.
 fn without_batch(answer: &Answer) -> Outcome<'static> {
     match answer {
         Answer::Wait => Outcome::Wait { retry_after_us: RETRY_AFTER.as_micros() as u64 },
@@ -381,7 +386,8 @@ fn without_batch(answer: &Answer) -> Outcome<'static> {
     }
 }
 
-/// The start of `out` becomes these bytes; how many. Without room for them it is said how much is needed, as encoders do.
+/// Copies bytes to the start of `out` and returns their number; without room an error with the length needed, as
+/// encoders do.
 fn copy_to(bytes: &[u8], out: &mut [u8]) -> Result<usize, WireError> {
     let (needed, found) = (bytes.len(), out.len());
     out.get_mut(..needed).ok_or(WireError::NoRoom { needed, found })?.copy_from_slice(bytes);

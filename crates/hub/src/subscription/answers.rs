@@ -1,4 +1,4 @@
-//! What a hub answers, as it changes what a trainer knows of that hub. Asks nothing.
+//! Answers of a hub, applied to the trainer's state of that hub. Sends no request.
 
 use std::collections::BTreeSet;
 
@@ -12,11 +12,11 @@ use super::link::{Farewell, Known, Link, Phase};
 use super::wholes::Answer;
 use super::{Delivered, FedBatch};
 
-/// Longest wait that a hub may ask for.
+/// Longest pause that a hub may ask for.
 const RETRY_MAX_US: u64 = 1_000_000;
 
 impl Link {
-    /// Takes a frame; minibatches are put into spare buffers.
+    /// Processes a frame; minibatches are put into spare buffers.
     pub(super) fn receive(&mut self, now_us: u64, bytes: &[u8], spare: &mut Vec<PackedBuffer>) {
         self.heard_us = now_us;
         if let Err(error) = self.take_frame(now_us, bytes, spare) {
@@ -58,7 +58,7 @@ impl Link {
         }
         match (self.phase, Reply::decode(frame)?) {
             (_, Reply::Failed(failure)) => {
-                // One that is about to stop will be back, or its successor.
+                // A hub that is about to stop will be back, or its successor.
                 if failure.fault.is_transient() {
                     self.cause = on_one_line(failure.reason);
                     self.give_up(now_us);
@@ -121,7 +121,7 @@ impl Link {
         }
         let columns: Vec<_> =
             subscribed.columns.iter().map(|column| (column.name.to_owned(), column.weighted)).collect();
-        // Whoever reads minibatches was told once.
+        // The columns are announced to the reader once and may not change.
         if self.known.as_ref().is_some_and(|known| known.columns != columns) {
             let reason = "it has other features than before: start the trainers anew".to_owned();
             self.error = Some(HubError::Protocol { hub: self.hub.clone(), reason });
@@ -139,7 +139,7 @@ impl Link {
         self.late += late.len() as u64;
         self.held.retain(|number| !late.contains(number));
         self.used.retain(|number| !late.contains(number));
-        // Somebody else has them: they must not be used here.
+        // They are leased to other trainers now and must not be used here.
         self.ready.retain(|delivered| !late.contains(&delivered.number));
         if self.description.is_none() && self.agreed.features.has(Features::DESCRIBE) {
             self.phase = Phase::Describing;
@@ -202,7 +202,7 @@ impl Link {
             Ok((batch, fed)) if self.held.insert(number) => {
                 self.ready.push_back(Delivered { hub: self.index, pass, number, batch, fed });
             }
-            // It is here already.
+            // A duplicate of a minibatch that is here.
             Ok(_) => {}
             Err(reason) => self.no_minibatch(number, &reason),
         }
@@ -213,7 +213,7 @@ impl Link {
         self.error = Some(HubError::Protocol { hub: self.hub.clone(), reason });
     }
 
-    /// What was fed is of columns that are there, and lack their keys.
+    /// Checks that the fed columns exist and that the minibatch lacks their keys.
     fn check_ahead(&self, now_us: u64, batch: &PackedBatch, ahead: &Ahead<'_>) -> Result<FedBatch, String> {
         if !self.agreed.features.has(Features::FED) {
             return Err("lacks keys, and nobody has agreed to that".to_owned());
@@ -238,7 +238,7 @@ impl Link {
         })
     }
 
-    /// A minibatch with all its keys, or why there is none.
+    /// Processes a minibatch with all its keys, or the reason that there is none.
     fn whole(&mut self, now_us: u64, id: u64, outcome: Outcome<'_>) {
         let Some(asked) = self.whole_asked.remove(&id) else { return };
         let answer: Answer = match outcome {
@@ -266,7 +266,7 @@ impl Link {
         self.wholes.push((asked.ticket, answer));
     }
 
-    /// A minibatch is read by the columns that were announced.
+    /// Checks that a minibatch has the columns that were announced.
     fn check_columns(&self, batch: PackedBatch) -> Result<PackedBatch, String> {
         let announced = self.known.as_ref().map_or(&[][..], |known| &known.columns);
         let (found, rows) = (batch.columns(), batch.rows());

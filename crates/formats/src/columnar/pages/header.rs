@@ -1,27 +1,28 @@
-//! The header of a page (Thrift, compact protocol), read as the parquet crate reads it: fields by the types that it expects.
+//! Page headers of a Parquet file (Thrift, compact protocol). Known fields are read by their specified types, as the
+//! parquet crate reads them.
 
 use super::super::nesting::{SCHEMA_DEPTH_MAX, Walk, kind};
 use super::super::seekable::Seekable;
 
-/// Bytes read for a header: mostly the first, and for those with long statistics the others.
+/// Bytes read for a header: usually the first size; long statistics need the others.
 const READ_BYTES: [usize; 3] = [1 << 10, 64 << 10, 16 << 20];
 
-/// Encodings of texts that store lengths before them.
+/// Encodings of texts that store the lengths first.
 const DELTA_LENGTHS: u64 = 6;
 pub(super) const DELTA_PREFIXES: u64 = 7;
 
-/// What a page says of itself.
+/// A page header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) stored_bytes: u64,
     pub(super) unpacked_bytes: u64,
     pub(super) is_dictionary: bool,
-    /// Elements and nulls; of a dictionary its entries.
+    /// Elements and nulls; in a dictionary the entries.
     pub(super) values: u64,
     pub(super) encoding: u64,
-    /// Levels that are not compressed.
+    /// Bytes of levels that are not compressed.
     pub(super) level_bytes: usize,
-    /// Of these, which are said here.
+    /// Whether it is a data page of version 2, whose header has the length of its levels.
     pub(super) is_second: bool,
     pub(super) is_packed: bool,
 }
@@ -32,7 +33,7 @@ impl Header {
     }
 }
 
-/// The header at this place, and its length.
+/// Reads the header at `start`; also returns its length.
 pub(super) fn read(source: &Seekable, start: u64) -> Option<(u64, Header)> {
     let left = source.len_bytes().checked_sub(start)?;
     for bytes in READ_BYTES {
@@ -73,7 +74,7 @@ fn header(walk: &mut Walk<'_>) -> Option<Header> {
     Some(header)
 }
 
-/// Of what is negative the parquet crate says so.
+/// The parquet crate reports negative numbers.
 fn unsigned(number: i32) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
@@ -135,7 +136,7 @@ fn statistics(walk: &mut Walk<'_>) -> Option<()> {
             _ if kind == kind::STOP => return Some(()),
             1 | 2 | 5 | 6 => walk.text()?,
             3 | 4 => walk.pass_number()?,
-            // A truth value is in the type of its field.
+            // A boolean's value is in its field type.
             7 | 8 => {}
             _ => walk.skip(kind, SCHEMA_DEPTH_MAX)?,
         }

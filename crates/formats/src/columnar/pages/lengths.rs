@@ -1,5 +1,6 @@
-//! How long the texts of a page are together that stores lengths apart from them, or only what is new in each: a few
-//! bytes may declare many long ones. Format: <https://parquet.apache.org/docs/file-format/data-pages/encodings/>.
+//! Total length of a page's texts, for encodings that store lengths apart from the texts, or only the new part of
+//! each: a few bytes may declare many long texts. Format:
+//! <https://parquet.apache.org/docs/file-format/data-pages/encodings/>.
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -11,7 +12,7 @@ use super::super::nesting::Walk;
 use super::BROTLI_BUFFER_BYTES;
 use super::header::{DELTA_PREFIXES, Header};
 
-/// The bytes of all texts of a page.
+/// The total bytes of a page's texts.
 pub(super) fn sum(
     codec: Compression,
     is_repeated: bool,
@@ -61,13 +62,13 @@ fn unpack(codec: Compression, packed: &[u8], size: u64) -> Option<Cow<'_, [u8]>>
         Compression::BROTLI(_) => read(&mut brotli::Decompressor::new(packed, BROTLI_BUFFER_BYTES))?,
         Compression::ZSTD(_) => zstd::bulk::decompress(packed, length).ok()?,
         Compression::LZ4_RAW => lz4_flex::block::decompress(packed, length).ok()?,
-        // Given up before there was this encoding.
+        // Abandoned before these encodings existed.
         Compression::LZ4 | Compression::LZO => return None,
     };
     (plain.len() == length).then_some(plain.into())
 }
 
-/// The sum of the lengths of a run of them, which are differences in blocks of blocks.
+/// The sum of a run of lengths, which are stored as differences in blocks of miniblocks.
 fn deltas(walk: &mut Walk<'_>, values_max: u64) -> Option<u64> {
     let (block, parts, total) = (walk.varint()?, walk.varint()?, walk.varint()?);
     let mut value = walk.number()?;
@@ -92,7 +93,7 @@ fn deltas(walk: &mut Walk<'_>, values_max: u64) -> Option<u64> {
             let (bits, rest) = walk.rest.split_at_checked(bytes).filter(|_| width <= 32)?;
             walk.rest = rest;
             for at in 0..part.min(left) {
-                // As the parquet crate does it.
+                // Wraps like the parquet crate.
                 value = value
                     .wrapping_add(least)
                     .wrapping_add(bits_at(bits, at * u64::from(width), width) as i32);
@@ -104,7 +105,7 @@ fn deltas(walk: &mut Walk<'_>, values_max: u64) -> Option<u64> {
     Some(sum)
 }
 
-/// A number of up to 32 bits from a place counted in bits.
+/// A number of up to 32 bits at a bit offset.
 fn bits_at(bytes: &[u8], place: u64, width: u8) -> u32 {
     let start = (place / 8) as usize;
     let mut word = [0; 8];

@@ -1,5 +1,5 @@
-//! How trainers come and come back, also to a hub that was started anew: what they still have, and what is not theirs any more.
-//! Hands nothing out.
+//! Subscribing: how trainers connect and reconnect, also after a restart of the hub, and which leases they keep.
+//! Leases nothing.
 
 use std::collections::BTreeSet;
 
@@ -9,25 +9,25 @@ use super::trainer::Trainer;
 use super::{Desk, Open};
 use crate::service::limit::TRAINERS_MAX;
 
-/// What a subscription is answered.
+/// The answer to a subscription.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Admitted {
     pub(crate) window: u32,
     pub(crate) late: Vec<u64>,
 }
 
-/// A trainer of a hub that has ended.
+/// A trainer's leases at the end of an earlier run of the hub.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Holder {
     pub(crate) name: String,
-    /// What it has, ascending.
+    /// Its leases, ascending.
     pub(crate) numbers: Vec<u64>,
-    /// What it has acknowledged last; it may not have heard that this was noted.
+    /// Its latest acknowledgements, which may not have been confirmed to it.
     pub(crate) used: Vec<u64>,
 }
 
 impl Desk {
-    /// Who is here or may come back, and what they have.
+    /// The trainers that are connected or may come back, and their leases.
     pub(crate) fn holders(&self) -> Vec<Holder> {
         let known = self.trainers.iter().filter(|trainer| !trainer.expired);
         let holder = |it: &Trainer| Holder {
@@ -38,8 +38,11 @@ impl Desk {
         known.map(holder).collect()
     }
 
-    /// What they have stays theirs until they come back or have been gone for too long. Is it not all that they may have, nobody
-    /// is handed anything new before, since it may be what somebody has. To be called before anything is made.
+    /// Restores leases from before a restart; they last until the trainer comes back or expires. Call it before any
+    /// minibatch is made.
+    ///
+    /// If the list may be incomplete (`is_all` is false), nothing new is leased while a trainer is awaited, since
+    /// that trainer may hold it.
     pub(crate) fn restore(&mut self, now_us: u64, holders: &[Holder], is_all: bool) {
         let is_known = !is_all && self.limits.stride == 0;
         for Holder { name, numbers, used } in holders.iter().take(TRAINERS_MAX) {
@@ -62,18 +65,22 @@ impl Desk {
         !self.done.contains(number) && !self.open.contains_key(&number)
     }
 
-    /// A trainer presents itself on a connection. The error says, for people, why it may not.
+    /// Subscribes a trainer on a connection.
+    ///
+    /// # Errors
+    ///
+    /// A sentence that tells the user why it is refused.
     pub(crate) fn subscribe(&mut self, connection: u64, request: &Subscribe<'_>) -> Result<Admitted, String> {
         let window = request.window.clamp(1, self.limits.window);
         if request.stream != 0 && request.stream != self.stream {
-            // It will see from the stream that it is not subscribed.
+            // The trainer sees from the stream number that it is not subscribed.
             return Ok(Admitted { window, late: Vec::new() });
         }
         self.check_rank(request)?;
         let is_known =
             self.trainers.iter().any(|trainer| trainer.name == request.trainer && !trainer.expired);
         let at = self.seat(request.trainer)?;
-        // What it had was anybody's before the hub's start, and those that are awaited may have it.
+        // It had expired before the hub's restart; an awaited trainer may hold its former leases.
         let is_outranked = !is_known && self.awaits();
         if !is_known {
             self.log.came(request.trainer);
@@ -81,7 +88,7 @@ impl Desk {
         self.trainers[at].enter(connection, window, request);
         let held: BTreeSet<u64> = request.held.iter().copied().collect();
         let late = held.iter().copied().filter(|&number| !self.keep(at, number, is_outranked)).collect();
-        // The rest it does not have: it has lost them, or they were lost on the way.
+        // The trainer does not hold the rest: it lost them, or they were lost on the way.
         let trainer = &mut self.trainers[at];
         let lost: Vec<u64> = trainer.handed.difference(&held).copied().collect();
         let mut lost_here = Vec::new();
@@ -118,7 +125,8 @@ impl Desk {
         }
     }
 
-    /// The place of the trainer of this name; that of one that has left and has nothing, if there are too many.
+    /// The index of the trainer of this name, new if need be; reuses the entry of a disconnected trainer without
+    /// leases when there are too many.
     fn seat(&mut self, name: &str) -> Result<usize, String> {
         if let Some(at) = self.trainers.iter().position(|trainer| trainer.name == name) {
             return Ok(at);
@@ -133,7 +141,7 @@ impl Desk {
         Ok(at)
     }
 
-    /// A trainer says that it has this one; false if it is not its own any more.
+    /// Confirms a lease that the trainer claims; `false` if it has lost it.
     fn keep(&mut self, at: usize, number: u64, is_outranked: bool) -> bool {
         if self.done.contains(number) {
             return self.trainers[at].accepted.contains(&number);
@@ -145,7 +153,7 @@ impl Desk {
             Some(Some(owner)) if owner != at => return false,
             Some(Some(_)) => {}
             Some(None) => self.take(at, number),
-            // From before the hub's start.
+            // Leased before the hub's restart.
             None if number >= self.next && !self.ended => {
                 self.open.insert(number, Open { number, batch: None, fed: None, owner: Some(at) });
             }

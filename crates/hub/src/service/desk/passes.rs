@@ -1,4 +1,4 @@
-//! Where passes begin, among the numbers of minibatches. Knows no minibatch.
+//! The first minibatch number of each pass. Knows no minibatch.
 
 use std::collections::VecDeque;
 

@@ -1,33 +1,34 @@
-//! What a desk has done that a hub must know again after a crash, in order, until somebody has written it down. Knows no file.
+//! Changes of the lease table that a hub must know after a crash, in order, until the journal takes them. Knows no
+//! file.
 
 use super::PassStart;
 
-/// One change, by the names of trainers.
+/// One change; trainers by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Record {
     /// A trainer has acknowledged these minibatches.
     Used { trainer: String, numbers: Vec<u64> },
-    /// A trainer has come that was not known, or was counted on no more.
+    /// A new trainer, or an expired one, has subscribed.
     Came { trainer: String },
-    /// A trainer is counted on no more: what it had is anybody's.
+    /// A trainer has expired and lost its leases.
     Gone { trainer: String },
     /// A pass begins with this minibatch.
     Pass(PassStart),
 }
 
-/// The changes that are not written down yet.
+/// The changes that the journal has not taken yet.
 #[derive(Debug, Default)]
 pub(super) struct Log {
     is_kept: bool,
     records: Vec<Record>,
-    /// How many changes there were, taken ones included.
+    /// The number of changes, taken ones included.
     count: u64,
-    /// What the count was after the latest [`Record::Gone`].
+    /// The count after the latest [`Record::Gone`].
     gone: u64,
 }
 
 impl Log {
-    /// One that keeps changes, or forgets them at once if nobody writes them down.
+    /// Creates a log that keeps changes, or drops them at once if there is no journal.
     pub(super) fn new(is_kept: bool) -> Log {
         Log { is_kept, ..Log::default() }
     }

@@ -1,4 +1,4 @@
-//! One trainer as the desk sees it: what it has, and what it was given so far. Decides nothing.
+//! One trainer in the lease table: its leases and its counts. Decides nothing.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -6,22 +6,22 @@ use sanderling_wire::Subscribe;
 
 use super::Minibatch;
 
-/// What a trainer was given so far.
+/// The counts of one trainer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TrainerCounts {
-    /// How often it was started, as far as it came here.
+    /// Starts of the trainer that reached this hub.
     pub starts: u64,
-    /// Minibatches handed to it, again included.
+    /// Minibatches leased to it, redeliveries included.
     pub batches: u64,
     /// Their rows.
     pub rows: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Times that it asked and none was ready.
+    /// Requests while none was ready.
     pub stalls: u64,
-    /// Acknowledgements of minibatches that had been given to another.
+    /// Acknowledgements after the lease had gone to another trainer.
     pub late: u64,
-    /// Times that it needed the keys of a minibatch that were fed to servers.
+    /// Requests for a minibatch with the keys that were fed.
     pub asked_whole: u64,
 }
 
@@ -29,23 +29,23 @@ pub struct TrainerCounts {
 pub(super) struct Trainer {
     pub(super) name: String,
     instance: u64,
-    /// None: it is gone.
+    /// `None`: not connected.
     pub(super) connection: Option<u64>,
-    /// When it went, if it is gone.
+    /// The time of its disconnect.
     pub(super) left_at_us: u64,
-    /// It was gone for too long.
+    /// Whether it was away for too long.
     pub(super) expired: bool,
-    /// It was here before the hub's start, and may have what the hub does not know of.
+    /// Whether it was connected before the hub's restart, and may hold minibatches that the hub does not know of.
     pub(super) awaited: bool,
     pub(super) rank: Option<u32>,
     pub(super) window: u32,
-    /// What it has.
+    /// Its leases.
     pub(super) handed: BTreeSet<u64>,
-    /// What is to be handed to it again.
+    /// Leases that are due for redelivery.
     pub(super) owed: BTreeSet<u64>,
-    /// What it has acknowledged last: it may say so again, if it did not hear the answer.
+    /// Its latest acknowledgements, which it repeats if it did not receive the answer.
     pub(super) accepted: VecDeque<u64>,
-    /// Whether it knows that all is over, or that the hub has failed.
+    /// Whether it has been told that all is finished, or that the hub has failed.
     pub(super) told: bool,
     pub(super) counts: TrainerCounts,
 }
@@ -69,7 +69,7 @@ impl Trainer {
         }
     }
 
-    /// It has come, or come back.
+    /// Connects the trainer, for the first time or again.
     pub(super) fn enter(&mut self, connection: u64, window: u32, request: &Subscribe<'_>) {
         if self.counts.starts == 0 || self.instance != request.instance {
             self.counts.starts += 1;
@@ -88,7 +88,7 @@ impl Trainer {
         self.counts.bytes += bytes as u64;
     }
 
-    /// Notes an acknowledgement. The trainer has at most a window of them unanswered.
+    /// Notes an acknowledgement; at most a window of them is unanswered.
     pub(super) fn accept(&mut self, number: u64) {
         while self.accepted.len() >= 2 * self.window as usize {
             self.accepted.pop_front();
