@@ -4,8 +4,6 @@
 
 #[path = "load/creation.rs"]
 mod creation;
-#[path = "../../server/tests/peer/mod.rs"]
-mod peer;
 mod process;
 #[allow(dead_code)] // it is for other test programs, too
 #[path = "ctl/server.rs"]
