@@ -3,7 +3,7 @@
 //! the messages of the crate's own tests.
 #![no_main]
 
-#[path = "../../crates/sample/tests/messages/mod.rs"]
+#[path = "../../crates/formats/tests/all/messages/mod.rs"]
 mod messages;
 
 use std::sync::Arc;

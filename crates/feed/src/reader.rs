@@ -231,7 +231,7 @@ impl Reader {
             let loss = Arc::clone(&self.loss);
             let ticket = Ticket::new(hubs.acknowledger(), hub.clone(), delivered.number, loss);
             sampled.ahead = delivered.fed.map(|fed| {
-                Ahead::new(*fed, hubs.wholes(), Arc::downgrade(subscription), hub, delivered.number)
+                Ahead::new(*fed, hubs.full_batches(), Arc::downgrade(subscription), hub, delivered.number)
             });
             let used = std::mem::replace(&mut sampled.samples, Samples::Packed(delivered.batch));
             if let Samples::Packed(used) = used {

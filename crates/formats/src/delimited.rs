@@ -10,7 +10,7 @@ use layout::{AFTER_QUOTE, CLOSING, UNUSED, trim_blanks, trim_line};
 use sanderling_sample::{Batch, Field, SampleError, quote};
 
 use crate::blocks::{BYTE_ORDER_MARK, Block};
-use crate::libsvm::Lines;
+use crate::lines::Lines;
 use crate::scan::{Marked, find_marks};
 pub(crate) use layout::Layout;
 pub use layout::{end_of_field, separator_of};

@@ -10,8 +10,6 @@ use serde::{Deserialize, Serialize};
 
 use sanderling_files::without_query;
 
-use crate::messages::Message;
-
 /// The layout of an input file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -121,6 +119,15 @@ impl FromStr for Format {
             .map(|&(_, format)| format)
             .ok_or_else(|| format!("no format {text:?}: one of {}", Format::names()))
     }
+}
+
+/// The message type of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// tf.Example.
+    Example,
+    /// The message of `docs/formats/sample.proto`.
+    Sample,
 }
 
 /// The compression of a file.

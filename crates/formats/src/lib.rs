@@ -35,6 +35,8 @@ pub use blocks::{BLOCK_BYTES, Block, LINE_BYTES_MAX};
 mod bad_rows;
 pub use bad_rows::{BAD_ROW_MESSAGES_MAX, BadRows, all_bad};
 
+mod lines;
+
 mod libsvm;
 
 pub mod libffm;

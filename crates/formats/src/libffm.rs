@@ -7,8 +7,7 @@
 use sanderling_sample::{Batch, SampleError, parse_f32, parse_u64, quote};
 
 use crate::blocks::{Block, PAD_BYTES};
-use crate::libsvm::{Lines, Scratch, index_at, value_at, window_end};
-use crate::scan::{Marked, find_marks};
+use crate::lines::{Lines, Scratch, each_window, index_at, value_at};
 
 /// The error of a line: position of the token (the label is 1), expected text, found text.
 type Wrong = (usize, &'static str, String);
@@ -41,16 +40,9 @@ pub(crate) fn decode(
             "{path}: libffm input feeds features of type \"sparse\" with columns such as \"field_0\"; these features read others"
         )));
     }
-    let padded = block.padded();
-    let (mut from, end) = (0, block.text().len());
-    let mut line = block.first_line();
-    while from < end {
-        let to = window_end(&padded[..end], from);
-        find_marks(lines.isa, &padded[from..to], Marked::Libsvm, &mut scratch.marks);
-        line = decode_window(lines, &padded[from..to + PAD_BYTES], &scratch.marks, line, batch)?;
-        from = to;
-    }
-    Ok(())
+    each_window(lines, block, scratch, |text, scratch, line| {
+        decode_window(lines, text, &scratch.marks, line, batch)
+    })
 }
 
 /// Reads whole lines and returns the number of the line after them.

@@ -7,42 +7,16 @@
 // For the entry into code that is compiled for more than the baseline instruction set.
 #![allow(unsafe_code)]
 
-use std::path::Path;
+use sanderling_sample::{Batch, SampleError, SparseFeatures, VALUE_ABS_MAX, parse_f32, parse_u64, quote};
 
-use sanderling_sample::{
-    Batch, Encoder, SampleError, SparseFeatures, VALUE_ABS_MAX, parse_f32, parse_u64, quote, short_f32,
-    short_u64,
-};
-
-use crate::bad_rows::BadRows;
 use crate::blocks::{Block, PAD_BYTES};
 use crate::libffm;
-use crate::scan::{Isa, Marked, find_marks};
+use crate::lines::{Lines, Scratch, each_window, index_at, value_at};
+use crate::scan::Isa;
 use crate::tokens::{Tokens, UNDECIDED};
 
 /// The error text of a libffm line.
 const IS_LIBFFM: &str = "index:value (field:index:value is libffm: set format = \"libffm\")";
-
-/// Delimiters are located this far ahead, so that text and positions stay in the first-level cache.
-const WINDOW_BYTES: usize = 8 << 10;
-
-/// The context of a block's lines.
-pub(crate) struct Lines<'a> {
-    pub(crate) encoder: &'a Encoder,
-    pub(crate) bad_rows: &'a BadRows,
-    pub(crate) path: &'a Path,
-    /// Added to a line's number to make its row id.
-    pub(crate) row_id_base: u64,
-    pub(crate) isa: Isa,
-}
-
-/// Memory that decoding reuses from block to block.
-#[derive(Default)]
-pub(crate) struct Scratch {
-    /// Positions of delimiters.
-    pub(crate) marks: Vec<u32>,
-    tokens: Tokens,
-}
 
 /// The output columns, extended in advance, so that no field pays for growth.
 struct Sink<'a> {
@@ -92,29 +66,7 @@ pub(crate) fn decode(
             "{path}: libsvm input feeds one feature of type \"sparse\"; the features here read {what}"
         )));
     }
-    let padded = block.padded();
-    let (mut from, end) = (0, block.text().len());
-    let mut line = block.first_line();
-    while from < end {
-        let to = window_end(&padded[..end], from);
-        find_marks(lines.isa, &padded[from..to], Marked::Libsvm, &mut scratch.marks);
-        line = decode_window(lines, &padded[from..to + PAD_BYTES], scratch, line, batch)?;
-        from = to;
-    }
-    Ok(())
-}
-
-/// The end of the last line within a window from `from` on, or of the first line if that is longer.
-pub(crate) fn window_end(text: &[u8], from: usize) -> usize {
-    let window = &text[from..text.len().min(from + WINDOW_BYTES)];
-    match window.iter().rposition(|&byte| byte == b'\n') {
-        Some(at) => from + at + 1,
-        None => {
-            let rest = &text[from + window.len()..];
-            let more = rest.iter().position(|&byte| byte == b'\n').map_or(rest.len(), |at| at + 1);
-            from + window.len() + more
-        }
-    }
+    each_window(lines, block, scratch, |text, scratch, line| decode_window(lines, text, scratch, line, batch))
 }
 
 fn decode_window(
@@ -286,44 +238,6 @@ fn parse<const RAW: bool, const AHEAD: bool>(
         line += 1;
     }
     Ok(line)
-}
-
-/// Eight bytes from `at` on.
-#[inline(always)]
-fn load(text: &[u8], at: usize) -> u64 {
-    // The padding makes this always succeed; an out-of-place 0 would not be a digit.
-    text.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u64::from_le_bytes(*bytes))
-}
-
-#[inline(always)]
-pub(crate) fn index_at(text: &[u8], from: usize, to: usize) -> Option<u64> {
-    let len = to.wrapping_sub(from);
-    if len.wrapping_sub(1) < 8 { short_u64(load(text, from), len) } else { long_u64(text, from, to) }
-}
-
-#[inline(always)]
-pub(crate) fn value_at(text: &[u8], from: usize, to: usize) -> Option<f32> {
-    let len = to.wrapping_sub(from);
-    if len == 1 {
-        let digit = text[from].wrapping_sub(b'0');
-        return if digit <= 9 { Some(f32::from(digit)) } else { None };
-    }
-    if len.wrapping_sub(2) < 7
-        && let Some(value) = short_f32(load(text, from), len)
-    {
-        return Some(value);
-    }
-    long_f32(text, from, to)
-}
-
-#[inline(never)]
-fn long_u64(text: &[u8], from: usize, to: usize) -> Option<u64> {
-    parse_u64(text.get(from..to)?)
-}
-
-#[inline(never)]
-fn long_f32(text: &[u8], from: usize, to: usize) -> Option<f32> {
-    parse_f32(text.get(from..to)?).filter(|value| value.abs() < VALUE_ABS_MAX)
 }
 
 #[cold]

@@ -17,8 +17,9 @@ use protobuf::{Cursor, Malformed};
 use sanderling_sample::{Batch, Encoder, Fate, Field, SampleError};
 use slots::Part;
 
-use crate::libsvm::Lines;
-use crate::records::{Framing, RecordBlock, WHOLE_RECORD};
+pub use crate::format::Message;
+use crate::lines::Lines;
+use crate::records::{RecordBlock, WHOLE_RECORD};
 
 /// Slots of a sample have indices up to this.
 pub(crate) const SLOT_INDEX_MAX: u32 = 65_535;
@@ -27,25 +28,6 @@ pub(crate) const SLOT_INDEX_MAX: u32 = 65_535;
 const LABEL: &str = "label";
 const SPARSE: &str = "sparse_";
 const DENSE: &str = "dense_";
-
-/// The message type of a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Message {
-    /// tf.Example.
-    Example,
-    /// The message of `docs/formats/sample.proto`.
-    Sample,
-}
-
-impl Message {
-    /// The framing of its records.
-    pub fn framing(self) -> Framing {
-        match self {
-            Message::Example => Framing::TfRecord,
-            Message::Sample => Framing::Varint,
-        }
-    }
-}
 
 /// The encoder's inputs by part of a message.
 #[derive(Debug)]

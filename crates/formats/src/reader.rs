@@ -20,10 +20,11 @@ use crate::delimited::{self, Layout};
 use crate::format::{Compression, DataConfig, Format};
 use crate::input::{self, InputFile};
 use crate::libffm;
-use crate::libsvm::{self, Lines, Scratch};
+use crate::libsvm;
+use crate::lines::{Lines, Scratch};
 use crate::messages;
 use crate::patient::Wanted;
-use crate::records::{RecordBlock, RecordBlocks};
+use crate::records::{Framing, RecordBlock, RecordBlocks};
 use crate::scan::Isa;
 use crate::text_kind::TextKind;
 
@@ -213,7 +214,7 @@ impl Source {
             let records = RecordBlocks::new(
                 input::open(file, &self.bytes_read, self.wanted.as_ref())?,
                 path,
-                message.framing(),
+                Framing::of(message),
             )
             .with_block_bytes(self.unit_bytes);
             return Ok((Open::Messages(records), self.context(index, RowLayout::Messages(layout))));

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use sanderling_sample::{SampleError, quote};
 
 use crate::blocks::BLOCK_BYTES;
+use crate::format::Message;
 use crate::input;
 
 /// A longer record ends the run; memory stays bounded. Equal to the limit of a line.
@@ -85,6 +86,15 @@ fn varint_length(bytes: &[u8]) -> Option<Result<(u64, usize), Damage>> {
 }
 
 impl Framing {
+    /// The framing of records of this message type.
+    #[must_use]
+    pub fn of(message: Message) -> Framing {
+        match message {
+            Message::Example => Framing::TfRecord,
+            Message::Sample => Framing::Varint,
+        }
+    }
+
     /// The first record: the range of its data, and the start of the next record. `None` if bytes are missing.
     fn next(self, bytes: &[u8]) -> Option<Result<(Range<usize>, usize), Damage>> {
         let (length, start, footer) = match self {

@@ -45,7 +45,7 @@ impl Description {
     ///
     /// A sentence that tells the user what is wrong with the text.
     pub(crate) fn of_json(text: &str) -> Result<Description, String> {
-        let wrong = |error: serde_json::Error| format!("what its rows are made by: {error}");
+        let wrong = |error: serde_json::Error| format!("its description of the rows: {error}");
         let mut value: serde_json::Value = serde_json::from_str(text).map_err(wrong)?;
         let mut part = |name| value.get_mut(name).map(serde_json::Value::take).unwrap_or_default();
         Ok(Description {

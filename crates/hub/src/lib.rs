@@ -17,6 +17,6 @@ pub use sanderling_wire::Compression;
 #[cfg(fuzzing)]
 pub use subscription::Answers;
 pub use subscription::{
-    Acknowledger, Delivered, FedBatch, HubError, Next, Served, SubscribeOptions, Subscription, Wholes,
+    Acknowledger, Delivered, FedBatch, FullBatches, HubError, Next, Served, SubscribeOptions, Subscription,
     hub_addresses,
 };

@@ -29,14 +29,14 @@ pub use error::ServiceError;
 mod event;
 pub use event::Event;
 
-mod done;
+mod ack_set;
 
-mod desk;
-pub use desk::TrainerCounts;
-use desk::{Desk, Settled};
+mod leases;
+pub use leases::TrainerCounts;
+use leases::{Completion, LeaseTable};
 
-mod hall;
-use hall::Hall;
+mod lease_queue;
+use lease_queue::LeaseQueue;
 
 mod journal;
 use journal::Journal;
@@ -55,12 +55,12 @@ pub use making::SERVICE_STAGES;
 mod status;
 pub use status::{Status, TrainerStatus};
 
-mod handed;
+mod batch_reply;
 
-mod talk;
+mod session;
 
 mod serving;
-use serving::{Joining, Serving};
+use serving::{Accepted, Serving};
 
 /// Interval at which [`Service::run`] checks for the end.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -72,7 +72,7 @@ type OnEvent = Arc<dyn Fn(Event) + Send + Sync>;
 /// A running hub. Dropping it ends it at once, without saving its position.
 pub struct Service {
     addresses: Vec<Address>,
-    hall: Arc<Hall>,
+    lease_queue: Arc<LeaseQueue>,
     watch: Arc<Watch>,
     journal: Option<Arc<Journal>>,
     save_every: Duration,
@@ -93,7 +93,7 @@ pub struct Service {
 
 /// The sources of a [`Status`].
 struct Watch {
-    hall: Arc<Hall>,
+    lease_queue: Arc<LeaseQueue>,
     stages: Stages,
     latency: Arc<Mutex<Latency>>,
     bad_rows: Arc<BadRows>,
@@ -102,14 +102,14 @@ struct Watch {
 
 impl Watch {
     fn status(&self) -> Status {
-        let desk = self.hall.desk();
+        let leases = self.lease_queue.leases();
         let trainer = |(name, here, counts): (&str, bool, &TrainerCounts)| TrainerStatus {
             name: name.to_owned(),
             here,
             counts: *counts,
         };
-        let (depth, trainers) = (desk.depth(), desk.trainers().map(trainer).collect());
-        drop(desk);
+        let (depth, trainers) = (leases.depth(), leases.trainers().map(trainer).collect());
+        drop(leases);
         Status {
             uptime: self.started.elapsed(),
             ready: depth.ready,
@@ -184,15 +184,16 @@ impl Service {
             None => None,
         };
         let on_event: OnEvent = Arc::new(on_event);
-        let from = (position.start, position.done.prefix());
-        let mut desk = Desk::new(config.desk_limits(), position.stream, position.done, position.start);
-        desk.restore(0, &position.holders, position.is_last);
-        let hall = Hall::new(desk);
+        let from = (position.start, position.acked.prefix());
+        let mut leases =
+            LeaseTable::new(config.lease_limits(), position.stream, position.acked, position.start);
+        leases.restore(0, &position.holders, position.is_last);
+        let lease_queue = LeaseQueue::new(leases);
         let journal = tail.zip(claim).map(|((path, tail), claim)| {
-            Arc::new(Journal::new(path, fingerprint, Arc::clone(&hall), tail, claim))
+            Arc::new(Journal::new(path, fingerprint, Arc::clone(&lease_queue), tail, claim))
         });
         let watch = Arc::new(Watch {
-            hall: Arc::clone(&hall),
+            lease_queue: Arc::clone(&lease_queue),
             stages: Stages::new(&SERVICE_STAGES),
             latency: Arc::default(),
             bad_rows: Arc::clone(&plan.bad_rows),
@@ -204,7 +205,7 @@ impl Service {
         let serving = Serving {
             poller,
             joining: joined,
-            hall: Arc::clone(&hall),
+            lease_queue: Arc::clone(&lease_queue),
             journal: journal.clone(),
             facts: config.facts(&plan, listeners[0].address())?,
             started: watch.started,
@@ -214,7 +215,7 @@ impl Service {
         };
         let mut service = Service {
             addresses: listeners.iter().map(|listener| listener.address().clone()).collect(),
-            hall: Arc::clone(&hall),
+            lease_queue: Arc::clone(&lease_queue),
             journal,
             save_every: config.save_every,
             linger: config.linger,
@@ -236,26 +237,31 @@ impl Service {
             service.acceptors.push(spawn("accept", move || accept(&listener, &joining, &waker, &on_event))?);
         }
         if let Some(journal) = service.journal.clone() {
-            let (hall, stopped) = (Arc::clone(&hall), Arc::clone(&service.stopped));
+            let (lease_queue, stopped) = (Arc::clone(&lease_queue), Arc::clone(&service.stopped));
             let on_event = Arc::clone(&service.on_event);
-            service.writing =
-                Some(spawn("position", move || write_down(&journal, &hall, &waker, &stopped, &on_event))?);
+            service.writing = Some(spawn("position", move || {
+                write_down(&journal, &lease_queue, &waker, &stopped, &on_event);
+            })?);
         }
         if let Some(feeder) = feeder {
             let table = feeding::Table {
                 feeder,
-                hall: Arc::clone(&hall),
+                lease_queue: Arc::clone(&lease_queue),
                 started: service.watch.started,
                 payload_bytes_max: plan.payload_bytes_max,
                 stopped: Arc::clone(&service.stopped),
             };
-            let (hall, on_event) = (Arc::clone(&hall), Arc::clone(&service.on_event));
-            service.feeding = Some(spawn("feed", move || told(table.run(), &hall, &on_event))?);
+            let (lease_queue, on_event) = (Arc::clone(&lease_queue), Arc::clone(&service.on_event));
+            service.feeding = Some(spawn("feed", move || told(table.run(), &lease_queue, &on_event))?);
         }
         let (stages, stopped) = (service.watch.stages.clone(), Arc::clone(&service.stopped));
         let on_event = Arc::clone(&service.on_event);
         service.making = Some(spawn("make", move || {
-            told(making::make(&plan, from, &hall, &stages, &stopped, &*on_event), &hall, &on_event)
+            told(
+                making::make(&plan, from, &lease_queue, &stages, &stopped, &*on_event),
+                &lease_queue,
+                &on_event,
+            )
         })?);
         Ok(service)
     }
@@ -291,13 +297,13 @@ impl Service {
             if stop.load(Ordering::Relaxed) {
                 break Ended::Stopped;
             }
-            let settled = self.hall.desk().settled();
-            let wait = match settled {
-                Settled::No => None,
+            let completion = self.lease_queue.leases().completion();
+            let wait = match completion {
+                Completion::No => None,
                 // A trainer may be about to subscribe.
-                Settled::Unasked => Some(self.trainer_timeout),
-                Settled::Told => Some(self.linger),
-                Settled::Left => Some(Duration::ZERO),
+                Completion::Unasked => Some(self.trainer_timeout),
+                Completion::Told => Some(self.linger),
+                Completion::Left => Some(Duration::ZERO),
             };
             if wait.is_none() {
                 settled_since = None;
@@ -341,7 +347,7 @@ impl Service {
                 Ok(Err(error)) => error,
                 Err(_) => {
                     let error = ServiceError::Panicked(what);
-                    self.hall.desk().fail(&error.to_string());
+                    self.lease_queue.leases().fail(&error.to_string());
                     error
                 }
             };
@@ -391,18 +397,28 @@ impl Drop for Service {
 }
 
 /// Reports the failure of a thread to the trainers and to `on_event`.
-fn told(result: Result<(), ServiceError>, hall: &Hall, on_event: &OnEvent) -> Result<(), ServiceError> {
+fn told(
+    result: Result<(), ServiceError>,
+    lease_queue: &LeaseQueue,
+    on_event: &OnEvent,
+) -> Result<(), ServiceError> {
     if let Err(error) = &result {
         let reason = error.to_string();
-        hall.desk().fail(&reason);
+        lease_queue.leases().fail(&reason);
         on_event(Event::Failed { reason });
     }
     result
 }
 
 /// Writes changes to the journal until it is stopped; trainers hear of them afterwards.
-fn write_down(journal: &Journal, hall: &Hall, waker: &Waker, stopped: &AtomicBool, on_event: &OnEvent) {
-    while hall.to_write(stopped) {
+fn write_down(
+    journal: &Journal,
+    lease_queue: &LeaseQueue,
+    waker: &Waker,
+    stopped: &AtomicBool,
+    on_event: &OnEvent,
+) {
+    while lease_queue.to_write(stopped) {
         if let Err(error) = journal.commit() {
             on_event(Event::NotSaved { reason: error.to_string() });
         }
@@ -431,7 +447,7 @@ fn listen(config: &ServiceConfig) -> Result<Vec<Listener>, ServiceError> {
 }
 
 /// Passes new connections to the serving thread until it is stopped.
-fn accept(listener: &Listener, joining: &Sender<Joining>, waker: &Waker, on_event: &OnEvent) {
+fn accept(listener: &Listener, joining: &Sender<Accepted>, waker: &Waker, on_event: &OnEvent) {
     let features = match listener.address().in_memory() {
         true => Features::NO_CHECKSUM,
         false => Features::LZ4 | Features::ZSTD,

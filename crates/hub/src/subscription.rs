@@ -21,9 +21,9 @@ mod answers;
 mod link;
 use link::{Link, Want};
 
-mod wholes;
-use wholes::Questions;
-pub use wholes::Wholes;
+mod full_batches;
+pub use full_batches::FullBatches;
+use full_batches::Questions;
 
 mod options;
 pub use options::SubscribeOptions;
@@ -185,7 +185,7 @@ impl Subscription {
         if addresses.is_empty() || name.len() > limit::NAME_BYTES_MAX || !possible.contains(&options.window) {
             let name_max = limit::NAME_BYTES_MAX;
             return Err(HubError::Address(format!(
-                "there must be an address, a name of at most {name_max} bytes, and a window within {possible:?}"
+                "needs an address, a name of 1 to {name_max} bytes, and a window within {possible:?}"
             )));
         }
         let poller = Poller::new(options.spin_us).map_err(|error| HubError::System(error.to_string()))?;
@@ -226,9 +226,9 @@ impl Subscription {
             } else if first.description != second.description
                 && first.description.is_some() == second.description.is_some()
             {
-                "how they read the input, or their features"
+                "their input settings or features"
             } else if one.stride != other.stride {
-                "whom they assign minibatches to"
+                "how they assign minibatches"
             } else {
                 continue;
             };
@@ -290,8 +290,8 @@ impl Subscription {
     }
 
     /// A handle by which other threads ask for minibatches with the keys that were fed.
-    pub fn wholes(&self) -> Wholes {
-        Wholes {
+    pub fn full_batches(&self) -> FullBatches {
+        FullBatches {
             questions: Arc::clone(&self.questions),
             waker: self.poller.waker(),
             patience: self.options.patience + self.options.timeout,

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use sanderling_formats::DataConfig;
 use sanderling_formats::input::{self, InputFile};
 use sanderling_formats::messages::{Message, each_column};
-use sanderling_formats::records::{RecordBlock, RecordBlocks};
+use sanderling_formats::records::{Framing, RecordBlock, RecordBlocks};
 use sanderling_sample::{Field, SampleError};
 
 use super::column::ColumnStats;
@@ -31,7 +31,7 @@ pub(super) fn profile_messages(
 ) -> Result<(), SampleError> {
     let file = InputFile { path: profile.path.clone(), bytes: None };
     let stream = input::open(&file, &Arc::new(AtomicU64::new(0)), None)?;
-    let mut records = RecordBlocks::new(stream, &profile.path, message.framing());
+    let mut records = RecordBlocks::new(stream, &profile.path, Framing::of(message));
     let (mut block, mut columns) = (RecordBlock::default(), Columns::default());
     // All values of the current record, and the range of each column. A repeated name replaces its earlier values.
     let mut row: Vec<(usize, usize)> = Vec::new();

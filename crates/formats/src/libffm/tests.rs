@@ -17,7 +17,7 @@ fn encoder(spec: &Spec, label: LabelUse) -> Arc<Encoder> {
 /// Rows, and the messages of bad rows.
 fn read(spec: &Spec, text: &str, label: LabelUse, isa: crate::Isa) -> (Batch, Vec<String>) {
     let (encoder, bad_rows) = (encoder(spec, label), BadRows::new(BadRowPolicy::Skip { max: u64::MAX }));
-    let lines = crate::libsvm::Lines {
+    let lines = crate::lines::Lines {
         encoder: &encoder,
         bad_rows: &bad_rows,
         path: Path::new("f"),

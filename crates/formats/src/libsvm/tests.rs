@@ -1,11 +1,14 @@
 //! The libsvm parser with every instruction set against the careful reading of each line by itself.
 
-use proptest::prelude::*;
+use std::path::Path;
 
-use sanderling_sample::{EncodeOptions, LabelUse, Spec};
+use proptest::prelude::*;
+use sanderling_sample::{EncodeOptions, Encoder, LabelUse, Spec};
 
 use super::*;
+use crate::bad_rows::BadRows;
 use crate::format::BadRowPolicy;
+use crate::lines::WINDOW_BYTES;
 
 fn encoder(settings: &str, feature: &str) -> Encoder {
     let spec = format!("{settings}\n[[feature]]\nname = \"features\"\ntype = \"sparse\"\n{feature}");

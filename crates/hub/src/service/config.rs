@@ -12,12 +12,12 @@ use sanderling_wire::{HEADER_BYTES, limit as wire_limit};
 
 use crate::description::{Description, FedFeature};
 
-use super::desk::DeskLimits;
 use super::error::ServiceError;
+use super::leases::LeaseLimits;
 use super::limit;
 use super::making::Plan;
 use super::position::Fingerprint;
-use super::talk::Facts;
+use super::session::HubFacts;
 use super::units::Share;
 
 /// Bytes of a minibatch's frame beside its payload, with the longest list of late acknowledgements.
@@ -189,7 +189,7 @@ impl ServiceConfig {
             if let Some(other) = self.feeds[..at].iter().find(|other| other.table == *table) {
                 let other = &other.feature;
                 return wrong(format!(
-                    "feature {other:?} reads table {table:?}, too, and its rows have one update of both"
+                    "feature {other:?} also reads table {table:?}, whose rows get one update from both"
                 ));
             }
             let table_of =
@@ -198,7 +198,7 @@ impl ServiceConfig {
             if let Some(other) = spec.feature.iter().find(|it| it.name != *feature && table_of(it) == table) {
                 let other = &other.name;
                 return wrong(format!(
-                    "feature {other:?} has the table {table:?} in the configuration, too, and a row has one update of both"
+                    "feature {other:?} of the configuration also has table {table:?}, whose rows get one update from both"
                 ));
             }
         }
@@ -261,8 +261,8 @@ impl ServiceConfig {
         ])
     }
 
-    pub(super) fn desk_limits(&self) -> DeskLimits {
-        DeskLimits {
+    pub(super) fn lease_limits(&self) -> LeaseLimits {
+        LeaseLimits {
             queue_batches: self.queue_batches,
             queue_bytes: self.queue_bytes,
             unacknowledged_bytes: self.unacknowledged_bytes,
@@ -274,7 +274,7 @@ impl ServiceConfig {
         }
     }
 
-    pub(super) fn facts(&self, plan: &Plan, address: &Address) -> Result<Facts, ServiceError> {
+    pub(super) fn facts(&self, plan: &Plan, address: &Address) -> Result<HubFacts, ServiceError> {
         let spec = self.spec.expand()?;
         self.check_feeds(&spec)?;
         let described =
@@ -282,12 +282,12 @@ impl ServiceConfig {
         let description = described.to_json(wire_limit::DESCRIPTION_BYTES_MAX);
         if description.is_none() && !self.feeds.is_empty() {
             let reason =
-                "what the rows are made by is too long to be said, so trainers cannot know what is fed";
+                "the description of the rows is too long to be sent, so trainers cannot know what is fed";
             return Err(ServiceError::Feed { reason: reason.to_owned() });
         }
         let columns = plan.encoder.new_batch().columns;
         let name = if self.name.is_empty() { address.to_string() } else { self.name.clone() };
-        Ok(Facts {
+        Ok(HubFacts {
             name: name.chars().take(wire_limit::NAME_BYTES_MAX / 4).collect(),
             token: self.token.clone(),
             frame_bytes_max: self.frame_bytes_max,

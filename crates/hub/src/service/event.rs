@@ -47,23 +47,18 @@ impl fmt::Display for Event {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Event::TrainerGone { trainer, minibatches } => {
-                write!(
-                    out,
-                    "trainer {trainer} is gone for too long: its {minibatches} minibatches go to others"
-                )
+                write!(out, "trainer {trainer} expired: its {minibatches} minibatches go to others")
             }
             Event::NotAccepted { reason } => write!(out, "a connection was not accepted: {reason}"),
             Event::Failed { reason } => write!(out, "cannot go on: {reason}"),
             Event::NoRows { share: (index, of), input, bad_rows, first_bad } => write!(
                 out,
-                "warning: share {index}/{of} of {input}: no rows to work on{}; this hub hands nothing out, all rows are the \
-                 others': start fewer hubs, or name more files",
+                "warning: share {index}/{of} of {input}: no rows to work on{}; this hub serves nothing, the other hubs have all rows: start fewer hubs, or name more files",
                 all_bad(*bad_rows, first_bad.as_deref())
             ),
             Event::NotSaved { reason } => write!(
                 out,
-                "the position was not saved: {reason}; it is tried again, and a hub that is killed before would hand out again \
-                 what was acknowledged since"
+                "the position was not saved: {reason}; it is retried; a hub that is killed before would repeat minibatches that were acknowledged since"
             ),
         }
     }

@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use sanderling_sample::{PackedBatch, PackedBuffer, PackedError, Rows, pack_without, packed_bytes_max};
 
-use super::desk::{Fed, Minibatch};
 use super::error::ServiceError;
-use super::hall::Hall;
+use super::lease_queue::LeaseQueue;
+use super::leases::{Fed, Minibatch};
 
 /// Minibatches that are fed at once, so that a way to the servers and back is not waited for by each of them.
 const AT_ONCE: usize = 8;
@@ -46,10 +46,10 @@ pub struct FedColumns {
     pub keys: Vec<u32>,
 }
 
-/// What a thread works with that feeds what is on the desk.
+/// The state of the feeding thread.
 pub(super) struct Table {
     pub(super) feeder: Box<dyn KeyFeeder>,
-    pub(super) hall: Arc<Hall>,
+    pub(super) lease_queue: Arc<LeaseQueue>,
     pub(super) started: Instant,
     /// Longest payload that fits into a frame.
     pub(super) payload_bytes_max: usize,
@@ -60,7 +60,7 @@ impl Table {
     /// Feeds until it is stopped.
     pub(super) fn run(mut self) -> Result<(), ServiceError> {
         let mut left = Vec::new();
-        while let Some(next) = self.hall.to_feed(AT_ONCE, &self.stopped) {
+        while let Some(next) = self.lease_queue.to_feed(AT_ONCE, &self.stopped) {
             let batches: Vec<PackedBatch> =
                 next.iter().map(|(number, batch)| parse(*number, batch)).collect::<Result<_, _>>()?;
             let mut feedings: Vec<Feeding<'_>> = Vec::new();
@@ -77,7 +77,7 @@ impl Table {
                 let fed = self
                     .measured(&rows, fed, at_us, &mut left)
                     .map_err(|error| ServiceError::packed(*number, &error))?;
-                self.hall.desk().fed(*number, fed);
+                self.lease_queue.leases().fed(*number, fed);
             }
         }
         Ok(())

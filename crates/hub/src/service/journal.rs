@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 
 use crate::lock::lock;
 
-use super::desk::{PassStart, Record};
 use super::error::ServiceError;
-use super::hall::Hall;
+use super::lease_queue::LeaseQueue;
+use super::leases::{PassStart, Record};
 use super::limit::JOURNAL_BYTES_MAX;
 use super::position::{Fingerprint, Position};
 
@@ -72,7 +72,7 @@ pub(crate) fn records_of(mut bytes: &[u8], mut before: u64) -> Result<Vec<Record
                 (before, bytes) = (sum, rest);
             }
             None if rest.is_empty() => break,
-            None => return Err("a line behind its sum is wrong".to_owned()),
+            None => return Err("a line of its journal has a wrong checksum".to_owned()),
         }
     }
     Ok(records)
@@ -110,7 +110,7 @@ fn record_of(value: &Value) -> Option<Record> {
 pub(super) struct Journal {
     path: PathBuf,
     fingerprint: Fingerprint,
-    hall: Arc<Hall>,
+    lease_queue: Arc<LeaseQueue>,
     /// `None`: an append failed, and the file must be rewritten as a whole.
     tail: Mutex<Option<Tail>>,
     /// The number of the lease table's changes that are in the file.
@@ -125,14 +125,14 @@ impl Journal {
     pub(super) fn new(
         path: PathBuf,
         fingerprint: Fingerprint,
-        hall: Arc<Hall>,
+        lease_queue: Arc<LeaseQueue>,
         tail: Tail,
         claim: File,
     ) -> Journal {
         Journal {
             path,
             fingerprint,
-            hall,
+            lease_queue,
             tail: Mutex::new(Some(tail)),
             written: AtomicU64::new(0),
             is_broken: AtomicBool::new(false),
@@ -158,10 +158,10 @@ impl Journal {
 
     fn replace(&self, tail: &mut Option<Tail>, is_last: bool) -> Result<(), ServiceError> {
         let (position, changes) = {
-            let mut desk = self.hall.desk();
+            let mut leases = self.lease_queue.leases();
             // The position contains them.
-            drop(desk.take_records());
-            (Position::of(&desk, is_last), desk.changes())
+            drop(leases.take_records());
+            (Position::of(&leases, is_last), leases.changes())
         };
         match position.write(&self.path, &self.fingerprint) {
             Ok(new) => {
@@ -183,8 +183,8 @@ impl Journal {
     pub(super) fn commit(&self) -> Result<(), ServiceError> {
         let mut tail = lock(&self.tail);
         let (records, changes) = {
-            let mut desk = self.hall.desk();
-            (desk.take_records(), desk.changes())
+            let mut leases = self.lease_queue.leases();
+            (leases.take_records(), leases.changes())
         };
         let Some(open) = tail.as_mut() else { return Ok(()) };
         if records.is_empty() {

@@ -10,10 +10,10 @@ use sanderling_sample::{Batch, Encoder, Rows, pack_into, packed_bytes_max};
 
 use sanderling_loader::{Shuffle, seed_of};
 
-use super::desk::{Minibatch, PassStart};
 use super::error::ServiceError;
 use super::event::Event;
-use super::hall::Hall;
+use super::lease_queue::LeaseQueue;
+use super::leases::{Minibatch, PassStart};
 use super::units::{Share, Units};
 
 /// The stages of a hub, by number: waiting for the source and reading it, parsing and encoding, waiting for a unit,
@@ -147,7 +147,7 @@ impl<'a> Cutting<'a> {
 pub(crate) fn make(
     plan: &Plan,
     (start, first): (PassStart, u64),
-    hall: &Hall,
+    lease_queue: &LeaseQueue,
     stages: &Stages,
     stopped: &Arc<AtomicBool>,
     on_event: &dyn Fn(Event),
@@ -157,7 +157,7 @@ pub(crate) fn make(
     let mut skip = number - start.first;
     for pass in start.pass..plan.passes {
         if pass > start.pass {
-            hall.desk().begin_pass(pass);
+            lease_queue.leases().begin_pass(pass);
         }
         let mut cutting = Cutting::open(plan, pass, stages, stopped)?;
         let mut has_rows = false;
@@ -175,7 +175,7 @@ pub(crate) fn make(
             let payload = pack(&rows, number, plan.payload_bytes_max)?;
             let minibatch = Minibatch { pass, rows: rows.len() as u32, payload };
             timer.switch(FULL);
-            if !hall.offer(minibatch, stopped) {
+            if !lease_queue.offer(minibatch, stopped) {
                 return Ok(());
             }
             number += 1;
@@ -191,7 +191,7 @@ pub(crate) fn make(
             on_event(without_rows(plan, stopped)?);
         }
     }
-    hall.desk().end(plan.passes);
+    lease_queue.leases().end(plan.passes);
     Ok(())
 }
 
@@ -221,7 +221,7 @@ fn pack(rows: &Rows<'_>, number: u64, bytes_max: usize) -> Result<Vec<u8>, Servi
     let mut payload = vec![0; packed_bytes_max(rows)];
     let bytes = pack_into(rows, &mut payload).map_err(|error| ServiceError::packed(number, &error))?;
     if bytes > bytes_max {
-        let reason = format!("its {bytes} bytes are more than a frame takes, {bytes_max} (--frame-max)");
+        let reason = format!("its {bytes} bytes exceed a frame, {bytes_max} bytes (--frame-max)");
         return Err(ServiceError::Minibatch { number, reason });
     }
     payload.truncate(bytes);
@@ -232,8 +232,8 @@ fn pack(rows: &Rows<'_>, number: u64, bytes_max: usize) -> Result<Vec<u8>, Servi
 mod tests {
     use super::*;
     use crate::service::ServiceConfig;
-    use crate::service::desk::{Answer, Desk};
-    use crate::service::done::Done;
+    use crate::service::ack_set::AckSet;
+    use crate::service::leases::{Answer, LeaseTable};
 
     use sanderling_wire::Subscribe;
 
@@ -254,18 +254,21 @@ mod tests {
             ..ServiceConfig::default()
         };
         let (plan, start) = (config.plan().unwrap(), PassStart::default());
-        let done = Done::of(1, &[]).unwrap();
-        let mut desk = Desk::new(config.desk_limits(), 7, done, start);
+        let acked = AckSet::of(1, &[]).unwrap();
+        let mut leases = LeaseTable::new(config.lease_limits(), 7, acked, start);
         let (trainer, held) = ("t", [1]);
         let subscribe = Subscribe { trainer, instance: 1, stream: 7, window: 8, rank: None, held: &held };
-        assert!(desk.subscribe(1, &subscribe).unwrap().late.is_empty());
-        assert_eq!(desk.next(1, false, &held), Some((Vec::new(), Answer::Nothing)));
+        assert!(leases.subscribe(1, &subscribe).unwrap().late.is_empty());
+        assert_eq!(leases.next(1, false, &held), Some((Vec::new(), Answer::Nothing)));
 
-        let hall = Hall::new(desk);
-        make(&plan, (start, 1), &hall, &Stages::new(&SERVICE_STAGES), &Arc::default(), &|_| {}).unwrap();
-        let mut desk = hall.desk();
+        let lease_queue = LeaseQueue::new(leases);
+        make(&plan, (start, 1), &lease_queue, &Stages::new(&SERVICE_STAGES), &Arc::default(), &|_| {})
+            .unwrap();
+        let mut leases = lease_queue.leases();
         for expected in 2..5 {
-            let Some((_, Answer::Batch { number, batch })) = desk.next(1, true, &[]) else { panic!("none") };
+            let Some((_, Answer::Batch { number, batch })) = leases.next(1, true, &[]) else {
+                panic!("none")
+            };
             let mut buffer = sanderling_sample::PackedBuffer::default();
             buffer.resize(batch.payload.len()).copy_from_slice(&batch.payload);
             let rows = sanderling_sample::PackedBatch::parse(buffer).unwrap();

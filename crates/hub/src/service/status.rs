@@ -6,7 +6,7 @@ use std::time::Duration;
 use sanderling_observe::{Exposition, LatencySummary, StageTotal};
 use sanderling_wire::{Counter, Latency, Statistics, limit};
 
-use super::desk::TrainerCounts;
+use super::leases::TrainerCounts;
 
 /// One trainer's counters.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,25 +74,25 @@ const fn number<T>(metric: &'static str, help: &'static str, value: fn(&T) -> u6
 
 const NUMBERS: &[Number<Status>] = &[
     number("ready", "Minibatches that are ready.", |hub| hub.ready as u64),
-    number("ready_bytes", "Bytes of them.", |hub| hub.ready_bytes as u64),
-    number("ready_max", "Most that were ready at a time.", |hub| hub.ready_max as u64),
-    number("ready_max_bytes", "Most bytes that were.", |hub| hub.ready_bytes_max as u64),
-    number("unacknowledged", "Minibatches that trainers have.", |hub| hub.unacknowledged as u64),
-    number("unacknowledged_bytes", "Bytes of them.", |hub| hub.unacknowledged_bytes as u64),
-    number("acknowledged_total", "Minibatches that were used.", |hub| hub.acknowledged),
-    number("bad_rows_total", "Rows left out as bad.", |hub| hub.bad_rows),
+    number("ready_bytes", "Bytes of ready minibatches.", |hub| hub.ready_bytes as u64),
+    number("ready_max", "Most minibatches that were ready at a time.", |hub| hub.ready_max as u64),
+    number("ready_max_bytes", "Most bytes of ready minibatches at a time.", |hub| hub.ready_bytes_max as u64),
+    number("unacknowledged", "Minibatches that are leased to trainers.", |hub| hub.unacknowledged as u64),
+    number("unacknowledged_bytes", "Bytes of leased minibatches.", |hub| hub.unacknowledged_bytes as u64),
+    number("acknowledged_total", "Minibatches that were acknowledged.", |hub| hub.acknowledged),
+    number("bad_rows_total", "Rows skipped as bad.", |hub| hub.bad_rows),
 ];
 
 const TRAINER_NUMBERS: &[Number<TrainerStatus>] = &[
     number("here", "1 while a trainer is connected.", |trainer| u64::from(trainer.here)),
-    number("starts_total", "How often a trainer was started.", |trainer| trainer.counts.starts),
-    number("batches_total", "Minibatches handed to a trainer.", |trainer| trainer.counts.batches),
-    number("rows_total", "Their rows.", |trainer| trainer.counts.rows),
-    number("bytes_total", "Their bytes.", |trainer| trainer.counts.bytes),
-    number("stalls_total", "Times that none was ready.", |trainer| trainer.counts.stalls),
+    number("starts_total", "Starts of a trainer.", |trainer| trainer.counts.starts),
+    number("batches_total", "Minibatches leased to a trainer.", |trainer| trainer.counts.batches),
+    number("rows_total", "Rows leased to a trainer.", |trainer| trainer.counts.rows),
+    number("bytes_total", "Bytes leased to a trainer.", |trainer| trainer.counts.bytes),
+    number("stalls_total", "Requests while no minibatch was ready.", |trainer| trainer.counts.stalls),
     number("late_total", "Acknowledgements that came too late.", |trainer| trainer.counts.late),
-    number("asked_whole_total", "Minibatches whose fed keys it needed.", |trainer| {
-        trainer.counts.asked_whole
+    number("asked_whole_total", "Minibatches requested again with the keys that were fed.", |trainer| {
+        trainer.counts.asked_full
     }),
 ];
 
@@ -127,7 +127,7 @@ impl Status {
             text.single(&name, number.kind(), number.help, (number.value)(self));
         }
         text.stages("sanderling_hub_stage", &[], &self.stages);
-        let help = "How long answers to requests for a minibatch took, without waiting for one.";
+        let help = "Latency of answers to requests for a minibatch, without the wait for one.";
         text.latencies("sanderling_hub_next_latency", help, &[(Vec::new(), self.next)]);
         for number in TRAINER_NUMBERS {
             let name = format!("sanderling_hub_trainer_{}", number.metric);

@@ -8,8 +8,8 @@ use sanderling_wire::{
 };
 
 use super::error::HubError;
-use super::link::{Farewell, Known, Link, Phase};
-use super::wholes::Answer;
+use super::full_batches::Answer;
+use super::link::{Announced, Link, Phase, UnsubscribeState};
 use super::{Delivered, FedBatch};
 
 /// Longest pause that a hub may ask for.
@@ -87,9 +87,9 @@ impl Link {
                 self.description = Some(text.to_owned());
                 self.up();
             }
-            (Phase::Up, Reply::Leave(left)) if self.farewell == Farewell::Said => {
+            (Phase::Up, Reply::Leave(left)) if self.unsubscribe == UnsubscribeState::Said => {
                 self.late += left.late.len() as u64;
-                self.farewell = Farewell::Over;
+                self.unsubscribe = UnsubscribeState::Over;
                 self.phase = Phase::Closing { until_us: u64::MAX };
             }
             (Phase::Up, Reply::Next(reply)) => {
@@ -123,12 +123,12 @@ impl Link {
             subscribed.columns.iter().map(|column| (column.name.to_owned(), column.weighted)).collect();
         // The columns are announced to the reader once and may not change.
         if self.known.as_ref().is_some_and(|known| known.columns != columns) {
-            let reason = "it has other features than before: start the trainers anew".to_owned();
+            let reason = "its features have changed: restart the trainers".to_owned();
             self.error = Some(HubError::Protocol { hub: self.hub.clone(), reason });
             return;
         }
         self.stream = subscribed.stream;
-        self.known = Some(Known {
+        self.known = Some(Announced {
             columns,
             passes: subscribed.passes,
             stride: subscribed.stride,
@@ -216,13 +216,13 @@ impl Link {
     /// Checks that the fed columns exist and that the minibatch lacks their keys.
     fn check_ahead(&self, now_us: u64, batch: &PackedBatch, ahead: &Ahead<'_>) -> Result<FedBatch, String> {
         if !self.agreed.features.has(Features::FED) {
-            return Err("lacks keys, and nobody has agreed to that".to_owned());
+            return Err("lacks keys, which this trainer did not accept".to_owned());
         }
         let &Ahead { batch: number, age_us, columns, servers, keys } = ahead;
         let rows = batch.rows();
         for &column in columns {
             if column as usize >= batch.columns() {
-                return Err(format!("has {} columns, and number {column} was fed", batch.columns()));
+                return Err(format!("has {} columns, but column {column} was fed", batch.columns()));
             }
             if !rows.keys(column as usize).is_empty() {
                 return Err(format!("has keys in column {column}, which were fed"));
@@ -240,7 +240,7 @@ impl Link {
 
     /// Processes a minibatch with all its keys, or the reason that there is none.
     fn whole(&mut self, now_us: u64, id: u64, outcome: Outcome<'_>) {
-        let Some(asked) = self.whole_asked.remove(&id) else { return };
+        let Some(asked) = self.full_requested.remove(&id) else { return };
         let answer: Answer = match outcome {
             Outcome::Batch { number, payload, .. } if number == asked.number => {
                 match self.parse(payload, PackedBuffer::new()) {
@@ -249,12 +249,14 @@ impl Link {
                 }
             }
             Outcome::Batch { number, .. } | Outcome::Fed { number, .. } => {
-                return self
-                    .no_minibatch(number, &format!("is no answer to who asks for all of {}", asked.number));
+                return self.no_minibatch(
+                    number,
+                    &format!("is no answer to a request for all keys of {}", asked.number),
+                );
             }
             Outcome::Wait { retry_after_us } => {
                 self.whole_until_us = now_us + retry_after_us.min(RETRY_MAX_US);
-                return self.whole_wanted.push_back(asked);
+                return self.full_wanted.push_back(asked);
             }
             Outcome::Failed { reason } => {
                 let (hub, reason) = (self.hub.clone(), on_one_line(reason));
@@ -263,7 +265,7 @@ impl Link {
             }
             Outcome::Over | Outcome::Nothing => None,
         };
-        self.wholes.push((asked.ticket, answer));
+        self.full_batches.push((asked.ticket, answer));
     }
 
     /// Checks that a minibatch has the columns that were announced.
@@ -271,7 +273,7 @@ impl Link {
         let announced = self.known.as_ref().map_or(&[][..], |known| &known.columns);
         let (found, rows) = (batch.columns(), batch.rows());
         if found != announced.len() {
-            return Err(format!("has {found} columns, and not the {} that were announced", announced.len()));
+            return Err(format!("has {found} columns, not the {} announced", announced.len()));
         }
         let other =
             announced.iter().enumerate().find(|&(at, (_, weighted))| rows.values(at).is_some() != *weighted);

@@ -29,7 +29,7 @@ pub enum HubError {
     #[error("{0}")]
     Tls(String),
     /// The hub could not be reached for too long.
-    #[error("hub {hub} is gone for more than {} s: {cause}", waited.as_secs())]
+    #[error("hub {hub} has been unreachable for {} s: {cause}", waited.as_secs())]
     Gone {
         /// Its address.
         hub: String,
@@ -40,8 +40,7 @@ pub enum HubError {
     },
     /// The hub was restarted without its position.
     #[error(
-        "hub {hub} was started anew without its position (--position): rows would be used twice; start the trainers \
-         anew, too"
+        "hub {hub} was restarted without its position (--position): rows would be used twice; restart the trainers, too"
     )]
     Restarted {
         /// Its address.
@@ -66,7 +65,7 @@ pub enum HubError {
         reason: String,
     },
     /// The caller stopped the wait for the hubs.
-    #[error("stopped while hubs were waited for")]
+    #[error("stopped while waiting for hubs")]
     Stopped,
     /// The system has no file descriptors left.
     #[error("{0}")]

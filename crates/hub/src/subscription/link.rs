@@ -10,7 +10,7 @@ use sanderling_wire::{
 };
 
 use super::error::HubError;
-use super::wholes::Answer;
+use super::full_batches::Answer;
 use super::{Delivered, SubscribeOptions};
 
 /// First pause before another attempt to connect.
@@ -49,7 +49,7 @@ pub(super) enum Phase {
 
 /// The state of this trainer's unsubscribe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Farewell {
+pub(super) enum UnsubscribeState {
     No,
     Wanted,
     Said,
@@ -59,7 +59,7 @@ pub(super) enum Farewell {
 
 /// The facts that a hub announced about its minibatches.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct Announced {
     pub(super) columns: Vec<(String, bool)>,
     pub(super) passes: u64,
     pub(super) stride: u32,
@@ -69,14 +69,14 @@ pub(super) struct Known {
 
 /// A request without an answer yet.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct PendingRequest {
     wanted: bool,
     used: Vec<u64>,
 }
 
 /// A request for a minibatch with all its keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct WholeAsked {
+pub(super) struct FullBatchRequest {
     pub(super) ticket: u64,
     pub(super) number: u64,
 }
@@ -92,17 +92,17 @@ pub(super) struct Link {
     pub(super) agreed: Agreed,
     pub(super) offer: Offer,
     pub(super) stream: u64,
-    pub(super) known: Option<Known>,
+    pub(super) known: Option<Announced>,
     /// The description of its rows, once it was asked for and sent.
     pub(super) description: Option<String>,
     /// Whether the requests that are sent once were answered.
     pub(super) introduced: bool,
     /// Whether minibatches are asked for: not before the first call waits for one.
     pub(super) asks: bool,
-    pub(super) farewell: Farewell,
+    pub(super) unsubscribe: UnsubscribeState,
     pub(super) outgoing: VecDeque<Buffer>,
     pub(super) ids: u64,
-    pub(super) asked: BTreeMap<u64, Asked>,
+    pub(super) asked: BTreeMap<u64, PendingRequest>,
     /// Minibatches that were delivered and not acknowledged, whether they wait here or not.
     pub(super) held: BTreeSet<u64>,
     /// Acknowledgements that are not sent yet.
@@ -123,12 +123,12 @@ pub(super) struct Link {
     pub(super) late: u64,
     pub(super) waits: u64,
     /// Requests for minibatches with all their keys, not to be sent before this time.
-    pub(super) whole_wanted: VecDeque<WholeAsked>,
+    pub(super) full_wanted: VecDeque<FullBatchRequest>,
     pub(super) whole_until_us: u64,
     /// The requests that were sent, by request id.
-    pub(super) whole_asked: BTreeMap<u64, WholeAsked>,
+    pub(super) full_requested: BTreeMap<u64, FullBatchRequest>,
     /// Their outcomes.
-    pub(super) wholes: Vec<(u64, Answer)>,
+    pub(super) full_batches: Vec<(u64, Answer)>,
 }
 
 impl Link {
@@ -146,7 +146,7 @@ impl Link {
             description: None,
             introduced: false,
             asks: false,
-            farewell: Farewell::No,
+            unsubscribe: UnsubscribeState::No,
             outgoing: VecDeque::new(),
             ids: 0,
             asked: BTreeMap::new(),
@@ -164,10 +164,10 @@ impl Link {
             unpacker: Codec::new(),
             late: 0,
             waits: 0,
-            whole_wanted: VecDeque::new(),
+            full_wanted: VecDeque::new(),
             whole_until_us: 0,
-            whole_asked: BTreeMap::new(),
-            wholes: Vec::new(),
+            full_requested: BTreeMap::new(),
+            full_batches: Vec::new(),
         }
     }
 
@@ -175,7 +175,7 @@ impl Link {
         &self.hub
     }
 
-    pub(super) fn known(&self) -> Option<&Known> {
+    pub(super) fn known(&self) -> Option<&Announced> {
         self.known.as_ref()
     }
 
@@ -213,7 +213,9 @@ impl Link {
                 self.phase = Phase::Down { until_us };
                 Want::Close
             }
-            _ if self.error.is_some() || self.over || self.farewell == Farewell::Over => Want::Nothing,
+            _ if self.error.is_some() || self.over || self.unsubscribe == UnsubscribeState::Over => {
+                Want::Nothing
+            }
             Phase::Down { until_us } if until_us <= now_us => {
                 self.down_since_us.get_or_insert(now_us);
                 self.phase = Phase::Connecting;
@@ -222,10 +224,10 @@ impl Link {
             Phase::Up => {
                 if self.outgoing.is_empty() {
                     self.ask_for_wholes(now_us);
-                    match self.farewell {
-                        Farewell::No if self.asks => self.ask(now_us),
-                        Farewell::Wanted => self.say_farewell(now_us),
-                        Farewell::No | Farewell::Said | Farewell::Over => {}
+                    match self.unsubscribe {
+                        UnsubscribeState::No if self.asks => self.ask(now_us),
+                        UnsubscribeState::Wanted => self.say_farewell(now_us),
+                        UnsubscribeState::No | UnsubscribeState::Said | UnsubscribeState::Over => {}
                     }
                 }
                 self.want_to_send()
@@ -241,7 +243,7 @@ impl Link {
 
     /// The time at which to call [`Link::want`] again without a frame.
     pub(super) fn wake_us(&self) -> Option<u64> {
-        if self.error.is_some() || self.over || self.farewell == Farewell::Over {
+        if self.error.is_some() || self.over || self.unsubscribe == UnsubscribeState::Over {
             return None;
         }
         let silent_us = self.heard_us.saturating_add(self.options.timeout.as_micros() as u64) + 1;
@@ -251,8 +253,8 @@ impl Link {
             Phase::Up => {
                 let ask_us = self.may_ask().then_some(self.wait_until_us);
                 let waits = self.waits_for_answers();
-                let whole_us = (!self.whole_wanted.is_empty()).then_some(self.whole_until_us);
-                let ask_us = ask_us.filter(|_| self.asks && self.farewell == Farewell::No);
+                let whole_us = (!self.full_wanted.is_empty()).then_some(self.whole_until_us);
+                let ask_us = ask_us.filter(|_| self.asks && self.unsubscribe == UnsubscribeState::No);
                 let silent_us = waits.then_some(silent_us);
                 ask_us.into_iter().chain(silent_us).chain(whole_us).min()
             }
@@ -263,7 +265,7 @@ impl Link {
     /// Gives up a hub that is gone for too long, and a connection that is silent.
     fn expire(&mut self, now_us: u64) {
         let waited = Duration::from_micros(now_us.saturating_sub(self.down_since_us.unwrap_or(now_us)));
-        let is_needed = !self.over && self.farewell != Farewell::Over;
+        let is_needed = !self.over && self.unsubscribe != UnsubscribeState::Over;
         if waited > self.options.patience && is_needed && self.error.is_none() {
             let (hub, cause) = (self.hub.clone(), self.cause.clone());
             self.error = Some(HubError::Gone { hub, waited, cause });
@@ -279,34 +281,37 @@ impl Link {
     }
 
     fn waits_for_answers(&self) -> bool {
-        !self.asked.is_empty() || !self.whole_asked.is_empty() || self.farewell == Farewell::Said
+        !self.asked.is_empty()
+            || !self.full_requested.is_empty()
+            || self.unsubscribe == UnsubscribeState::Said
     }
 
     /// Asks for a minibatch held here with all its keys.
     pub(super) fn ask_whole(&mut self, ticket: u64, number: u64) {
-        self.whole_wanted.push_back(WholeAsked { ticket, number });
+        self.full_wanted.push_back(FullBatchRequest { ticket, number });
     }
 
     /// Takes the outcomes of such requests. After an unsubscribe or the end of all passes the trainer holds none.
     pub(super) fn take_wholes(&mut self) -> Vec<(u64, Answer)> {
-        if self.over || self.farewell != Farewell::No {
-            let asked = std::mem::take(&mut self.whole_asked).into_values();
-            self.wholes.extend(self.whole_wanted.drain(..).chain(asked).map(|asked| (asked.ticket, None)));
+        if self.over || self.unsubscribe != UnsubscribeState::No {
+            let asked = std::mem::take(&mut self.full_requested).into_values();
+            self.full_batches
+                .extend(self.full_wanted.drain(..).chain(asked).map(|asked| (asked.ticket, None)));
         }
-        std::mem::take(&mut self.wholes)
+        std::mem::take(&mut self.full_batches)
     }
 
     fn ask_for_wholes(&mut self, now_us: u64) {
-        if now_us < self.whole_until_us || self.farewell != Farewell::No {
+        if now_us < self.whole_until_us || self.unsubscribe != UnsubscribeState::No {
             return;
         }
-        while let Some(asked) = self.whole_wanted.pop_front() {
+        while let Some(asked) = self.full_wanted.pop_front() {
             if !self.waits_for_answers() {
                 self.heard_us = now_us;
             }
             self.ids += 1;
             self.put(&Request::Keys(Keys { number: asked.number }), self.ids);
-            self.whole_asked.insert(self.ids, asked);
+            self.full_requested.insert(self.ids, asked);
         }
     }
 
@@ -355,23 +360,26 @@ impl Link {
         self.ids += 1;
         let used = std::mem::take(&mut self.used);
         self.put(&Request::Next(sanderling_wire::Next { wanted, used: &used }), self.ids);
-        self.asked.insert(self.ids, Asked { wanted, used });
+        self.asked.insert(self.ids, PendingRequest { wanted, used });
     }
 
     /// Unsubscribes from this hub, which then releases the leases at once. A hub that is down, or of a version
     /// without unsubscribe, releases them when the trainer expires.
     pub(super) fn leave(&mut self) {
-        if self.farewell != Farewell::No {
+        if self.unsubscribe != UnsubscribeState::No {
             return;
         }
         let can = self.phase == Phase::Up && self.agreed.features.has(Features::LEAVE);
-        self.farewell =
-            if can && !self.over && self.error.is_none() { Farewell::Wanted } else { Farewell::Over };
+        self.unsubscribe = if can && !self.over && self.error.is_none() {
+            UnsubscribeState::Wanted
+        } else {
+            UnsubscribeState::Over
+        };
     }
 
     /// Whether the unsubscribe is done.
     pub(super) fn has_left(&self) -> bool {
-        self.over || self.error.is_some() || self.farewell == Farewell::Over
+        self.over || self.error.is_some() || self.unsubscribe == UnsubscribeState::Over
     }
 
     fn say_farewell(&mut self, now_us: u64) {
@@ -381,7 +389,7 @@ impl Link {
         self.ids += 1;
         let used = std::mem::take(&mut self.used);
         self.put(&Request::Leave(Leave { used: &used }), self.ids);
-        self.farewell = Farewell::Said;
+        self.unsubscribe = UnsubscribeState::Said;
     }
 
     pub(super) fn put(&mut self, request: &Request<'_>, id: u64) {
@@ -424,12 +432,12 @@ impl Link {
     /// Notes that there is no connection, or no longer; requests without an answer are sent again.
     pub(super) fn disconnected(&mut self, now_us: u64, cause: String) {
         self.cause = cause;
-        if self.farewell != Farewell::No {
+        if self.unsubscribe != UnsubscribeState::No {
             // It is not repeated: the end of the connection has the same effect, later.
-            self.farewell = Farewell::Over;
+            self.unsubscribe = UnsubscribeState::Over;
         }
         self.outgoing.clear();
-        self.whole_wanted.extend(std::mem::take(&mut self.whole_asked).into_values());
+        self.full_wanted.extend(std::mem::take(&mut self.full_requested).into_values());
         for (_, asked) in std::mem::take(&mut self.asked) {
             self.used.extend(asked.used);
         }

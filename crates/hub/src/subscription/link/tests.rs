@@ -152,7 +152,7 @@ fn a_minibatch_has_the_columns_that_were_announced() {
     let announced = [("a", false), ("b", true)];
     for (weighted, expected) in [
         (&[false, true][..], None),
-        (&[false], Some("has 1 columns, and not the 2")),
+        (&[false], Some("has 1 columns, not the 2")),
         (&[], Some("has 0 columns")),
         (&[false, true, true], Some("has 3 columns")),
         (&[false, false], Some("lacks the values of column \"b\"")),
@@ -196,9 +196,9 @@ fn what_was_fed_is_of_columns_that_are_there_and_lack_their_keys() {
         (&none, &[1][..], true, None),
         (&none, &[], true, None),
         (&none, &[0], true, Some("has keys in column 0, which were fed")),
-        (&none, &[1, 2], true, Some("has 2 columns, and number 2 was fed")),
+        (&none, &[1, 2], true, Some("has 2 columns, but column 2 was fed")),
         (&one_row([2, 1]), &[1], true, Some("has keys in column 1")),
-        (&none, &[1], false, Some("lacks keys, and nobody has agreed to that")),
+        (&none, &[1], false, Some("lacks keys, which this trainer did not accept")),
     ] {
         let (mut link, agreed) =
             if agrees { subscribed_fed() } else { subscribed_to(&[("a", false), ("b", true)]) };
@@ -245,8 +245,8 @@ fn keys_are_asked_for_again_until_there_is_an_answer() {
     let whole = one_row([2, 1]);
     let outcome = Outcome::Batch { pass: 0, number: 3, rows: 1, payload: whole.bytes() };
     answer(&mut link, &agreed, &Reply::Keys(outcome), 4);
-    let wholes = link.take_wholes();
-    let [(1, Some(batch))] = &wholes[..] else { panic!("{wholes:?}") };
+    let full_batches = link.take_wholes();
+    let [(1, Some(batch))] = &full_batches[..] else { panic!("{wholes:?}") };
     assert_eq!(batch.rows().keys(1).len(), 1);
     // Who leaves is told that it has nothing any more.
     link.ask_whole(5, 3);

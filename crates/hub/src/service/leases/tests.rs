@@ -1,5 +1,6 @@
-//! The desk against trainers that come, stop, die, come back and lose messages, from one seed, in one thread: each minibatch
-//! is acknowledged exactly once, and by who has it. `SEED=n cargo test -p sanderling-hub desk` replays a failure.
+//! The lease table against trainers that come, stop, die, come back and lose messages, from one seed, in one thread:
+//! each minibatch is acknowledged exactly once, by the trainer that holds it. `SEED=n cargo test -p sanderling-hub
+//! leases` replays a failure.
 
 use sanderling_wire::Subscribe;
 
@@ -15,8 +16,8 @@ const BATCHES: u64 = 40;
 mod fed;
 mod written;
 
-fn limits(stride: u32) -> DeskLimits {
-    DeskLimits {
+fn limits(stride: u32) -> LeaseLimits {
+    LeaseLimits {
         queue_batches: 8,
         queue_bytes: 60,
         unacknowledged_bytes: 50,
@@ -41,7 +42,7 @@ struct Model {
 struct World {
     seed: u64,
     draws: u64,
-    desk: Desk,
+    leases: LeaseTable,
     made: u64,
     now_us: u64,
     connections: u64,
@@ -64,7 +65,7 @@ impl World {
         World {
             seed,
             draws: 0,
-            desk: Desk::new(DeskLimits { feeds, ..limits(stride) }, 9, Done::default(), start),
+            leases: LeaseTable::new(LeaseLimits { feeds, ..limits(stride) }, 9, AckSet::default(), start),
             made: 0,
             now_us: 0,
             connections: 0,
@@ -84,25 +85,25 @@ impl World {
     }
 
     fn make(&mut self) {
-        while self.desk.has_room() && self.made < PASSES * BATCHES && self.below(4) > 0 {
+        while self.leases.has_room() && self.made < PASSES * BATCHES && self.below(4) > 0 {
             if self.made > 0 && self.made.is_multiple_of(BATCHES) {
-                self.desk.begin_pass(self.made / BATCHES);
+                self.leases.begin_pass(self.made / BATCHES);
             }
             let bytes = 1 + self.below(15) as usize;
             let payload = vec![self.made as u8; bytes];
-            self.desk.offer(Minibatch { pass: self.made / BATCHES, rows: 1, payload });
+            self.leases.offer(Minibatch { pass: self.made / BATCHES, rows: 1, payload });
             self.made += 1;
             if self.made == PASSES * BATCHES {
-                self.desk.end(PASSES);
+                self.leases.end(PASSES);
             }
         }
-        let (depth, limits) = (self.desk.depth(), limits(0));
+        let (depth, limits) = (self.leases.depth(), limits(0));
         assert!(depth.ready <= limits.queue_batches + 15, "seed {}: {depth:?}", self.seed);
     }
 
     /// What was done is written down before anybody hears of it.
     fn write_down(&mut self) {
-        let changes = self.desk.take_records();
+        let changes = self.leases.take_records();
         changes.iter().for_each(|record| self.written.apply(record));
     }
 
@@ -111,20 +112,20 @@ impl World {
         self.write_down();
         let is_last = self.below(2) == 0;
         if is_last || self.below(4) == 0 {
-            self.written = Position::of(&self.desk, is_last);
+            self.written = Position::of(&self.leases, is_last);
         }
-        let Position { start, done, holders, .. } = self.written.clone();
-        assert!(start.first <= done.prefix() && start.pass == start.first / BATCHES, "seed {}", self.seed);
-        assert_eq!((&done, start), self.desk.position(), "seed {}", self.seed);
-        self.made = done.prefix();
+        let Position { start, acked, holders, .. } = self.written.clone();
+        assert!(start.first <= acked.prefix() && start.pass == start.first / BATCHES, "seed {}", self.seed);
+        assert_eq!((&acked, start), self.leases.position(), "seed {}", self.seed);
+        self.made = acked.prefix();
         let feeds = self.feeding.feeds;
-        self.desk = Desk::new(DeskLimits { feeds, ..limits(stride) }, 9, done, start);
-        self.desk.restore(self.now_us, &holders, is_last);
+        self.leases = LeaseTable::new(LeaseLimits { feeds, ..limits(stride) }, 9, acked, start);
+        self.leases.restore(self.now_us, &holders, is_last);
         self.written.is_last = false;
         self.written.later.clear();
         self.feeding.under_way.clear();
         if self.made == PASSES * BATCHES {
-            self.desk.end(PASSES);
+            self.leases.end(PASSES);
         }
         self.trainers.iter_mut().for_each(|trainer| trainer.connection = None);
         self.restarts += 1;
@@ -142,7 +143,7 @@ impl World {
             rank: ranked.then_some(at as u32),
             held: &held,
         };
-        let admitted = self.desk.subscribe(self.connections, &request).expect("there is room");
+        let admitted = self.leases.subscribe(self.connections, &request).expect("there is room");
         for number in admitted.late {
             let trainer = &mut self.trainers[at];
             assert!(trainer.held.remove(&number));
@@ -156,7 +157,7 @@ impl World {
     fn step(&mut self, at: usize, stride: u32) {
         self.write_down();
         self.now_us += self.below(20);
-        self.desk.expire(self.now_us);
+        self.leases.expire(self.now_us);
         self.make();
         self.feed();
         match self.below(60) {
@@ -165,18 +166,18 @@ impl World {
                 let connection = self.trainers[at].connection;
                 self.trainers[at] = Model::default();
                 if let Some(connection) = connection.filter(|_| self.draws.is_multiple_of(2)) {
-                    self.desk.disconnect(self.now_us, connection);
+                    self.leases.disconnect(self.now_us, connection);
                 }
             }
             // Its connection breaks; it may be gone for long.
             2 | 3 => {
                 if let Some(connection) = self.trainers[at].connection.take() {
-                    self.desk.disconnect(self.now_us, connection);
+                    self.leases.disconnect(self.now_us, connection);
                 }
                 self.now_us += self.below(200);
             }
             4 if self.below(3) == 0 => self.restart(stride),
-            40..42 => self.farewell(at),
+            40..42 => self.unsubscribe(at),
             42..44 => self.ask_for_keys(at),
             5..40 => self.ask(at, stride > 0),
             _ => {}
@@ -184,18 +185,18 @@ impl World {
     }
 
     /// It leaves in an orderly way, saying what it has used; its farewell may be lost, and it may be back later.
-    fn farewell(&mut self, at: usize) {
+    fn unsubscribe(&mut self, at: usize) {
         let Some(connection) = self.trainers[at].connection.take() else { return };
         let trainer = std::mem::take(&mut self.trainers[at]);
         if self.below(8) == 0 {
-            self.desk.disconnect(self.now_us, connection);
+            self.leases.disconnect(self.now_us, connection);
             return;
         }
         // What it said before and did not hear answered, it says again.
         let some = self.below(trainer.held.len() as u64 + 1) as usize;
         let used: Vec<u64> = trainer.held.iter().take(some).chain(&trainer.unsure).copied().collect();
         let used: Vec<u64> = used.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
-        let Some((late, left)) = self.desk.leave(connection, &used) else {
+        let Some((late, left)) = self.leases.leave(connection, &used) else {
             panic!("seed {}: it is subscribed", self.seed);
         };
         for number in used {
@@ -210,12 +211,12 @@ impl World {
         self.farewells += u32::from(left > 0);
         // Nothing is kept for it, and its connection is worth nothing.
         let name = format!("trainer {at}");
-        let kept = self.desk.trainers.iter().find(|it| it.name == name);
-        assert!(kept.is_some_and(|it| it.expired && it.handed.is_empty() && it.owed.is_empty()));
+        let kept = self.leases.trainers.iter().find(|it| it.name == name);
+        assert!(kept.is_some_and(|it| it.expired && it.leased.is_empty() && it.to_redeliver.is_empty()));
         assert!(
-            self.desk.next(connection, true, &[]).is_none() && self.desk.leave(connection, &[]).is_none()
+            self.leases.next(connection, true, &[]).is_none() && self.leases.leave(connection, &[]).is_none()
         );
-        self.desk.disconnect(self.now_us, connection);
+        self.leases.disconnect(self.now_us, connection);
     }
 
     fn ask(&mut self, at: usize, ranked: bool) {
@@ -225,7 +226,7 @@ impl World {
         };
         let used: Vec<u64> = self.trainers[at].held.iter().copied().collect();
         let used = &used[..self.below(used.len() as u64 + 1) as usize];
-        let Some((late, answer)) = self.desk.next(connection, true, used) else {
+        let Some((late, answer)) = self.leases.next(connection, true, used) else {
             panic!("seed {}: it is subscribed", self.seed);
         };
         let answer = self.check_fed(answer);
@@ -256,7 +257,7 @@ impl World {
             // The answer is lost with the connection.
             _ if lost => {
                 self.trainers[at].connection = None;
-                self.desk.disconnect(self.now_us, connection);
+                self.leases.disconnect(self.now_us, connection);
             }
             Answer::Batch { number, .. } => {
                 assert!(self.trainers[at].held.insert(number), "seed {}: {number} twice", self.seed);
@@ -279,7 +280,7 @@ fn seeds() -> std::ops::Range<u64> {
 #[test]
 fn each_minibatch_is_acknowledged_once_whatever_the_trainers_do() {
     let (mut restarts, mut late, mut farewells) = (0, 0, 0);
-    let (mut again, mut wholes, mut waits) = (0, 0, 0);
+    let (mut again, mut full_batches, mut waits) = (0, 0, 0);
     for seed in seeds() {
         let stride = if seed % 2 == 0 { 0 } else { 3 };
         let mut world = World::new(seed, stride, seed % 4 > 1);
@@ -288,28 +289,28 @@ fn each_minibatch_is_acknowledged_once_whatever_the_trainers_do() {
             let at = world.below(3) as usize;
             world.step(at, stride);
             steps += 1;
-            assert!(steps < 100_000, "seed {seed}: it never ends: {:?}", world.desk);
+            assert!(steps < 100_000, "seed {seed}: it never ends: {:?}", world.leases);
         }
         let all: Vec<(u64, u32)> = (0..PASSES * BATCHES).map(|number| (number, 1)).collect();
         assert_eq!(world.used.into_iter().collect::<Vec<_>>(), all, "seed {seed}");
-        let depth = world.desk.depth();
+        let depth = world.leases.depth();
         assert_eq!(
             (depth.ready_bytes, depth.unacknowledged_bytes, depth.acknowledged),
             (0, 0, PASSES * BATCHES)
         );
         assert_eq!((depth.ready, depth.unacknowledged), (0, 0), "seed {seed}");
-        assert_eq!(world.desk.position().1, PassStart { pass: PASSES, first: PASSES * BATCHES });
+        assert_eq!(world.leases.position().1, PassStart { pass: PASSES, first: PASSES * BATCHES });
         (restarts, late) = (restarts + world.restarts, late + world.late);
         farewells += world.farewells;
         again += world.feeding.again;
-        (wholes, waits) = (wholes + world.feeding.wholes, waits + world.feeding.waits);
+        (full_batches, waits) = (full_batches + world.feeding.full_batches, waits + world.feeding.waits);
     }
-    let seen = [restarts, late, farewells, again, wholes, waits];
+    let seen = [restarts, late, farewells, again, full_batches, waits];
     assert!(std::env::var("SEED").is_ok() || !seen.contains(&0), "{seen:?}");
 }
 
-fn desk(stride: u32) -> Desk {
-    Desk::new(limits(stride), 9, Done::default(), PassStart::default())
+fn leases(stride: u32) -> LeaseTable {
+    LeaseTable::new(limits(stride), 9, AckSet::default(), PassStart::default())
 }
 
 fn subscribe<'a>(trainer: &'a str, rank: Option<u32>, stream: u64, held: &'a [u64]) -> Subscribe<'a> {
@@ -318,35 +319,35 @@ fn subscribe<'a>(trainer: &'a str, rank: Option<u32>, stream: u64, held: &'a [u6
 
 #[test]
 fn what_was_given_away_is_late() {
-    let mut desk = desk(0);
-    desk.offer(Minibatch { pass: 0, rows: 1, payload: vec![1] });
-    desk.subscribe(1, &subscribe("a", None, 0, &[])).unwrap();
-    desk.subscribe(2, &subscribe("b", None, 0, &[])).unwrap();
+    let mut leases = leases(0);
+    leases.offer(Minibatch { pass: 0, rows: 1, payload: vec![1] });
+    leases.subscribe(1, &subscribe("a", None, 0, &[])).unwrap();
+    leases.subscribe(2, &subscribe("b", None, 0, &[])).unwrap();
     let number = |answer: Option<(Vec<u64>, Answer)>| match answer {
         Some((late, Answer::Batch { number, .. })) => (late, Some(number)),
         Some((late, _)) => (late, None),
         None => panic!("not subscribed"),
     };
-    assert_eq!(number(desk.next(1, true, &[])), (vec![], Some(0)));
-    desk.disconnect(0, 1);
-    assert_eq!(desk.expire(299), []);
-    assert_eq!(number(desk.next(2, true, &[])), (vec![], None));
-    assert_eq!(desk.expire(300), [("a".to_owned(), 1)]);
-    assert_eq!(number(desk.next(2, true, &[])), (vec![], Some(0)));
-    assert_eq!(desk.subscribe(3, &subscribe("a", None, 9, &[0])).unwrap().late, [0]);
-    assert_eq!(number(desk.next(3, false, &[0])), (vec![0], None));
-    assert_eq!(number(desk.next(2, false, &[0])), (vec![], None));
+    assert_eq!(number(leases.next(1, true, &[])), (vec![], Some(0)));
+    leases.disconnect(0, 1);
+    assert_eq!(leases.expire(299), []);
+    assert_eq!(number(leases.next(2, true, &[])), (vec![], None));
+    assert_eq!(leases.expire(300), [("a".to_owned(), 1)]);
+    assert_eq!(number(leases.next(2, true, &[])), (vec![], Some(0)));
+    assert_eq!(leases.subscribe(3, &subscribe("a", None, 9, &[0])).unwrap().late, [0]);
+    assert_eq!(number(leases.next(3, false, &[0])), (vec![0], None));
+    assert_eq!(number(leases.next(2, false, &[0])), (vec![], None));
     // Said again, as by one who did not hear the answer; and by one who has nothing to do with it.
-    assert_eq!(number(desk.next(2, false, &[0])), (vec![], None));
-    assert_eq!(number(desk.next(3, false, &[0, 77])), (vec![0, 77], None));
+    assert_eq!(number(leases.next(2, false, &[0])), (vec![], None));
+    assert_eq!(number(leases.next(3, false, &[0, 77])), (vec![0, 77], None));
     let counts: Vec<_> =
-        desk.trainers().map(|(name, _, counts)| (name, counts.late, counts.stalls)).collect();
+        leases.trainers().map(|(name, _, counts)| (name, counts.late, counts.stalls)).collect();
     assert_eq!(counts, [("a", 3, 0), ("b", 0, 1)]);
 }
 
 /// What a trainer is handed, and what of its acknowledgements was late.
-fn ask(desk: &mut Desk, connection: u64, used: &[u64]) -> (Vec<u64>, Option<u64>) {
-    match desk.next(connection, true, used) {
+fn ask(leases: &mut LeaseTable, connection: u64, used: &[u64]) -> (Vec<u64>, Option<u64>) {
+    match leases.next(connection, true, used) {
         Some((late, Answer::Batch { number, .. })) => (late, Some(number)),
         Some((late, _)) => (late, None),
         None => panic!("not subscribed"),
@@ -357,11 +358,11 @@ fn ask(desk: &mut Desk, connection: u64, used: &[u64]) -> (Vec<u64>, Option<u64>
 /// any, or at the end.
 #[test]
 fn what_trainers_have_stays_theirs_when_the_hub_is_started_anew() {
-    let offer = |desk: &mut Desk, numbers: std::ops::Range<u8>| {
-        numbers.for_each(|number| desk.offer(Minibatch { pass: 0, rows: 1, payload: vec![number] }));
+    let offer = |leases: &mut LeaseTable, numbers: std::ops::Range<u8>| {
+        numbers.for_each(|number| leases.offer(Minibatch { pass: 0, rows: 1, payload: vec![number] }));
     };
     for (is_last, b_is_lost) in [(true, false), (false, false), (true, true), (false, true)] {
-        let mut before = desk(0);
+        let mut before = leases(0);
         offer(&mut before, 0..6);
         before.subscribe(1, &subscribe("a", None, 0, &[])).unwrap();
         before.subscribe(2, &subscribe("b", None, 0, &[])).unwrap();
@@ -371,92 +372,92 @@ fn what_trainers_have_stays_theirs_when_the_hub_is_started_anew() {
         }
         let known = if is_last { before.holders() } else { known };
 
-        let mut desk = desk(0);
-        desk.restore(0, &known, is_last);
-        offer(&mut desk, 0..6);
-        assert_eq!(desk.subscribe(1, &subscribe("a", None, 9, &[0, 2])).unwrap().late, [0; 0]);
+        let mut leases = leases(0);
+        leases.restore(0, &known, is_last);
+        offer(&mut leases, 0..6);
+        assert_eq!(leases.subscribe(1, &subscribe("a", None, 9, &[0, 2])).unwrap().late, [0; 0]);
         // Where it is not known what b has, nothing is handed out before it is back, or is lost.
         let (first, then) = if is_last { (Some(4), Some(5)) } else { (None, Some(4)) };
-        assert_eq!(ask(&mut desk, 1, &[0]), (vec![], first));
+        assert_eq!(ask(&mut leases, 1, &[0]), (vec![], first));
         if b_is_lost {
-            assert_eq!(desk.expire(299), []);
-            let lost = desk.expire(300);
+            assert_eq!(leases.expire(299), []);
+            let lost = leases.expire(300);
             assert_eq!(lost, if is_last { vec![("b".to_owned(), 2)] } else { vec![] });
-            assert_eq!(ask(&mut desk, 1, &[2]), (vec![], Some(1)));
+            assert_eq!(ask(&mut leases, 1, &[2]), (vec![], Some(1)));
         } else {
-            assert_eq!(desk.subscribe(2, &subscribe("b", None, 9, &[1, 3])).unwrap().late, [0; 0]);
-            assert_eq!(ask(&mut desk, 1, &[2]), (vec![], then));
-            assert!(ask(&mut desk, 2, &[1, 3]).0.is_empty());
+            assert_eq!(leases.subscribe(2, &subscribe("b", None, 9, &[1, 3])).unwrap().late, [0; 0]);
+            assert_eq!(ask(&mut leases, 1, &[2]), (vec![], then));
+            assert!(ask(&mut leases, 2, &[1, 3]).0.is_empty());
         }
     }
 }
 
 #[test]
 fn what_a_trainer_has_when_it_says_farewell_others_get_at_once() {
-    let mut desk = desk(0);
+    let mut leases = leases(0);
     for number in 0..3 {
-        desk.offer(Minibatch { pass: 0, rows: 1, payload: vec![number] });
+        leases.offer(Minibatch { pass: 0, rows: 1, payload: vec![number] });
     }
-    desk.end(1);
-    desk.subscribe(1, &subscribe("a", None, 0, &[])).unwrap();
-    desk.subscribe(2, &subscribe("b", None, 0, &[])).unwrap();
+    leases.end(1);
+    leases.subscribe(1, &subscribe("a", None, 0, &[])).unwrap();
+    leases.subscribe(2, &subscribe("b", None, 0, &[])).unwrap();
     let batch = |answer: Option<(Vec<u64>, Answer)>| match answer {
         Some((_, Answer::Batch { number, .. })) => Some(number),
         _ => None,
     };
     for number in 0..3 {
-        assert_eq!(batch(desk.next(1, true, &[])), Some(number));
+        assert_eq!(batch(leases.next(1, true, &[])), Some(number));
     }
-    assert_eq!(batch(desk.next(2, true, &[])), None);
+    assert_eq!(batch(leases.next(2, true, &[])), None);
     // The one that it has used is done, one that it never had is late, and the other two are handed on.
-    assert_eq!(desk.leave(1, &[1, 7]), Some((vec![7], 2)));
-    assert_eq!(desk.leave(1, &[]), None);
-    assert_eq!(batch(desk.next(2, true, &[])), Some(0));
-    assert_eq!(batch(desk.next(2, true, &[])), Some(2));
-    assert_eq!(desk.next(2, true, &[0, 2]), Some((vec![], Answer::Over)));
+    assert_eq!(leases.leave(1, &[1, 7]), Some((vec![7], 2)));
+    assert_eq!(leases.leave(1, &[]), None);
+    assert_eq!(batch(leases.next(2, true, &[])), Some(0));
+    assert_eq!(batch(leases.next(2, true, &[])), Some(2));
+    assert_eq!(leases.next(2, true, &[0, 2]), Some((vec![], Answer::Over)));
     // Nobody waits for who has left.
-    assert_eq!(desk.settled(), Settled::Told);
-    assert_eq!(desk.leave(2, &[]), Some((vec![], 0)));
-    assert_eq!(desk.settled(), Settled::Left);
+    assert_eq!(leases.completion(), Completion::Told);
+    assert_eq!(leases.leave(2, &[]), Some((vec![], 0)));
+    assert_eq!(leases.completion(), Completion::Left);
     // It may come back.
-    desk.subscribe(3, &subscribe("a", None, 9, &[])).unwrap();
-    assert_eq!(desk.next(3, true, &[]), Some((vec![], Answer::Over)));
+    leases.subscribe(3, &subscribe("a", None, 9, &[])).unwrap();
+    assert_eq!(leases.next(3, true, &[]), Some((vec![], Answer::Over)));
 }
 
 #[test]
 fn a_rank_that_left_is_free_and_each_rank_ends_by_itself() {
-    let mut desk = desk(2);
+    let mut leases = leases(2);
     for number in 0..3 {
-        desk.offer(Minibatch { pass: 0, rows: 1, payload: vec![number] });
+        leases.offer(Minibatch { pass: 0, rows: 1, payload: vec![number] });
     }
-    desk.subscribe(1, &subscribe("a", Some(0), 0, &[])).unwrap();
-    desk.subscribe(2, &subscribe("b", Some(1), 0, &[])).unwrap();
-    assert!(matches!(desk.next(2, true, &[]), Some((_, Answer::Batch { number: 1, .. }))));
-    assert_eq!(desk.next(2, true, &[1]), Some((vec![], Answer::Wait)), "more may come");
-    desk.end(1);
-    assert_eq!(desk.next(2, true, &[]), Some((vec![], Answer::Over)), "0 and 2 are not for it");
-    assert_eq!(desk.settled(), Settled::No);
-    assert!(matches!(desk.next(1, true, &[]), Some((_, Answer::Batch { number: 0, .. }))));
-    assert_eq!(desk.leave(1, &[]), Some((vec![], 1)));
-    desk.subscribe(3, &subscribe("c", Some(0), 0, &[])).unwrap();
-    assert!(matches!(desk.next(3, true, &[]), Some((_, Answer::Batch { number: 0, .. }))));
-    assert!(matches!(desk.next(3, true, &[0]), Some((_, Answer::Batch { number: 2, .. }))));
-    assert_eq!(desk.next(3, true, &[2]), Some((vec![], Answer::Over)));
-    assert_eq!(desk.position().0.prefix(), 3);
+    leases.subscribe(1, &subscribe("a", Some(0), 0, &[])).unwrap();
+    leases.subscribe(2, &subscribe("b", Some(1), 0, &[])).unwrap();
+    assert!(matches!(leases.next(2, true, &[]), Some((_, Answer::Batch { number: 1, .. }))));
+    assert_eq!(leases.next(2, true, &[1]), Some((vec![], Answer::Wait)), "more may come");
+    leases.end(1);
+    assert_eq!(leases.next(2, true, &[]), Some((vec![], Answer::Over)), "0 and 2 are not for it");
+    assert_eq!(leases.completion(), Completion::No);
+    assert!(matches!(leases.next(1, true, &[]), Some((_, Answer::Batch { number: 0, .. }))));
+    assert_eq!(leases.leave(1, &[]), Some((vec![], 1)));
+    leases.subscribe(3, &subscribe("c", Some(0), 0, &[])).unwrap();
+    assert!(matches!(leases.next(3, true, &[]), Some((_, Answer::Batch { number: 0, .. }))));
+    assert!(matches!(leases.next(3, true, &[0]), Some((_, Answer::Batch { number: 2, .. }))));
+    assert_eq!(leases.next(3, true, &[2]), Some((vec![], Answer::Over)));
+    assert_eq!(leases.position().0.prefix(), 3);
 }
 
 #[test]
 fn who_may_not_subscribe_is_told_why() {
-    let mut desk = desk(2);
+    let mut leases = leases(2);
     for (name, rank, expected) in [
         ("a", None, Err("say which rank")),
-        ("a", Some(2), Err("rank 2; there are 0 to 1")),
+        ("a", Some(2), Err("rank 2: must be 0 to 1")),
         ("a", Some(0), Ok(())),
-        ("b", Some(0), Err("rank 0 is that of trainer \"a\"")),
+        ("b", Some(0), Err("rank 0 is taken by trainer \"a\"")),
         ("b", Some(1), Ok(())),
-        ("b", Some(0), Err("rank 0 is that of trainer \"a\"")),
+        ("b", Some(0), Err("rank 0 is taken by trainer \"a\"")),
     ] {
-        let found = desk.subscribe(1, &subscribe(name, rank, 0, &[]));
+        let found = leases.subscribe(1, &subscribe(name, rank, 0, &[]));
         match (found, expected) {
             (Ok(_), Ok(())) => {}
             (Err(found), Err(expected)) => assert!(found.contains(expected), "{found}"),
@@ -464,26 +465,26 @@ fn who_may_not_subscribe_is_told_why() {
         }
     }
     // One of another stream sees that it is not subscribed.
-    assert!(desk.subscribe(7, &subscribe("c", Some(0), 8, &[5])).is_ok());
-    assert!(desk.next(7, true, &[]).is_none());
+    assert!(leases.subscribe(7, &subscribe("c", Some(0), 8, &[5])).is_ok());
+    assert!(leases.next(7, true, &[]).is_none());
 }
 
 #[test]
 fn a_hub_ends_when_all_know() {
-    let mut desk = desk(0);
-    assert_eq!(desk.settled(), Settled::No);
-    desk.end(1);
-    assert_eq!((desk.is_over(), desk.settled()), (true, Settled::Unasked));
-    desk.subscribe(1, &subscribe("a", None, 0, &[])).unwrap();
-    desk.subscribe(2, &subscribe("b", None, 0, &[])).unwrap();
-    assert_eq!(desk.next(1, true, &[]), Some((vec![], Answer::Over)));
-    assert_eq!(desk.settled(), Settled::No);
-    desk.disconnect(0, 2);
-    desk.expire(300);
-    assert_eq!(desk.settled(), Settled::Told);
-    desk.fail("the disk is gone");
-    desk.fail("and so on");
-    assert_eq!(desk.next(1, true, &[]), Some((vec![], Answer::Failed("the disk is gone".into()))));
-    desk.disconnect(300, 1);
-    assert_eq!(desk.settled(), Settled::Left);
+    let mut leases = leases(0);
+    assert_eq!(leases.completion(), Completion::No);
+    leases.end(1);
+    assert_eq!((leases.is_over(), leases.completion()), (true, Completion::Unasked));
+    leases.subscribe(1, &subscribe("a", None, 0, &[])).unwrap();
+    leases.subscribe(2, &subscribe("b", None, 0, &[])).unwrap();
+    assert_eq!(leases.next(1, true, &[]), Some((vec![], Answer::Over)));
+    assert_eq!(leases.completion(), Completion::No);
+    leases.disconnect(0, 2);
+    leases.expire(300);
+    assert_eq!(leases.completion(), Completion::Told);
+    leases.fail("the disk is gone");
+    leases.fail("and so on");
+    assert_eq!(leases.next(1, true, &[]), Some((vec![], Answer::Failed("the disk is gone".into()))));
+    leases.disconnect(300, 1);
+    assert_eq!(leases.completion(), Completion::Left);
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Answer, Desk, Minibatch};
+use super::{Answer, LeaseTable, Minibatch};
 
 /// What was fed longer ago is fed again before it is handed out: servers forget it after 300 s.
 pub(super) const FRESH: Duration = Duration::from_secs(60);
@@ -23,7 +23,7 @@ pub(crate) struct Fed {
     pub(crate) keys: Vec<u32>,
     /// How long the minibatch without those keys is, packed.
     pub(crate) bytes: usize,
-    /// When it was fed, on the desk's clock.
+    /// The time of the feeding, on the lease table's clock.
     pub(crate) at_us: u64,
 }
 
@@ -42,7 +42,7 @@ impl Feeding {
     }
 }
 
-impl Desk {
+impl LeaseTable {
     /// A minibatch without an owner is to be fed, if minibatches are.
     pub(super) fn want_fed(&mut self, number: u64) {
         if let Some(feeding) = &mut self.feeding {
@@ -87,12 +87,12 @@ impl Desk {
 
     fn is_handed_out(&self, number: u64) -> bool {
         let owner = self.open.get(&number).and_then(|open| open.owner);
-        owner.is_some_and(|at| self.trainers[at].handed.contains(&number))
+        owner.is_some_and(|at| self.trainers[at].leased.contains(&number))
     }
 
     /// Whether a minibatch may be handed out as it is. If not, it, and what else this queue has, will be.
     pub(super) fn is_fed(&mut self, number: u64) -> bool {
-        let Desk { feeding, open, ready, now_us, .. } = self;
+        let LeaseTable { feeding, open, ready, now_us, .. } = self;
         let Some(feeding) = feeding else { return true };
         let now_us = *now_us;
         let is_fresh = |number: &u64| {
@@ -120,13 +120,13 @@ impl Desk {
         }
     }
 
-    /// A minibatch that the trainer of a connection has, whole. None: as [`Desk::next`].
+    /// A minibatch that the trainer of a connection has, whole. None: as [`LeaseTable::next`].
     pub(crate) fn keys(&mut self, connection: u64, number: u64) -> Option<Answer> {
         let at = self.trainers.iter().position(|trainer| trainer.connection == Some(connection))?;
         if let Some(reason) = &self.failed {
             return Some(Answer::Failed(Arc::clone(reason)));
         }
-        if !self.trainers[at].handed.contains(&number) {
+        if !self.trainers[at].leased.contains(&number) {
             return Some(Answer::Nothing);
         }
         // From before the hub's start it is being made once more.
@@ -134,8 +134,8 @@ impl Desk {
             return Some(Answer::Wait);
         };
         let counts = &mut self.trainers[at].counts;
-        (counts.asked_whole, counts.bytes) =
-            (counts.asked_whole + 1, counts.bytes + batch.payload.len() as u64);
+        (counts.asked_full, counts.bytes) =
+            (counts.asked_full + 1, counts.bytes + batch.payload.len() as u64);
         Some(Answer::Batch { number, batch })
     }
 }

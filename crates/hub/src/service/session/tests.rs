@@ -5,11 +5,11 @@ use std::sync::Arc;
 use sanderling_wire::{Ping, seal};
 
 use super::*;
-use crate::service::desk::{Desk, DeskLimits, PassStart};
-use crate::service::done::Done;
+use crate::service::ack_set::AckSet;
+use crate::service::leases::{LeaseLimits, LeaseTable, PassStart};
 
-fn facts() -> Facts {
-    Facts {
+fn facts() -> HubFacts {
+    HubFacts {
         name: "hub".to_owned(),
         token: None,
         frame_bytes_max: 1 << 20,
@@ -24,8 +24,8 @@ fn facts() -> Facts {
     }
 }
 
-fn hall() -> Arc<Hall> {
-    let limits = DeskLimits {
+fn lease_queue() -> Arc<LeaseQueue> {
+    let limits = LeaseLimits {
         queue_batches: 1,
         queue_bytes: 1,
         unacknowledged_bytes: 1,
@@ -35,22 +35,22 @@ fn hall() -> Arc<Hall> {
         feeds: false,
         logs: false,
     };
-    Hall::new(Desk::new(limits, 9, Done::default(), PassStart::default()))
+    LeaseQueue::new(LeaseTable::new(limits, 9, AckSet::default(), PassStart::default()))
 }
 
 /// A connection over which a trainer has said hello with these features, and what was agreed on.
-struct Asked {
-    talk: Talk,
-    facts: Facts,
-    hall: Arc<Hall>,
+struct PendingRequest {
+    session: Session,
+    facts: HubFacts,
+    lease_queue: Arc<LeaseQueue>,
     agreed: Agreed,
 }
 
-impl Asked {
-    fn new(features: Features) -> Asked {
-        let (facts, hall) = (facts(), hall());
-        let talk = Talk::new(1, Features::LZ4 | Features::ZSTD, &facts, Instant::now());
-        let mut asked = Asked { talk, facts, hall, agreed: Agreed::BEFORE_HELLO };
+impl PendingRequest {
+    fn new(features: Features) -> PendingRequest {
+        let (facts, lease_queue) = (facts(), lease_queue());
+        let session = Session::new(1, Features::LZ4 | Features::ZSTD, &facts, Instant::now());
+        let mut asked = PendingRequest { session, facts, lease_queue, agreed: Agreed::BEFORE_HELLO };
         let hello = Hello { offer: Offer::of(features), token: "", name: "t" };
         let answer = asked.ask(plain(&asked.agreed, &Request::Hello(hello)).bytes());
         let Ok(Parsed::Frame(frame)) = Frame::parse(answer.bytes(), &Agreed::BEFORE_HELLO) else {
@@ -64,11 +64,12 @@ impl Asked {
     /// The bytes of the answer.
     fn ask(&mut self, bytes: &[u8]) -> Buffer {
         let none = || panic!("nobody asks for statistics");
-        let answered = self.talk.answer(bytes, &self.facts, &self.hall, &none).expect("the framing holds");
-        let answered = self.talk.pack(answered).unwrap();
+        let outgoing =
+            self.session.answer(bytes, &self.facts, &self.lease_queue, &none).expect("the framing holds");
+        let outgoing = self.session.pack(outgoing).unwrap();
         let mut out = Buffer::new(1 << 21);
-        let length = self.talk.frame_bytes(&answered).unwrap();
-        let found = self.talk.write(&answered, out.room(length).unwrap()).unwrap();
+        let length = self.session.frame_bytes(&outgoing).unwrap();
+        let found = self.session.write(&outgoing, out.room(length).unwrap()).unwrap();
         assert_eq!(found, length);
         out.advance(length);
         out
@@ -105,13 +106,13 @@ fn answers_are_compressed_as_was_offered_or_as_requests_are() {
         (Features::ZSTD, Some(Compression::Zstd)),
         (Features::LZ4 | Features::ZSTD, None),
     ] {
-        let mut asked = Asked::new(features);
+        let mut asked = PendingRequest::new(features);
         let answer = asked.ask(plain(&asked.agreed, &ping).bytes());
         assert_eq!(asked.open(&answer, is_pong), (expected, true), "{features:?}");
         assert_eq!(answer.len() < LONG / 10, expected.is_some());
     }
     // Who has offered both says which by what it sends; what is short stays as it is.
-    let mut asked = Asked::new(Features::LZ4 | Features::ZSTD);
+    let mut asked = PendingRequest::new(Features::LZ4 | Features::ZSTD);
     for how in [Compression::Zstd, Compression::Lz4] {
         let mut packed = Buffer::new(1 << 20);
         Codec::new().pack(plain(&asked.agreed, &ping).bytes(), how, &asked.agreed, &mut packed).unwrap();
@@ -129,7 +130,7 @@ fn a_compressed_request_that_is_damaged_is_refused_and_the_connection_goes_on() 
     let zeros = vec![0; LONG];
     let ping = Request::Ping(Ping { reply_bytes: LONG as u32, bytes: &zeros });
     for how in [Compression::Lz4, Compression::Zstd] {
-        let mut asked = Asked::new(how.feature());
+        let mut asked = PendingRequest::new(how.feature());
         let mut packed = Buffer::new(1 << 20);
         Codec::new().pack(plain(&asked.agreed, &ping).bytes(), how, &asked.agreed, &mut packed).unwrap();
         let mut refused = 0;

@@ -22,7 +22,7 @@ pub struct TrainerCounts {
     /// Acknowledgements after the lease had gone to another trainer.
     pub late: u64,
     /// Requests for a minibatch with the keys that were fed.
-    pub asked_whole: u64,
+    pub asked_full: u64,
 }
 
 #[derive(Debug)]
@@ -40,9 +40,9 @@ pub(super) struct Trainer {
     pub(super) rank: Option<u32>,
     pub(super) window: u32,
     /// Its leases.
-    pub(super) handed: BTreeSet<u64>,
+    pub(super) leased: BTreeSet<u64>,
     /// Leases that are due for redelivery.
-    pub(super) owed: BTreeSet<u64>,
+    pub(super) to_redeliver: BTreeSet<u64>,
     /// Its latest acknowledgements, which it repeats if it did not receive the answer.
     pub(super) accepted: VecDeque<u64>,
     /// Whether it has been told that all is finished, or that the hub has failed.
@@ -61,8 +61,8 @@ impl Trainer {
             awaited: false,
             rank: None,
             window: 1,
-            handed: BTreeSet::new(),
-            owed: BTreeSet::new(),
+            leased: BTreeSet::new(),
+            to_redeliver: BTreeSet::new(),
             accepted: VecDeque::new(),
             told: false,
             counts: TrainerCounts::default(),
@@ -81,8 +81,8 @@ impl Trainer {
     }
 
     pub(super) fn hand_out(&mut self, number: u64, batch: &Minibatch, bytes: usize) {
-        self.owed.remove(&number);
-        self.handed.insert(number);
+        self.to_redeliver.remove(&number);
+        self.leased.insert(number);
         self.counts.batches += 1;
         self.counts.rows += u64::from(batch.rows);
         self.counts.bytes += bytes as u64;

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use sanderling_wire::Subscribe;
 
 use super::trainer::Trainer;
-use super::{Desk, Open};
+use super::{LeaseTable, Open};
 use crate::service::limit::TRAINERS_MAX;
 
 /// The answer to a subscription.
@@ -18,7 +18,7 @@ pub(crate) struct Admitted {
 
 /// A trainer's leases at the end of an earlier run of the hub.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Holder {
+pub(crate) struct LeaseHolder {
     pub(crate) name: String,
     /// Its leases, ascending.
     pub(crate) numbers: Vec<u64>,
@@ -26,13 +26,13 @@ pub(crate) struct Holder {
     pub(crate) used: Vec<u64>,
 }
 
-impl Desk {
+impl LeaseTable {
     /// The trainers that are connected or may come back, and their leases.
-    pub(crate) fn holders(&self) -> Vec<Holder> {
+    pub(crate) fn holders(&self) -> Vec<LeaseHolder> {
         let known = self.trainers.iter().filter(|trainer| !trainer.expired);
-        let holder = |it: &Trainer| Holder {
+        let holder = |it: &Trainer| LeaseHolder {
             name: it.name.clone(),
-            numbers: it.handed.iter().copied().collect(),
+            numbers: it.leased.iter().copied().collect(),
             used: it.accepted.iter().copied().collect(),
         };
         known.map(holder).collect()
@@ -43,9 +43,9 @@ impl Desk {
     ///
     /// If the list may be incomplete (`is_all` is false), nothing new is leased while a trainer is awaited, since
     /// that trainer may hold it.
-    pub(crate) fn restore(&mut self, now_us: u64, holders: &[Holder], is_all: bool) {
+    pub(crate) fn restore(&mut self, now_us: u64, holders: &[LeaseHolder], is_all: bool) {
         let is_known = !is_all && self.limits.stride == 0;
-        for Holder { name, numbers, used } in holders.iter().take(TRAINERS_MAX) {
+        for LeaseHolder { name, numbers, used } in holders.iter().take(TRAINERS_MAX) {
             let theirs: BTreeSet<u64> = numbers.iter().copied().filter(|&it| self.is_nobodys(it)).collect();
             let is_waited_for = is_known || !theirs.is_empty();
             if !is_waited_for && used.is_empty() {
@@ -56,13 +56,13 @@ impl Desk {
                 self.open.insert(number, Open { number, batch: None, fed: None, owner: Some(at) });
             }
             let trainer = &mut self.trainers[at];
-            (trainer.handed, trainer.left_at_us, trainer.awaited) = (theirs, now_us, is_known);
+            (trainer.leased, trainer.left_at_us, trainer.awaited) = (theirs, now_us, is_known);
             (trainer.accepted, trainer.expired) = (used.iter().copied().collect(), !is_waited_for);
         }
     }
 
     fn is_nobodys(&self, number: u64) -> bool {
-        !self.done.contains(number) && !self.open.contains_key(&number)
+        !self.acked.contains(number) && !self.open.contains_key(&number)
     }
 
     /// Subscribes a trainer on a connection.
@@ -90,12 +90,12 @@ impl Desk {
         let late = held.iter().copied().filter(|&number| !self.keep(at, number, is_outranked)).collect();
         // The trainer does not hold the rest: it lost them, or they were lost on the way.
         let trainer = &mut self.trainers[at];
-        let lost: Vec<u64> = trainer.handed.difference(&held).copied().collect();
+        let lost: Vec<u64> = trainer.leased.difference(&held).copied().collect();
         let mut lost_here = Vec::new();
         for number in lost {
-            trainer.handed.remove(&number);
+            trainer.leased.remove(&number);
             if self.open.get(&number).is_some_and(|open| open.batch.is_some()) {
-                trainer.owed.insert(number);
+                trainer.to_redeliver.insert(number);
                 lost_here.push(number);
             } else {
                 self.open.remove(&number);
@@ -109,16 +109,14 @@ impl Desk {
         let stride = self.limits.stride;
         match request.rank {
             _ if stride == 0 => Ok(()),
-            None => {
-                Err(format!("minibatches are for {stride} trainers in turn; say which rank this one has"))
-            }
-            Some(rank) if rank >= stride => Err(format!("rank {rank}; there are 0 to {}", stride - 1)),
+            None => Err(format!("minibatches are assigned to {stride} ranks; set the rank of this trainer")),
+            Some(rank) if rank >= stride => Err(format!("rank {rank}: must be 0 to {}", stride - 1)),
             Some(rank) => {
                 let other = |trainer: &&Trainer| {
                     trainer.rank == Some(rank) && trainer.name != request.trainer && !trainer.expired
                 };
                 match self.trainers.iter().find(other) {
-                    Some(other) => Err(format!("rank {rank} is that of trainer {:?}", other.name)),
+                    Some(other) => Err(format!("rank {rank} is taken by trainer {:?}", other.name)),
                     None => Ok(()),
                 }
             }
@@ -136,14 +134,16 @@ impl Desk {
             return Ok(self.trainers.len() - 1);
         }
         let at = self.trainers.iter().position(|trainer| trainer.expired);
-        let at = at.ok_or_else(|| format!("there are {TRAINERS_MAX} trainers, as many as there may be"))?;
+        let at = at.ok_or_else(|| {
+            format!("there are {TRAINERS_MAX} trainers already, the most that a hub serves")
+        })?;
         self.trainers[at] = Trainer::new(name);
         Ok(at)
     }
 
     /// Confirms a lease that the trainer claims; `false` if it has lost it.
     fn keep(&mut self, at: usize, number: u64, is_outranked: bool) -> bool {
-        if self.done.contains(number) {
+        if self.acked.contains(number) {
             return self.trainers[at].accepted.contains(&number);
         }
         if is_outranked {
@@ -159,8 +159,8 @@ impl Desk {
             }
             None => return false,
         }
-        self.trainers[at].owed.remove(&number);
-        self.trainers[at].handed.insert(number);
+        self.trainers[at].to_redeliver.remove(&number);
+        self.trainers[at].leased.insert(number);
         true
     }
 }

@@ -88,13 +88,13 @@ impl Drop for Waiting<'_> {
 
 /// Asks for minibatches of a [`Subscription`] with the keys that were fed, from any thread.
 #[derive(Debug, Clone)]
-pub struct Wholes {
+pub struct FullBatches {
     pub(super) questions: Arc<Questions>,
     pub(super) waker: Waker,
     pub(super) patience: Duration,
 }
 
-impl Wholes {
+impl FullBatches {
     /// The minibatch of this number, which the trainer has, with all its keys; None if it is another trainer's by now, so that
     /// nobody needs it here. Waits for the hub, also while another thread waits in [`Subscription::next`]; not to be called
     /// by who has the lock.

@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 
 /// A set of numbers that grows from 0 with few gaps: each gap is a minibatch that is not acknowledged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Done {
+pub(crate) struct AckSet {
     /// All numbers below this are in the set, and this one is not.
     prefix: u64,
     /// Ranges above the prefix, none touching another: first to end.
     above: BTreeMap<u64, u64>,
 }
 
-impl Done {
+impl AckSet {
     /// All numbers below `prefix` and these ranges above it, first to end; `None` if the ranges are out of order or
     /// touch.
-    pub(crate) fn of(prefix: u64, ranges: &[(u64, u64)]) -> Option<Done> {
+    pub(crate) fn of(prefix: u64, ranges: &[(u64, u64)]) -> Option<AckSet> {
         let mut end = prefix;
         for &(first, next) in ranges {
             if first <= end || next <= first {
@@ -22,7 +22,7 @@ impl Done {
             }
             end = next;
         }
-        Some(Done { prefix, above: ranges.iter().copied().collect() })
+        Some(AckSet { prefix, above: ranges.iter().copied().collect() })
     }
 
     /// All numbers below this are in the set, and this one is not.
@@ -71,24 +71,24 @@ mod tests {
             let mut numbers: Vec<u64> = (0..60).collect();
             // Each seed gives another permutation: multiplication modulo a prime is one.
             numbers.sort_by_key(|number| (number + 1) * (seed + 2) % 61);
-            let (mut done, mut model) = (Done::default(), std::collections::BTreeSet::new());
+            let (mut acked, mut model) = (AckSet::default(), std::collections::BTreeSet::new());
             for &number in &numbers {
-                assert_eq!(done.insert(number), model.insert(number));
-                assert!(!done.insert(number));
-                assert!((0..62).all(|other| done.contains(other) == model.contains(&other)));
+                assert_eq!(acked.insert(number), model.insert(number));
+                assert!(!acked.insert(number));
+                assert!((0..62).all(|other| acked.contains(other) == model.contains(&other)));
                 let prefix = (0..).find(|number| !model.contains(number)).unwrap_or_default();
-                assert_eq!(done.prefix(), prefix);
-                let ranges: Vec<_> = done.above().collect();
-                assert_eq!(Done::of(prefix, &ranges), Some(done.clone()));
+                assert_eq!(acked.prefix(), prefix);
+                let ranges: Vec<_> = acked.above().collect();
+                assert_eq!(AckSet::of(prefix, &ranges), Some(acked.clone()));
             }
-            assert_eq!((done.prefix(), done.above().count()), (60, 0));
+            assert_eq!((acked.prefix(), acked.above().count()), (60, 0));
         }
     }
 
     #[test]
     fn ranges_that_touch_or_go_back_are_refused() {
         for ranges in [&[(5, 6)][..], &[(6, 6)], &[(7, 9), (9, 10)], &[(9, 10), (7, 8)]] {
-            assert_eq!(Done::of(5, ranges), None, "{ranges:?}");
+            assert_eq!(AckSet::of(5, ranges), None, "{ranges:?}");
         }
     }
 }

@@ -11,10 +11,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::done::Done;
+use super::ack_set::AckSet;
 
 mod admission;
-pub(crate) use admission::Holder;
+pub(crate) use admission::LeaseHolder;
 
 mod feeding;
 pub(crate) use feeding::Fed;
@@ -41,7 +41,7 @@ pub(crate) struct Minibatch {
 
 /// The limits of a lease table.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct DeskLimits {
+pub(crate) struct LeaseLimits {
     /// Most minibatches that are ready, and most bytes of them.
     pub(crate) queue_batches: usize,
     pub(crate) queue_bytes: usize,
@@ -77,8 +77,8 @@ impl Open {
 
 /// The lease table. All times are microseconds on the caller's clock.
 #[derive(Debug)]
-pub(crate) struct Desk {
-    limits: DeskLimits,
+pub(crate) struct LeaseTable {
+    limits: LeaseLimits,
     stream: u64,
     trainers: Vec<Trainer>,
     /// Changes for the journal.
@@ -87,7 +87,7 @@ pub(crate) struct Desk {
     open: BTreeMap<u64, Open>,
     /// Ready minibatches, by rank if there are ranks.
     ready: Vec<BTreeSet<u64>>,
-    done: Done,
+    acked: AckSet,
     /// The number of the next minibatch to be made.
     next: u64,
     passes: VecDeque<PassStart>,
@@ -125,7 +125,7 @@ pub(crate) enum Answer {
 
 /// How far the trainers are from the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Settled {
+pub(crate) enum Completion {
     /// The hub is neither finished nor failed, or some trainer has not been told.
     No,
     /// The hub is finished, and no trainer ever subscribed.
@@ -149,18 +149,18 @@ pub(crate) struct Depth {
     pub(crate) acknowledged: u64,
 }
 
-impl Desk {
+impl LeaseTable {
     /// Creates a table in which nothing is made but the acknowledged minibatches in `done`; the current pass began
     /// with `start`.
-    pub(crate) fn new(limits: DeskLimits, stream: u64, done: Done, start: PassStart) -> Desk {
-        Desk {
+    pub(crate) fn new(limits: LeaseLimits, stream: u64, acked: AckSet, start: PassStart) -> LeaseTable {
+        LeaseTable {
             stream,
             trainers: Vec::new(),
             log: Log::new(limits.logs),
             open: BTreeMap::new(),
             ready: vec![BTreeSet::new(); limits.stride.max(1) as usize],
-            next: done.prefix(),
-            done,
+            next: acked.prefix(),
+            acked,
             passes: VecDeque::from([start]),
             ready_bytes: 0,
             ready_max: 0,
@@ -188,7 +188,7 @@ impl Desk {
     pub(crate) fn offer(&mut self, batch: Minibatch) {
         let number = self.next;
         self.next += 1;
-        if self.done.contains(number) {
+        if self.acked.contains(number) {
             return;
         }
         let (bytes, batch) = (batch.payload.len(), Some(Arc::new(batch)));
@@ -211,7 +211,7 @@ impl Desk {
         let start = PassStart { pass, first: self.next };
         self.log.pass(start);
         self.passes.push_back(start);
-        passes::forget(&mut self.passes, self.done.prefix());
+        passes::forget(&mut self.passes, self.acked.prefix());
     }
 
     /// Notes that no more minibatches will be made, after this number of passes.
@@ -222,7 +222,7 @@ impl Desk {
         let next = self.next;
         self.open.retain(|&number, _| number < next);
         for trainer in &mut self.trainers {
-            trainer.handed.retain(|&number| number < next);
+            trainer.leased.retain(|&number| number < next);
         }
     }
 
@@ -251,7 +251,7 @@ impl Desk {
     pub(crate) fn next(&mut self, connection: u64, wanted: bool, used: &[u64]) -> Option<(Vec<u64>, Answer)> {
         let at = self.trainers.iter().position(|trainer| trainer.connection == Some(connection))?;
         let late = used.iter().copied().filter(|&number| !self.acknowledge(at, number)).collect();
-        passes::forget(&mut self.passes, self.done.prefix());
+        passes::forget(&mut self.passes, self.acked.prefix());
         Some((late, if wanted { self.pick(at) } else { Answer::Nothing }))
     }
 
@@ -260,7 +260,7 @@ impl Desk {
     pub(crate) fn leave(&mut self, connection: u64, used: &[u64]) -> Option<(Vec<u64>, usize)> {
         let at = self.trainers.iter().position(|trainer| trainer.connection == Some(connection))?;
         let late = used.iter().copied().filter(|&number| !self.acknowledge(at, number)).collect();
-        passes::forget(&mut self.passes, self.done.prefix());
+        passes::forget(&mut self.passes, self.acked.prefix());
         self.trainers[at].connection = None;
         Some((late, self.let_go(at)))
     }
@@ -271,7 +271,7 @@ impl Desk {
         if trainer.accepted.contains(&number) {
             return true;
         }
-        if !trainer.handed.remove(&number) && !trainer.owed.remove(&number) {
+        if !trainer.leased.remove(&number) && !trainer.to_redeliver.remove(&number) {
             trainer.counts.late += 1;
             return false;
         }
@@ -280,7 +280,7 @@ impl Desk {
         if let Some(open) = self.open.remove(&number) {
             self.unacknowledged_bytes -= open.bytes();
         }
-        let is_new = self.done.insert(number);
+        let is_new = self.acked.insert(number);
         debug_assert!(is_new, "{number} was open and acknowledged");
         true
     }
@@ -295,15 +295,16 @@ impl Desk {
             return Answer::Over;
         }
         let trainer = &mut self.trainers[at];
-        let has = trainer.handed.len();
+        let has = trainer.leased.len();
         let may = has < trainer.window as usize
             && (has == 0 || self.unacknowledged_bytes < self.limits.unacknowledged_bytes);
         if !may {
             return Answer::Wait;
         }
         let rank = if self.limits.stride > 0 { trainer.rank.unwrap_or_default() } else { 0 };
-        let (owed, ready) = (trainer.owed.first().copied(), self.ready[rank as usize].first().copied());
-        let number = owed.or_else(|| ready.filter(|_| !self.awaits()));
+        let (to_redeliver, ready) =
+            (trainer.to_redeliver.first().copied(), self.ready[rank as usize].first().copied());
+        let number = to_redeliver.or_else(|| ready.filter(|_| !self.awaits()));
         let Some(open) = number.and_then(|number| self.open.get(&number)) else {
             self.trainers[at].counts.stalls += u64::from(!self.ended);
             return Answer::Wait;
@@ -345,22 +346,22 @@ impl Desk {
     }
 
     /// How far the trainers are from the end.
-    pub(crate) fn settled(&self) -> Settled {
+    pub(crate) fn completion(&self) -> Completion {
         let knows = |trainer: &Trainer| trainer.told || trainer.expired;
         if !self.is_over() && self.failed.is_none() || !self.trainers.iter().all(knows) {
-            Settled::No
+            Completion::No
         } else if !self.trainers.iter().any(|trainer| trainer.told) {
-            Settled::Unasked
+            Completion::Unasked
         } else if self.trainers.iter().any(|trainer| trainer.connection.is_some()) {
-            Settled::Told
+            Completion::Told
         } else {
-            Settled::Left
+            Completion::Left
         }
     }
 
     /// The position to resume from: the acknowledged numbers, and the pass of the first number that is not.
-    pub(crate) fn position(&self) -> (&Done, PassStart) {
-        (&self.done, self.passes.front().copied().unwrap_or_default())
+    pub(crate) fn position(&self) -> (&AckSet, PassStart) {
+        (&self.acked, self.passes.front().copied().unwrap_or_default())
     }
 
     /// The passes that have begun after that of the position.
@@ -391,7 +392,7 @@ impl Desk {
 
     pub(crate) fn depth(&self) -> Depth {
         let ready = self.ready.iter().map(BTreeSet::len).sum();
-        let above: u64 = self.done.above().map(|(first, end)| end - first).sum();
+        let above: u64 = self.acked.above().map(|(first, end)| end - first).sum();
         Depth {
             ready,
             ready_bytes: self.ready_bytes,
@@ -399,7 +400,7 @@ impl Desk {
             ready_bytes_max: self.ready_bytes_max,
             unacknowledged: self.open.len() - ready,
             unacknowledged_bytes: self.unacknowledged_bytes,
-            acknowledged: self.done.prefix() + above,
+            acknowledged: self.acked.prefix() + above,
         }
     }
 
@@ -439,8 +440,8 @@ impl Desk {
         let trainer = &mut self.trainers[at];
         (trainer.expired, trainer.awaited) = (true, false);
         self.log.gone_for_good(&trainer.name);
-        let handed = std::mem::take(&mut trainer.handed);
-        let numbers: Vec<u64> = handed.into_iter().chain(std::mem::take(&mut trainer.owed)).collect();
+        let leased = std::mem::take(&mut trainer.leased);
+        let numbers: Vec<u64> = leased.into_iter().chain(std::mem::take(&mut trainer.to_redeliver)).collect();
         for &number in &numbers {
             self.release(number);
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::lock::lock;
 
-use super::desk::{Desk, Minibatch};
+use super::leases::{LeaseTable, Minibatch};
 
 /// Minibatches that are to be fed, by number.
 type ToFeed = Vec<(u64, Arc<Minibatch>)>;
@@ -16,21 +16,21 @@ const POLL: Duration = Duration::from_millis(50);
 
 /// The lease table behind a lock.
 #[derive(Debug)]
-pub(crate) struct Hall {
-    desk: Mutex<Desk>,
+pub(crate) struct LeaseQueue {
+    leases: Mutex<LeaseTable>,
     room: Condvar,
     to_feed: Condvar,
     to_write: Condvar,
 }
 
-impl Hall {
-    pub(crate) fn new(desk: Desk) -> Arc<Hall> {
+impl LeaseQueue {
+    pub(crate) fn new(leases: LeaseTable) -> Arc<LeaseQueue> {
         let (room, to_feed, to_write) = (Condvar::new(), Condvar::new(), Condvar::new());
-        Arc::new(Hall { desk: Mutex::new(desk), room, to_feed, to_write })
+        Arc::new(LeaseQueue { leases: Mutex::new(leases), room, to_feed, to_write })
     }
 
-    pub(crate) fn desk(&self) -> MutexGuard<'_, Desk> {
-        lock(&self.desk)
+    pub(crate) fn leases(&self) -> MutexGuard<'_, LeaseTable> {
+        lock(&self.leases)
     }
 
     /// Wakes the making thread: a trainer subscribed, took a minibatch, or found none.
@@ -46,39 +46,39 @@ impl Hall {
 
     /// Waits until a change is to be written; `false` if stopped.
     pub(crate) fn to_write(&self, stopped: &AtomicBool) -> bool {
-        let mut desk = self.desk();
+        let mut leases = self.leases();
         while !stopped.load(Ordering::Relaxed) {
-            if desk.has_records() {
+            if leases.has_records() {
                 return true;
             }
-            desk = self.to_write.wait_timeout(desk, POLL).unwrap_or_else(PoisonError::into_inner).0;
+            leases = self.to_write.wait_timeout(leases, POLL).unwrap_or_else(PoisonError::into_inner).0;
         }
         false
     }
 
     /// Adds a minibatch once there is room; `false` if stopped before.
     pub(crate) fn offer(&self, minibatch: Minibatch, stopped: &AtomicBool) -> bool {
-        let mut desk = self.desk();
-        while !desk.has_room() {
+        let mut leases = self.leases();
+        while !leases.has_room() {
             if stopped.load(Ordering::Relaxed) {
                 return false;
             }
-            desk = self.room.wait_timeout(desk, POLL).unwrap_or_else(PoisonError::into_inner).0;
+            leases = self.room.wait_timeout(leases, POLL).unwrap_or_else(PoisonError::into_inner).0;
         }
-        desk.offer(minibatch);
+        leases.offer(minibatch);
         self.to_feed.notify_one();
         true
     }
 
     /// Waits until minibatches are to be fed and returns at most `most` of them; `None` if stopped.
     pub(crate) fn to_feed(&self, most: usize, stopped: &AtomicBool) -> Option<ToFeed> {
-        let mut desk = self.desk();
+        let mut leases = self.leases();
         while !stopped.load(Ordering::Relaxed) {
-            let next = desk.next_to_feed(most);
+            let next = leases.next_to_feed(most);
             if !next.is_empty() {
                 return Some(next);
             }
-            desk = self.to_feed.wait_timeout(desk, POLL).unwrap_or_else(PoisonError::into_inner).0;
+            leases = self.to_feed.wait_timeout(leases, POLL).unwrap_or_else(PoisonError::into_inner).0;
         }
         None
     }

@@ -10,19 +10,19 @@ use sanderling_wire::{
     limit, same_token,
 };
 
-use super::desk::Answer;
+use super::batch_reply::BatchReply;
 use super::feeding;
-use super::hall::Hall;
-use super::handed::Handed;
+use super::lease_queue::LeaseQueue;
+use super::leases::Answer;
 use super::limit::{IN_FLIGHT_MAX, RETRY_AFTER};
 
 /// The reply to a request for minibatches without a subscription.
 const NOT_SUBSCRIBED: &str =
-    "no trainer is subscribed on this connection; one of the same name has come since, or it has left";
+    "no trainer is subscribed on this connection; another one took its name, or it has unsubscribed";
 
 /// Facts that all connections are told.
 #[derive(Debug)]
-pub(crate) struct Facts {
+pub(crate) struct HubFacts {
     pub(crate) name: String,
     pub(crate) token: Option<String>,
     pub(crate) frame_bytes_max: u32,
@@ -41,7 +41,7 @@ pub(crate) struct Facts {
 
 /// A reply to be sent.
 #[derive(Debug)]
-pub(crate) enum Answered {
+pub(crate) enum Outgoing {
     /// A whole frame.
     Frame(Buffer),
     /// A whole frame that is never compressed.
@@ -49,12 +49,12 @@ pub(crate) enum Answered {
     /// A compressed frame, which the session keeps until it is sent.
     Packed,
     /// A minibatch, encoded straight into the transport's memory.
-    Handed { id: u64, handed: Handed },
+    BatchReply { id: u64, leased: BatchReply },
 }
 
 /// The protocol state of one connection.
 #[derive(Debug)]
-pub(crate) struct Talk {
+pub(crate) struct Session {
     /// The connection's number in the lease table.
     pub(crate) connection: u64,
     pub(crate) since: Instant,
@@ -62,9 +62,9 @@ pub(crate) struct Talk {
     /// Whether the connection closes once the pending replies are sent.
     pub(crate) closing: bool,
     /// The reply that did not fit into the connection yet.
-    pub(crate) pending: Option<Answered>,
+    pub(crate) pending: Option<Outgoing>,
     /// Replies in request order, each with the number of changes that must be in the journal before it is sent.
-    pub(crate) waiting: VecDeque<(u64, Answered)>,
+    pub(crate) waiting: VecDeque<(u64, Outgoing)>,
     /// Whether the session is on the list that is checked after each journal write.
     pub(crate) is_listed: bool,
     /// The number of changes that must be in the journal before the latest reply is sent.
@@ -100,13 +100,13 @@ impl Packing {
     }
 }
 
-impl Talk {
-    pub(crate) fn new(connection: u64, features: Features, facts: &Facts, since: Instant) -> Talk {
+impl Session {
+    pub(crate) fn new(connection: u64, features: Features, facts: &HubFacts, since: Instant) -> Session {
         let describes = if facts.description.is_some() { Features::DESCRIBE } else { Features::NONE };
         let features = features | Features::LEAVE | Features::FED | describes;
         let offer = Offer { frame_bytes_max: facts.frame_bytes_max, ..Offer::of(features) };
         let agreed = Agreed::BEFORE_HELLO;
-        Talk {
+        Session {
             connection,
             since,
             greeted: false,
@@ -134,10 +134,10 @@ impl Talk {
     pub(crate) fn answer(
         &mut self,
         bytes: &[u8],
-        facts: &Facts,
-        hall: &Hall,
+        facts: &HubFacts,
+        lease_queue: &LeaseQueue,
         statistics: &dyn Fn() -> super::Status,
-    ) -> Result<Answered, WireError> {
+    ) -> Result<Outgoing, WireError> {
         self.after = 0;
         let Parsed::Frame(frame) = Frame::parse(bytes, &self.agreed)? else {
             let (needed, found) = (HEADER_BYTES as u64, bytes.len() as u64);
@@ -145,9 +145,9 @@ impl Talk {
         };
         // The answer to a hello is always plain.
         if !self.greeted {
-            let answered = self.answer_plain(&frame, facts, hall, statistics)?;
-            return Ok(match answered {
-                Answered::Frame(buffer) => Answered::Plain(buffer),
+            let outgoing = self.answer_plain(&frame, facts, lease_queue, statistics)?;
+            return Ok(match outgoing {
+                Outgoing::Frame(buffer) => Outgoing::Plain(buffer),
                 other => other,
             });
         }
@@ -155,42 +155,42 @@ impl Talk {
             self.packing.how = Some(how);
         }
         let mut unpacker = std::mem::take(&mut self.packing.unpacker);
-        let answered = match unpacker.unpack(frame, &self.agreed) {
-            Ok(frame) => self.answer_plain(&frame, facts, hall, statistics),
+        let outgoing = match unpacker.unpack(frame, &self.agreed) {
+            Ok(frame) => self.answer_plain(&frame, facts, lease_queue, statistics),
             Err(error) => {
                 let (id, kind, reason) = (frame.header.id, frame.header.kind, error.to_string());
                 self.frame(id, &Reply::Failed(Failure { kind, fault: Fault::BadRequest, reason: &reason }))
             }
         };
         self.packing.unpacker = unpacker;
-        answered
+        outgoing
     }
 
     /// Compresses the next reply, if the trainer wants that and it becomes shorter.
-    pub(crate) fn pack(&mut self, answered: Answered) -> Result<Answered, WireError> {
-        let Some(how) = self.packing.how else { return Ok(answered) };
-        let is_plain = matches!(answered, Answered::Plain(_));
-        if is_plain || self.frame_bytes(&answered)? < HEADER_BYTES + limit::PACK_BYTES_MIN {
-            return Ok(answered);
+    pub(crate) fn pack(&mut self, outgoing: Outgoing) -> Result<Outgoing, WireError> {
+        let Some(how) = self.packing.how else { return Ok(outgoing) };
+        let is_plain = matches!(outgoing, Outgoing::Plain(_));
+        if is_plain || self.frame_bytes(&outgoing)? < HEADER_BYTES + limit::PACK_BYTES_MIN {
+            return Ok(outgoing);
         }
         let mut plain = std::mem::replace(&mut self.packing.plain, Buffer::new(0));
         plain.clear();
-        let written = plain.append(|out| self.write(&answered, out));
+        let written = plain.append(|out| self.write(&outgoing, out));
         let Packing { codec, packed, .. } = &mut self.packing;
         packed.clear();
         let is_packed = written.is_ok() && codec.pack(plain.bytes(), how, &self.agreed, packed).is_ok();
         self.packing.plain = plain;
         // An incompressible reply is sent plain.
-        Ok(if is_packed { Answered::Packed } else { answered })
+        Ok(if is_packed { Outgoing::Packed } else { outgoing })
     }
 
     fn answer_plain(
         &mut self,
         frame: &Frame<'_>,
-        facts: &Facts,
-        hall: &Hall,
+        facts: &HubFacts,
+        lease_queue: &LeaseQueue,
         statistics: &dyn Fn() -> super::Status,
-    ) -> Result<Answered, WireError> {
+    ) -> Result<Outgoing, WireError> {
         let (id, kind) = (frame.header.id, frame.header.kind);
         let refuse = |fault, reason: &str| self.frame(id, &Reply::Failed(Failure { kind, fault, reason }));
         let request = match Request::decode(frame) {
@@ -200,7 +200,7 @@ impl Talk {
         match request {
             Request::Hello(hello) => self.greet(id, &hello, facts),
             _ if !self.greeted => {
-                let answer = refuse(Fault::BadRequest, "say hello first");
+                let answer = refuse(Fault::BadRequest, "send a hello first");
                 self.closing = true;
                 answer
             }
@@ -221,16 +221,16 @@ impl Talk {
                 refuse(Fault::BadRequest, &reason)
             }
             Request::Subscribe(request) => {
-                let mut desk = hall.desk();
-                match desk.subscribe(self.connection, &request) {
+                let mut leases = lease_queue.leases();
+                match leases.subscribe(self.connection, &request) {
                     Ok(admitted) => {
-                        self.after = desk.changes();
-                        hall.made_room();
-                        hall.changed();
+                        self.after = leases.changes();
+                        lease_queue.made_room();
+                        lease_queue.changed();
                         let column = |(name, weighted): &'_ (String, bool)| (name.clone(), *weighted);
                         let columns: Vec<_> = facts.columns.iter().map(column).collect();
                         let subscribed = Subscribed {
-                            stream: desk.stream(),
+                            stream: leases.stream(),
                             passes: facts.passes,
                             rows: facts.rows,
                             window: admitted.window,
@@ -247,29 +247,32 @@ impl Talk {
                 }
             }
             Request::Next(next) => {
-                let mut desk = hall.desk();
-                let Some((late, answer)) = desk.next(self.connection, next.wanted, next.used) else {
+                let mut leases = lease_queue.leases();
+                let Some((late, answer)) = leases.next(self.connection, next.wanted, next.used) else {
                     return refuse(Fault::BadRequest, NOT_SUBSCRIBED);
                 };
                 self.after = match &answer {
-                    _ if !next.used.is_empty() => desk.changes(),
-                    Answer::Batch { .. } | Answer::Fed { .. } => desk.changes_before_hand_out(),
+                    _ if !next.used.is_empty() => leases.changes(),
+                    Answer::Batch { .. } | Answer::Fed { .. } => leases.changes_before_hand_out(),
                     _ => 0,
                 };
-                drop(desk);
-                hall.made_room();
-                hall.changed();
+                drop(leases);
+                lease_queue.made_room();
+                lease_queue.changed();
                 let outcome = match answer {
                     Answer::Batch { number, batch } => {
-                        return Ok(Answered::Handed { id, handed: Handed::Batch { late, number, batch } });
+                        return Ok(Outgoing::BatchReply {
+                            id,
+                            leased: BatchReply::Batch { late, number, batch },
+                        });
                     }
                     Answer::Fed { number, batch, fed, age_us } => {
-                        let handed = match feeding::rest(number, &batch, &fed) {
-                            Ok(payload) => Handed::Fed { late, number, batch, fed, age_us, payload },
+                        let leased = match feeding::rest(number, &batch, &fed) {
+                            Ok(payload) => BatchReply::Fed { late, number, batch, fed, age_us, payload },
                             // It was packed before. The minibatch with its keys is equally valid.
-                            Err(_) => Handed::Batch { late, number, batch },
+                            Err(_) => BatchReply::Batch { late, number, batch },
                         };
-                        return Ok(Answered::Handed { id, handed });
+                        return Ok(Outgoing::BatchReply { id, leased });
                     }
                     Answer::Failed(reason) => {
                         let outcome = Outcome::Failed { reason: &reason };
@@ -280,12 +283,12 @@ impl Talk {
                 self.frame(id, &Reply::Next(NextReply { late: &late, outcome }))
             }
             Request::Keys(keys) => {
-                let Some(answer) = hall.desk().keys(self.connection, keys.number) else {
+                let Some(answer) = lease_queue.leases().keys(self.connection, keys.number) else {
                     return refuse(Fault::BadRequest, NOT_SUBSCRIBED);
                 };
                 match answer {
                     Answer::Batch { number, batch } => {
-                        Ok(Answered::Handed { id, handed: Handed::Whole { number, batch } })
+                        Ok(Outgoing::BatchReply { id, leased: BatchReply::Whole { number, batch } })
                     }
                     Answer::Failed(reason) => {
                         self.frame(id, &Reply::Keys(Outcome::Failed { reason: &reason }))
@@ -294,23 +297,23 @@ impl Talk {
                 }
             }
             Request::Leave(leave) => {
-                let mut desk = hall.desk();
-                let Some((late, _)) = desk.leave(self.connection, leave.used) else {
+                let mut leases = lease_queue.leases();
+                let Some((late, _)) = leases.leave(self.connection, leave.used) else {
                     return refuse(Fault::BadRequest, NOT_SUBSCRIBED);
                 };
-                self.after = desk.changes();
-                hall.changed();
+                self.after = leases.changes();
+                lease_queue.changed();
                 self.frame(id, &Reply::Leave(Left { late: &late }))
             }
             Request::Describe => match &facts.description {
                 Some(text) => self.frame(id, &Reply::Describe(text)),
-                None => refuse(Fault::BadRequest, "what the rows are made by is too long to be said"),
+                None => refuse(Fault::BadRequest, "the description of the rows is too long to be sent"),
             },
-            _ => refuse(Fault::BadRequest, "this is a hub; tables are at a parameter server"),
+            _ => refuse(Fault::BadRequest, "this is a hub; tables are on parameter servers"),
         }
     }
 
-    fn greet(&mut self, id: u64, hello: &Hello<'_>, facts: &Facts) -> Result<Answered, WireError> {
+    fn greet(&mut self, id: u64, hello: &Hello<'_>, facts: &HubFacts) -> Result<Outgoing, WireError> {
         let refused = |fault, reason: &str| {
             let reply = Reply::Failed(Failure { kind: Kind::Hello, fault, reason });
             encoded(|out| reply.encode(&Agreed::BEFORE_HELLO, id, out))
@@ -321,7 +324,7 @@ impl Talk {
                 &Reply::Failed(Failure {
                     kind: Kind::Hello,
                     fault: Fault::BadRequest,
-                    reason: "this connection has said hello before",
+                    reason: "this connection has sent a hello before",
                 }),
             );
         }
@@ -354,25 +357,25 @@ impl Talk {
         answer
     }
 
-    fn frame(&self, id: u64, reply: &Reply<'_>) -> Result<Answered, WireError> {
+    fn frame(&self, id: u64, reply: &Reply<'_>) -> Result<Outgoing, WireError> {
         encoded(|out| reply.encode(&self.agreed, id, out))
     }
 
     /// The frame's length in bytes.
-    pub(crate) fn frame_bytes(&self, answered: &Answered) -> Result<usize, WireError> {
-        match answered {
-            Answered::Frame(buffer) | Answered::Plain(buffer) => Ok(buffer.len()),
-            Answered::Packed => Ok(self.packing.packed.len()),
-            Answered::Handed { handed, .. } => handed.reply().frame_bytes(),
+    pub(crate) fn frame_bytes(&self, outgoing: &Outgoing) -> Result<usize, WireError> {
+        match outgoing {
+            Outgoing::Frame(buffer) | Outgoing::Plain(buffer) => Ok(buffer.len()),
+            Outgoing::Packed => Ok(self.packing.packed.len()),
+            Outgoing::BatchReply { leased, .. } => leased.reply().frame_bytes(),
         }
     }
 
     /// Writes the frame and returns its length.
-    pub(crate) fn write(&self, answered: &Answered, out: &mut [u8]) -> Result<usize, WireError> {
-        match answered {
-            Answered::Frame(buffer) | Answered::Plain(buffer) => copy_to(buffer.bytes(), out),
-            Answered::Packed => copy_to(self.packing.packed.bytes(), out),
-            Answered::Handed { id, handed } => handed.reply().encode(&self.agreed, *id, out),
+    pub(crate) fn write(&self, outgoing: &Outgoing, out: &mut [u8]) -> Result<usize, WireError> {
+        match outgoing {
+            Outgoing::Frame(buffer) | Outgoing::Plain(buffer) => copy_to(buffer.bytes(), out),
+            Outgoing::Packed => copy_to(self.packing.packed.bytes(), out),
+            Outgoing::BatchReply { id, leased } => leased.reply().encode(&self.agreed, *id, out),
         }
     }
 }
@@ -394,10 +397,10 @@ fn copy_to(bytes: &[u8], out: &mut [u8]) -> Result<usize, WireError> {
     Ok(needed)
 }
 
-fn encoded(encode: impl FnMut(&mut [u8]) -> Result<usize, WireError>) -> Result<Answered, WireError> {
+fn encoded(encode: impl FnMut(&mut [u8]) -> Result<usize, WireError>) -> Result<Outgoing, WireError> {
     let mut buffer = Buffer::new(limit::FRAME_BYTES_MAX);
     buffer.append(encode)?;
-    Ok(Answered::Frame(buffer))
+    Ok(Outgoing::Frame(buffer))
 }
 
 #[cfg(test)]

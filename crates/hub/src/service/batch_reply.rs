@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use sanderling_wire::{Ahead, NextReply, Outcome, Reply};
 
-use super::desk::{Fed, Minibatch};
+use super::leases::{Fed, Minibatch};
 
 /// A leased minibatch to be encoded. `late` are the numbers of acknowledgements that came too late.
 #[derive(Debug)]
-pub(crate) enum Handed {
+pub(crate) enum BatchReply {
     /// The next minibatch.
     Batch { late: Vec<u64>, number: u64, batch: Arc<Minibatch> },
     /// The next minibatch without the keys that were fed `age_us` ago.
@@ -17,22 +17,22 @@ pub(crate) enum Handed {
     Whole { number: u64, batch: Arc<Minibatch> },
 }
 
-impl Handed {
+impl BatchReply {
     pub(crate) fn reply(&self) -> Reply<'_> {
         let whole = |number: u64, batch: &'_ Arc<Minibatch>| (batch.pass, number, batch.rows);
         match self {
-            Handed::Batch { late, number, batch } => {
+            BatchReply::Batch { late, number, batch } => {
                 let (pass, number, rows) = whole(*number, batch);
                 Reply::Next(NextReply {
                     late,
                     outcome: Outcome::Batch { pass, number, rows, payload: &batch.payload },
                 })
             }
-            Handed::Whole { number, batch } => {
+            BatchReply::Whole { number, batch } => {
                 let (pass, number, rows) = whole(*number, batch);
                 Reply::Keys(Outcome::Batch { pass, number, rows, payload: &batch.payload })
             }
-            Handed::Fed { late, number, batch, fed, age_us, payload } => {
+            BatchReply::Fed { late, number, batch, fed, age_us, payload } => {
                 let (pass, number, rows) = whole(*number, batch);
                 let Fed { batch, columns, servers, keys, .. } = &**fed;
                 let ahead = Ahead { batch: *batch, age_us: *age_us, columns, servers: *servers, keys };
