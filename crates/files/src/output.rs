@@ -46,7 +46,7 @@ impl OutputFile {
     /// Checks that [`OutputFile::create`] will succeed, before long work. Leaves no trace.
     ///
     /// # Errors
-    /// Those of [`OutputFile::create`].
+    /// The errors of [`OutputFile::create`].
     pub fn check(path: &Path) -> Result<(), Error> {
         // Opening a pipe waits for its reader, who would see it close at once.
         if fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo()) {

@@ -8,9 +8,6 @@
 //! uncompressed batch file. Knows no generator of realistic data.
 #![allow(clippy::print_stdout, reason = "printing is what an example is for")]
 
-#[path = "../tests/all/messages/mod.rs"]
-mod messages;
-
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -19,15 +16,15 @@ use std::time::Instant;
 
 use arrow::array::{ArrayRef, Float32Array, Int64Array, ListArray, RecordBatch};
 use arrow::datatypes::Int64Type;
-use messages::{
-    DenseSlot, Example, Feature, Features, Sample, SparseSlot, bytes, delimited, floats, ints, tfrecord,
-};
 use parquet::arrow::ArrowWriter;
 use prost::Message;
 use sanderling_formats::batch_file::{BLOCK_ROWS, BatchFileOptions, BatchFileWriter, BlockCompression};
 use sanderling_formats::{BadRows, DataConfig, Decoded, Decoder, Reader, Source, Unit};
 use sanderling_random::mix;
 use sanderling_sample::{EncodeOptions, Encoder, LabelUse, Rows, Spec};
+use sanderling_testkit::messages::{
+    DenseSlot, Example, Feature, Features, Sample, SparseSlot, bytes, delimited, floats, ints, tfrecord,
+};
 
 const ROUNDS: usize = 7;
 const TINY_ROUNDS: usize = 1;

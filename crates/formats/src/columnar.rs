@@ -136,16 +136,16 @@ impl ColumnarFile {
         source: Seekable,
         asked: Option<&[Asked<'_>]>,
     ) -> Result<ColumnarFile, SampleError> {
-        if let Some(footer) = nesting::footer_of(&source) {
-            nesting::check(&footer).map_err(|reason| bad_file(path, format!("is refused: {reason}")))?;
+        let refused = |reason| bad_file(path, format!("is refused: {reason}"));
+        if let Some(footer) = nesting::footer_of(&source).map_err(refused)? {
+            nesting::check(&footer).map_err(refused)?;
         }
         let failed = |error| bad_file(path, format!("does not read as Parquet: {error}"));
         let metadata = pages::metadata_of(&source).map_err(failed)?;
         let columns = Projection::new(path, metadata.schema(), asked)?;
         let rows_declared = row_count(path, metadata.metadata().row_groups())?;
         let mask = ProjectionMask::roots(metadata.parquet_schema(), columns.read.iter().copied());
-        let (source, rows) = pages::Pages::new(source, metadata.metadata(), &mask)
-            .map_err(|reason| bad_file(path, format!("is refused: {reason}")))?;
+        let (source, rows) = pages::Pages::new(source, metadata.metadata(), &mask).map_err(refused)?;
         let budget = source.budget();
         let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(source, metadata);
         let reader = builder.with_projection(mask).with_batch_size(rows).build();

@@ -1,4 +1,4 @@
-//! What one training example is: the feature spec, the encoder that applies it, and batches of encoded rows.
+//! One training example: the feature spec, the encoder that applies it, and batches of encoded rows.
 //!
 //! The [`Encoder`] turns the fields of a row into the keys of a [`Batch`] as the [`Spec`] says. The crate knows no file format,
 //! no table and no model.

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use sanderling_sample::spec::{Feature, FeatureKind};
 use sanderling_sample::{Encoder, LabelUse, Spec};
 
-/// What to do about any of it.
+/// The advice at the end of each error.
 const REMEDY: &str = "convert the source again with this spec, or change the spec";
 
 /// Per feature of the encoder, the column of the file.
@@ -41,7 +41,7 @@ pub(super) fn order(file: &Spec, encoder: &Encoder) -> Result<Arc<[usize]>, Stri
     run.feature.iter().map(column).collect()
 }
 
-/// What decides about a feature's keys and values, and that alone, with everything said.
+/// The settings that decide about a feature's keys and values, with all defaults written out.
 fn encoding(feature: &Feature) -> Feature {
     let multi = feature.kind == FeatureKind::Multi;
     Feature {

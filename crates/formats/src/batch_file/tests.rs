@@ -220,7 +220,7 @@ fn columns_have_values_as_their_types_say() {
     check([true, false, true], "the keys of \"id\" have values");
 }
 
-/// Who writes such files goes by the document.
+/// Writers of such files follow the document.
 #[test]
 fn the_spec_in_the_document_is_one() {
     let document = include_str!("../../../../docs/batch-format.md");
@@ -231,7 +231,7 @@ fn the_spec_in_the_document_is_one() {
     assert_eq!(flags, [false, true, true, false]);
 }
 
-/// What counts positives and negatives would count nonsense.
+/// Such labels would break counts of positives and negatives.
 #[test]
 fn labels_are_positive_negative_or_none() {
     let place = Place::new();
@@ -304,7 +304,7 @@ fn files_that_cannot_be_mapped_or_replaced() {
     let create = |path: &Path| BatchFileWriter::create(path, &spec(SPEC), options);
     let error = create(&path).err().unwrap().to_string();
     assert!(error.ends_with("a.batch: is there already; --force replaces it"), "{error}");
-    // What is not finished leaves nothing.
+    // A file that is not finished leaves nothing behind.
     let mut out = create(&place.path("b.batch")).unwrap();
     out.write(&Rows::all(&rows(3))).unwrap();
     drop(out);
@@ -317,7 +317,7 @@ fn files_that_cannot_be_mapped_or_replaced() {
     assert!(open("empty.batch").contains("has 0 bytes, which is too short"));
     std::fs::write(place.path("short.batch"), "SNDLBTCH").unwrap();
     assert!(open("short.batch").contains("too short"));
-    // Nobody writes to it.
+    // A pipe without a writer.
     let pipe = place.path("pipe.batch");
     assert!(std::process::Command::new("mkfifo").arg(pipe).status().unwrap().success());
     assert!(open("pipe.batch").contains("a pipe has to be written into a file first"));

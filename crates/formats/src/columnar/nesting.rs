@@ -1,39 +1,52 @@
-//! How deep the schema of a Parquet file is nested, found before the parquet crate follows it: that goes down by calling itself
-//! once per level, and a footer of a few kilobytes has enough of them to overflow any stack, which ends the process.
+//! Checks the schema in the footer of a Parquet file before the parquet crate reads it.
 //!
-//! The footer (Thrift, compact protocol) is read as that crate reads it: a field that it knows by the type that it expects,
-//! not by the one that is claimed, or bytes made for that would show this module another schema. Nothing but the schema is
-//! judged here: what does not read is left to that crate, which stops at the same place. Knows no file format but this
-//! footer.
+//! That crate (60.1) recurses once per level of the schema, so that a footer of a few kilobytes overflows any stack, and it
+//! reserves 8 bytes for each child that a group declares, up to 16 GiB, before it reads one: on most machines both end
+//! the process. A bound on the footer's bytes catches neither, so the schema (Thrift, compact protocol) is walked here. A
+//! known field is read by its specified type, not by the claimed one, as that crate does; otherwise prepared bytes could
+//! show this module another schema. Everything else is left to that crate, which stops at the same byte. Knows no file
+//! format but this footer.
 
 use super::seekable::Seekable;
 
-/// Groups within each other that a schema may have, its root among them; and structures within each other in a field that is
-/// skipped, of which the parquet crate allows fewer.
+/// The deepest nesting of groups in a schema, its root included, and of structures in a skipped field, of which the parquet
+/// crate allows fewer.
 pub(super) const SCHEMA_DEPTH_MAX: usize = 100;
 
-/// How a file ends: the length of its footer, and this.
+/// The most bytes of a footer.
+const FOOTER_BYTES_MAX: u32 = 256 << 20;
+
+/// The last bytes of a file; the length of its footer is before them.
 const MAGIC: [u8; 4] = *b"PAR1";
-/// That end.
+/// The length and the magic.
 const TAIL_BYTES: usize = 8;
 
-/// The footer of a file; none if it is not there whole, or is not to be read.
-pub(super) fn footer_of(source: &Seekable) -> Option<Vec<u8>> {
-    let tail_at = source.len_bytes().checked_sub(TAIL_BYTES as u64)?;
+/// The footer of a file; `None` if it is incomplete or is no Parquet.
+///
+/// # Errors
+/// It is longer than [`FOOTER_BYTES_MAX`].
+pub(super) fn footer_of(source: &Seekable) -> Result<Option<Vec<u8>>, String> {
+    let Some(tail_at) = source.len_bytes().checked_sub(TAIL_BYTES as u64) else { return Ok(None) };
     let mut tail = [0; TAIL_BYTES];
-    source.read_at(tail_at, &mut tail).ok()?;
+    if source.read_at(tail_at, &mut tail).is_err() {
+        return Ok(None);
+    }
     let [a, b, c, d, magic @ ..] = tail;
     let length = u32::from_le_bytes([a, b, c, d]);
-    let start = tail_at.checked_sub(length.into())?;
-    if magic != MAGIC {
-        return None;
+    let Some(start) = tail_at.checked_sub(length.into()).filter(|_| magic == MAGIC) else { return Ok(None) };
+    if length > FOOTER_BYTES_MAX {
+        return Err(format!(
+            "its footer has {length} bytes, at most {FOOTER_BYTES_MAX} are read; write fewer row groups"
+        ));
     }
     let mut footer = vec![0; length as usize];
-    source.read_at(start, &mut footer).ok()?;
-    Some(footer)
+    Ok(source.read_at(start, &mut footer).ok().map(|()| footer))
 }
 
-/// Says why a footer is not to be given to the parquet crate, if so.
+/// Checks that the parquet crate can read a footer.
+///
+/// # Errors
+/// The reason that it cannot.
 pub(super) fn check(footer: &[u8]) -> Result<(), String> {
     let mut walk = Walk { rest: footer };
     let Some(elements) = walk.find_schema().transpose()? else { return Ok(()) };
@@ -115,7 +128,7 @@ mod logical {
     pub(super) const LAST: i16 = 19;
 }
 
-/// What is left of a footer. `None` of any of its functions: the parquet crate refuses these bytes, too.
+/// The unread rest of Thrift bytes. A function returns `None` if the parquet crate refuses the bytes, too.
 pub(super) struct Walk<'a> {
     pub(super) rest: &'a [u8],
 }
@@ -276,7 +289,7 @@ impl Walk<'_> {
         Some((kind, usize::try_from(count).ok()?))
     }
 
-    /// Passes a field that nobody knows, with at most so many structures within each other.
+    /// Skips an unknown field with at most `depth` nested structures.
     pub(super) fn skip(&mut self, kind: u8, depth: usize) -> Option<()> {
         let depth = depth.checked_sub(1)?;
         match kind {
@@ -414,7 +427,7 @@ mod tests {
                 let _ = check(&changed);
             }
         }
-        // A field that nobody knows, of structures within structures, or of any number of truth values.
+        // An unknown field of nested structures, or of any number of booleans.
         let mut unknown = vec![0x9c_u8; 100_000];
         assert_eq!(check(&unknown), Ok(()));
         unknown = [&[0x99_u8, 0xf1][..], &varint(i32::MAX as u64)[..], &nested(101)[..]].concat();

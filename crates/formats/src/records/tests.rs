@@ -46,7 +46,7 @@ fn read(framing: Framing, file: &[u8], step: usize) -> (Found, Option<String>) {
             Ok(false) => break None,
             Err(error) => break Some(error.to_string()),
         }
-        // What a declared length may cost: nothing beyond what was read, but for the usual block.
+        // The cost of a declared length: only the bytes read, and the usual block.
         assert!(block.buffer.len() <= (2 * file.len()).max(BLOCK_BYTES) + FRAME_BYTES_MAX);
     };
     (found, error)

@@ -7,10 +7,7 @@ use sanderling_formats::{DataConfig, Reader, Source, Unit};
 use sanderling_inspect::{ProfileOptions, profile};
 use sanderling_sample::{Batch, EncodeOptions, Encoder, LabelUse, Rows, SampleError, Spec};
 use sanderling_synth::{SynthConfig, generate};
-use web::{Fault, Site, Web};
-
-#[path = "../../../objects/tests/web/mod.rs"]
-mod web;
+use sanderling_testkit::web::{Fault, Site, Web};
 
 const SPEC: &str = "
 [[feature]]

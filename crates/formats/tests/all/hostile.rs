@@ -91,15 +91,19 @@ fn valid_record(format: Format, row: usize) -> Vec<u8> {
     if format == Format::TfRecord {
         let id = format!("id {}", row % 7);
         let features = [
-            ("label", crate::messages::floats(&[label])),
-            ("id", crate::messages::bytes(&[id.as_bytes()])),
-            ("x", crate::messages::floats(&[x])),
+            ("label", sanderling_testkit::messages::floats(&[label])),
+            ("id", sanderling_testkit::messages::bytes(&[id.as_bytes()])),
+            ("x", sanderling_testkit::messages::floats(&[x])),
         ];
-        return crate::messages::tfrecord(&crate::messages::example(features).encode_to_vec());
+        return sanderling_testkit::messages::tfrecord(
+            &sanderling_testkit::messages::example(features).encode_to_vec(),
+        );
     }
-    let sparse = vec![crate::messages::SparseSlot { index: 0, keys: vec![row as u64 % 7] }];
-    let dense = vec![crate::messages::DenseSlot { index: 0, values: vec![x] }];
-    crate::messages::delimited(&crate::messages::Sample { label: Some(label), sparse, dense }.encode_to_vec())
+    let sparse = vec![sanderling_testkit::messages::SparseSlot { index: 0, keys: vec![row as u64 % 7] }];
+    let dense = vec![sanderling_testkit::messages::DenseSlot { index: 0, values: vec![x] }];
+    sanderling_testkit::messages::delimited(
+        &sanderling_testkit::messages::Sample { label: Some(label), sparse, dense }.encode_to_vec(),
+    )
 }
 
 /// The valid file before packing.

@@ -15,6 +15,5 @@ mod examples;
 mod folders;
 mod hostile;
 mod keys;
-mod messages;
 mod messages_read;
 mod text_robustness;

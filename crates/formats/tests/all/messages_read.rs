@@ -8,13 +8,13 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::messages::{
-    DenseSlot, Feature, Sample, SparseSlot, bytes, delimited, example, floats, ints, tfrecord,
-};
 use proptest::prelude::*;
 use prost::Message;
 use sanderling_formats::{BadRowPolicy, BadRows, DataConfig, Reader};
 use sanderling_sample::{Batch, EncodeOptions, Encoder, Field, LabelUse, SampleError, Spec};
+use sanderling_testkit::messages::{
+    DenseSlot, Feature, Sample, SparseSlot, bytes, delimited, example, floats, ints, tfrecord,
+};
 use tempfile::TempDir;
 
 fn encoder(toml: &str, label: LabelUse) -> Arc<Encoder> {

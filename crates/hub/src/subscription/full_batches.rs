@@ -1,5 +1,5 @@
-//! Minibatches that a trainer has without the keys that were fed, asked for with them, from any thread. Whoever has the
-//! subscription moves the frames; knows neither frames nor what the keys are needed for.
+//! Requests, from any thread, for the full version of minibatches that came without their fed keys. The owner of the
+//! subscription moves the frames. Knows neither frames nor the use of the keys.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};
@@ -12,22 +12,22 @@ use crate::lock::lock;
 
 use super::{HubError, Subscription};
 
-/// How long one waits before it looks whether it has to move the frames itself.
+/// Wait before a thread checks whether it has to move the frames itself.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What became of a question: the minibatch, or None if it is not this trainer's any more.
+/// The outcome of a request: the minibatch, or `None` if another trainer holds it now.
 pub(super) type Answer = Option<PackedBatch>;
 
 #[derive(Debug, Default)]
 struct State {
     tickets: u64,
-    /// Not yet told to the hubs: ticket, hub, number.
+    /// Requests not sent yet: ticket, hub, number.
     asked: Vec<(u64, usize, u64)>,
-    /// By ticket, of those who wait: None as long as there is no answer.
+    /// Outcomes by ticket; `None` without an answer yet.
     answers: BTreeMap<u64, Option<Answer>>,
 }
 
-/// What those who ask and who moves the frames share.
+/// State shared by the requesting threads and the owner of the subscription.
 #[derive(Debug, Default)]
 pub(super) struct Questions {
     state: Mutex<State>,
@@ -35,12 +35,12 @@ pub(super) struct Questions {
 }
 
 impl Questions {
-    /// What the hubs are to be asked.
+    /// Takes the requests to be sent.
     pub(super) fn take_asked(&self) -> Vec<(u64, usize, u64)> {
         std::mem::take(&mut lock(&self.state).asked)
     }
 
-    /// Of a ticket whose owner has gone it is forgotten.
+    /// Stores an outcome; drops it if the ticket's owner has gone.
     pub(super) fn answer(&self, ticket: u64, answer: Answer) {
         if let Some(place) = lock(&self.state).answers.get_mut(&ticket) {
             *place = Some(answer);
@@ -58,7 +58,7 @@ impl Questions {
     }
 }
 
-/// Somebody waits for an answer.
+/// A thread that waits for an answer.
 struct Waiting<'a> {
     questions: &'a Questions,
     ticket: u64,
@@ -69,7 +69,7 @@ impl Waiting<'_> {
         lock(&self.questions.state).answers.get_mut(&self.ticket)?.take()
     }
 
-    /// Waits for news, not for long.
+    /// Waits briefly for a change.
     fn look(&self) {
         let state = lock(&self.questions.state);
         if state.answers.get(&self.ticket).is_some_and(Option::is_none) {
@@ -95,12 +95,14 @@ pub struct FullBatches {
 }
 
 impl FullBatches {
-    /// The minibatch of this number, which the trainer has, with all its keys; None if it is another trainer's by now, so that
-    /// nobody needs it here. Waits for the hub, also while another thread waits in [`Subscription::next`]; not to be called
-    /// by who has the lock.
+    /// The minibatch of this number, which this trainer holds, with all its keys; `None` if it is another trainer's
+    /// by now.
+    ///
+    /// Waits for the hub, also while another thread waits in [`Subscription::next`]. Do not call it with the
+    /// subscription locked.
     ///
     /// # Errors
-    /// As [`Subscription::next`], or the hub did not answer for as long as it is waited for.
+    /// As [`Subscription::next`]; also if the hub did not answer within the time-out.
     pub fn get(
         &self,
         subscription: &Mutex<Subscription>,

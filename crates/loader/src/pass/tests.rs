@@ -45,7 +45,7 @@ fn a_shuffle_buffer_that_holds_fewer_rows_than_it_should_is_an_error_where_a_run
     check(200, 1, 300, Ok(ROWS));
     // All that there are.
     check(5000, 1, ROWS + 1, Ok(ROWS));
-    // What several workers used is no prefix of the input anyway.
+    // The rows that several workers used are no prefix of the input anyway.
     check(1000, 2, 300, Ok(ROWS));
     check(0, 1, 300, Ok(ROWS));
 }

@@ -1,4 +1,4 @@
-//! Packed batches against the rows they were made of, and against bytes that nobody packed.
+//! Packed batches against their rows, and against arbitrary bytes.
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
 use proptest::prelude::*;

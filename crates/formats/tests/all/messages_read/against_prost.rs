@@ -8,7 +8,7 @@ use sanderling_sample::{Field, LabelUse};
 use tempfile::TempDir;
 
 use super::{SKIP, encoder, read_with, write};
-use crate::messages::{
+use sanderling_testkit::messages::{
     DenseSlot, EntriesExample, Example, Feature, Features, Kind, Sample, SparseSlot, UnpackedDense,
     UnpackedFeature, UnpackedFloats, UnpackedInts, UnpackedSample, UnpackedSparse, bytes, delimited, floats,
     ints, tfrecord,

@@ -1,6 +1,5 @@
-//! Which minibatches are to be fed before they are handed out, and what was fed of them. Each hand-out has a feeding of its own,
-//! so that trainers which had the same minibatch one after the other have nothing to do with each other at the servers.
-//! Feeds nothing.
+//! The minibatches to be fed before they are leased, and the fed part of each. Each lease has a feeding of its own,
+//! so that two trainers that hold the same minibatch in turn do not share one at the servers. Feeds nothing.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,26 +7,26 @@ use std::time::Duration;
 
 use super::{Answer, LeaseTable, Minibatch};
 
-/// What was fed longer ago is fed again before it is handed out: servers forget it after 300 s.
+/// A feeding older than this is repeated before the lease: servers forget it after 300 s.
 pub(super) const FRESH: Duration = Duration::from_secs(60);
 
-/// What was fed of a minibatch. What is left of it is made when it is handed out, so that a minibatch is here once.
+/// The fed part of a minibatch. The rest is packed when it is leased, so that a minibatch is stored once.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Fed {
     /// The number by which the servers know it.
     pub(crate) batch: u64,
-    /// The columns, ascending. None: it goes out whole.
+    /// The columns, ascending. None: it is leased with all keys.
     pub(crate) columns: Vec<u32>,
     pub(crate) servers: u32,
     /// Per column, how many keys each server got: [columns, servers].
     pub(crate) keys: Vec<u32>,
-    /// How long the minibatch without those keys is, packed.
+    /// The length of the minibatch without those keys, packed.
     pub(crate) bytes: usize,
     /// The time of the feeding, on the lease table's clock.
     pub(crate) at_us: u64,
 }
 
-/// What is to be fed, and what is being fed.
+/// Minibatches to be fed, and those being fed.
 #[derive(Debug, Default)]
 pub(super) struct Feeding {
     wanted: BTreeSet<u64>,
@@ -43,14 +42,14 @@ impl Feeding {
 }
 
 impl LeaseTable {
-    /// A minibatch without an owner is to be fed, if minibatches are.
+    /// Queues a ready minibatch to be fed, if the hub feeds keys.
     pub(super) fn want_fed(&mut self, number: u64) {
         if let Some(feeding) = &mut self.feeding {
             feeding.want(number);
         }
     }
 
-    /// The next minibatches to be fed, at most so many, once there is a trainer for them.
+    /// The next minibatches to be fed, at most `most`, once a trainer is there for them.
     pub(crate) fn next_to_feed(&mut self, most: usize) -> Vec<(u64, Arc<Minibatch>)> {
         let mut next = Vec::new();
         if self.failed.is_some() || self.trainers.iter().all(|trainer| trainer.expired) {
@@ -72,7 +71,8 @@ impl LeaseTable {
         next
     }
 
-    /// The servers have it. What was acknowledged meanwhile, or is in the hands of who has come back with it, stays as it is.
+    /// Notes that the servers have the keys. A minibatch that was acknowledged meanwhile, or reclaimed by its
+    /// trainer, is unchanged.
     pub(crate) fn fed(&mut self, number: u64, fed: Fed) {
         if let Some(feeding) = &mut self.feeding {
             feeding.under_way.remove(&number);
@@ -90,7 +90,7 @@ impl LeaseTable {
         owner.is_some_and(|at| self.trainers[at].leased.contains(&number))
     }
 
-    /// Whether a minibatch may be handed out as it is. If not, it, and what else this queue has, will be.
+    /// Whether a minibatch may be leased as it is. If not, it and the rest of its queue are fed.
     pub(super) fn is_fed(&mut self, number: u64) -> bool {
         let LeaseTable { feeding, open, ready, now_us, .. } = self;
         let Some(feeding) = feeding else { return true };
@@ -108,7 +108,7 @@ impl LeaseTable {
         false
     }
 
-    /// How a minibatch is handed out: without what was fed of it, which is this trainer's then.
+    /// The answer with a minibatch: without the fed keys, whose feeding is this trainer's from now on.
     pub(super) fn answer_with(&mut self, number: u64, batch: Arc<Minibatch>) -> Answer {
         let fed = self.open.get_mut(&number).and_then(|open| open.fed.take());
         match fed.filter(|fed| !fed.columns.is_empty()) {
@@ -120,7 +120,7 @@ impl LeaseTable {
         }
     }
 
-    /// A minibatch that the trainer of a connection has, whole. None: as [`LeaseTable::next`].
+    /// A minibatch that a connection's trainer holds, with all its keys. `None` as in [`LeaseTable::next`].
     pub(crate) fn keys(&mut self, connection: u64, number: u64) -> Option<Answer> {
         let at = self.trainers.iter().position(|trainer| trainer.connection == Some(connection))?;
         if let Some(reason) = &self.failed {
@@ -129,7 +129,7 @@ impl LeaseTable {
         if !self.trainers[at].leased.contains(&number) {
             return Some(Answer::Nothing);
         }
-        // From before the hub's start it is being made once more.
+        // Leased before the restart; it is being made again.
         let Some(batch) = self.open.get(&number).and_then(|open| open.batch.clone()) else {
             return Some(Answer::Wait);
         };

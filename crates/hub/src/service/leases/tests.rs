@@ -55,7 +55,7 @@ struct World {
     /// Farewells of trainers that had something.
     farewells: u32,
     feeding: fed::World,
-    /// What is in the file of the position.
+    /// The content of the position file.
     written: Position,
 }
 
@@ -101,7 +101,7 @@ impl World {
         assert!(depth.ready <= limits.queue_batches + 15, "seed {}: {depth:?}", self.seed);
     }
 
-    /// What was done is written down before anybody hears of it.
+    /// Writes changes to the journal before any trainer hears of them.
     fn write_down(&mut self) {
         let changes = self.leases.take_records();
         changes.iter().for_each(|record| self.written.apply(record));
@@ -192,7 +192,7 @@ impl World {
             self.leases.disconnect(self.now_us, connection);
             return;
         }
-        // What it said before and did not hear answered, it says again.
+        // It repeats acknowledgements without an answer.
         let some = self.below(trainer.held.len() as u64 + 1) as usize;
         let used: Vec<u64> = trainer.held.iter().take(some).chain(&trainer.unsure).copied().collect();
         let used: Vec<u64> = used.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
@@ -345,7 +345,7 @@ fn what_was_given_away_is_late() {
     assert_eq!(counts, [("a", 3, 0), ("b", 0, 1)]);
 }
 
-/// What a trainer is handed, and what of its acknowledgements was late.
+/// Asks for a minibatch; returns the late acknowledgements and the new lease.
 fn ask(leases: &mut LeaseTable, connection: u64, used: &[u64]) -> (Vec<u64>, Option<u64>) {
     match leases.next(connection, true, used) {
         Some((late, Answer::Batch { number, .. })) => (late, Some(number)),
@@ -415,7 +415,7 @@ fn what_a_trainer_has_when_it_says_farewell_others_get_at_once() {
     assert_eq!(batch(leases.next(2, true, &[])), Some(0));
     assert_eq!(batch(leases.next(2, true, &[])), Some(2));
     assert_eq!(leases.next(2, true, &[0, 2]), Some((vec![], Answer::Over)));
-    // Nobody waits for who has left.
+    // Trainers that left are not waited for.
     assert_eq!(leases.completion(), Completion::Told);
     assert_eq!(leases.leave(2, &[]), Some((vec![], 0)));
     assert_eq!(leases.completion(), Completion::Left);

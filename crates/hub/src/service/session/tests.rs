@@ -111,7 +111,7 @@ fn answers_are_compressed_as_was_offered_or_as_requests_are() {
         assert_eq!(asked.open(&answer, is_pong), (expected, true), "{features:?}");
         assert_eq!(answer.len() < LONG / 10, expected.is_some());
     }
-    // Who has offered both says which by what it sends; what is short stays as it is.
+    // A trainer that offered both chooses by what it sends; short frames stay plain.
     let mut asked = PendingRequest::new(Features::LZ4 | Features::ZSTD);
     for how in [Compression::Zstd, Compression::Lz4] {
         let mut packed = Buffer::new(1 << 20);

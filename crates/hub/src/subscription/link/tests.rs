@@ -15,7 +15,7 @@ fn answer(link: &mut Link, agreed: &Agreed, reply: &Reply<'_>, id: u64) {
     link.receive(0, frame.bytes(), &mut Vec::new());
 }
 
-/// What the link sends now: kind and id.
+/// The request that the link sends now: kind and id.
 fn sent(link: &mut Link) -> Option<(Kind, u64)> {
     (link.want(0) == Want::Send).then(|| {
         let Ok(Parsed::Frame(frame)) = Frame::parse(link.outgoing(), &link.agreed) else { panic!("a frame") };
@@ -115,7 +115,7 @@ fn a_farewell_says_what_was_used_and_is_the_last_word() {
     link.leave();
     assert!(!link.has_left());
     assert_eq!(sent(&mut link), Some((Kind::Leave, 3)));
-    // What was asked before comes before.
+    // Answers to earlier requests come first.
     let nothing = Outcome::Wait { retry_after_us: 5 };
     for id in [1, 2] {
         answer(&mut link, &agreed, &Reply::Next(NextReply { late: &[], outcome: nothing }), id);
@@ -248,7 +248,7 @@ fn keys_are_asked_for_again_until_there_is_an_answer() {
     let full_batches = link.take_wholes();
     let [(1, Some(batch))] = &full_batches[..] else { panic!("{wholes:?}") };
     assert_eq!(batch.rows().keys(1).len(), 1);
-    // Who leaves is told that it has nothing any more.
+    // A trainer that leaves is told that it holds nothing.
     link.ask_whole(5, 3);
     link.leave();
     assert!(matches!(link.take_wholes()[..], [(5, None)]));
@@ -343,7 +343,7 @@ fn compressed_bytes_that_are_damaged_are_an_error_or_harmless() {
         let refused =
             matches!(link.error(), Some(HubError::Protocol { reason, .. }) if reason.contains("frame"));
         assert!(refused, "{:?}", link.error());
-        // What was not agreed on is refused as a frame.
+        // A frame that was not negotiated is refused.
         let (mut link, _) = subscribed_to(&[("a", false), ("b", true)]);
         assert_eq!(sent(&mut link), Some((Kind::Next, 1)));
         link.receive(0, whole.bytes(), &mut Vec::new());

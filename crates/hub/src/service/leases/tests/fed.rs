@@ -41,7 +41,7 @@ impl super::World {
             return;
         }
         if self.below(40) == 0 {
-            // Nobody asked for long.
+            // No trainer asked for a long time.
             self.now_us += FRESH.as_micros() as u64;
             self.leases.expire(self.now_us);
         }
@@ -60,7 +60,7 @@ impl super::World {
         }
     }
 
-    /// What was handed out was fed for this hand-out alone.
+    /// Each lease has a feeding of its own.
     pub(super) fn check_fed(&mut self, answer: Answer) -> Answer {
         let feeding = &mut self.feeding;
         match answer {
@@ -134,7 +134,7 @@ fn nothing_is_fed_before_there_is_a_trainer_or_that_is_in_somebodys_hands() {
         panic!("it is fed again")
     };
     assert_eq!(second.batch, 9);
-    // What it loses is fed once more, under another number.
+    // A lost lease is fed again under another number.
     leases.subscribe(2, &subscribe("a", None, 9, &[0, 2])).unwrap();
     assert_eq!(leases.next(2, true, &[]), Some((vec![], Answer::Wait)));
     let next: Vec<u64> = leases.next_to_feed(9).into_iter().map(|(number, _)| number).collect();

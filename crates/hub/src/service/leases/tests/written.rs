@@ -1,4 +1,4 @@
-//! What is written down for a start after a crash, and who may have what then.
+//! The journal's content for a restart after a crash, and the leases that trainers keep then.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn what_a_hub_must_know_after_a_crash_is_noted() {
     assert_eq!(comes(&mut leases, "a"), came("a"));
     leases.disconnect(0, 1);
     assert_eq!(comes(&mut leases, "a"), []);
-    // Who has left, or was gone for too long, is not awaited after a crash.
+    // A trainer that left or expired is not awaited after a crash.
     leases.leave(1, &[]);
     assert_eq!(leases.take_records(), gone("a"));
     assert_eq!(comes(&mut leases, "a"), came("a"));
@@ -53,6 +53,6 @@ fn a_trainer_that_was_counted_on_no_more_comes_after_the_others_once_a_hub_was_k
     assert_eq!(leases.subscribe(1, &subscribe("c", None, 9, &[0])).unwrap().late, [0]);
     assert_eq!(leases.subscribe(2, &subscribe("a", None, 9, &[1])).unwrap().late, [0; 0]);
     assert_eq!(leases.subscribe(3, &subscribe("b", None, 9, &[0])).unwrap().late, [0; 0]);
-    // Once nobody else can have it, it may.
+    // It may once no other trainer can hold it.
     assert_eq!(leases.subscribe(4, &subscribe("d", None, 9, &[2])).unwrap().late, [0; 0]);
 }
