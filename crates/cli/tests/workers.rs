@@ -30,9 +30,8 @@ use sanderling_sample::{EncodeOptions, Encoder, LabelUse, Spec};
 use sanderling_store::{Absent, Init, Optimizer, PushScale, TableConfig};
 use sanderling_transport::Address;
 
-/// Far longer than anything takes that goes well.
 const LONG: Duration = Duration::from_secs(120);
-/// In the environment of a process that is only a worker: what it is to do, in words.
+/// In the environment of a process that is only a worker: its arguments.
 const WORKER: &str = "SANDERLING_TEST_JOB_WORKER";
 const ROWS: u64 = 20_000;
 const PASSES: u64 = 2;

@@ -105,7 +105,7 @@ fn of_one_value(column: &ColumnProfile, only: &str, rows: u64) -> LabelGuess {
     let (positive, positives, why) = match &column.numbers {
         Some(numbers) => (Vec::new(), numbers.above_zero, "numbers above 0 are positive"),
         None => match NO.iter().find(|(no, _)| *no == only.to_lowercase()) {
-            Some((_, yes)) => (vec![(*yes).to_string()], 0, "what positive is, is guessed"),
+            Some((_, yes)) => (vec![(*yes).to_string()], 0, "the positive text is a guess"),
             None => (vec![only.to_string()], rows, "positive by its text"),
         },
     };

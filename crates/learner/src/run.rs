@@ -14,9 +14,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use sanderling_client::{ClientError, Cluster, Fault};
 use sanderling_files::refuse_url;
-use sanderling_formats::fit::fit;
-use sanderling_formats::input::read_once;
-use sanderling_formats::{BadRowPolicy, BadRows, Reader, Source};
+use sanderling_formats::{BadRowPolicy, BadRows, Reader, Source, fit::fit, input::read_once};
 use sanderling_sample::LabelUse;
 use sanderling_store::{Checkpoint, Table};
 use serde::Serialize;

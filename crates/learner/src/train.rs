@@ -1,7 +1,6 @@
 //! The training loop: passes over the data in segments, between which the run can be validated, saved and stopped.
 //!
-//! Within a segment workers train; between segments nobody touches the tables, so what is saved is one state of
-//! everything. The loop knows neither formats nor tables, only the model and its feed.
+//! Within a segment workers train; between segments no thread touches the tables, so a save has one consistent state.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The generator of synthetic data: its bytes do not depend on threads, its law is the one asked for, its best AUC is
-//! that of the true probabilities, and every format says the same. It does not test any reader.
+//! The generator of synthetic data: its bytes do not depend on threads, its law is the requested one, its best AUC
+//! equals the AUC of the true probabilities, and all formats agree. It does not test any reader.
 
 use std::collections::HashMap;
 use std::io::Read;

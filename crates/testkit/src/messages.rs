@@ -13,8 +13,8 @@ pub struct Example {
     pub features: Option<Features>,
 }
 
-/// An [`Example`] whose map is what it is on the wire, repeated entries: of these `prost` looks at the wire type, of the
-/// entries of a map it does not.
+/// An [`Example`] whose map is written as on the wire, as repeated entries: `prost` checks the wire type of these,
+/// but not of the entries of a map.
 #[derive(Clone, PartialEq, Message)]
 pub struct EntriesExample {
     #[prost(message, optional, tag = "1")]
@@ -122,7 +122,7 @@ pub struct DenseSlot {
     pub values: Vec<f32>,
 }
 
-/// The same slots with unpacked lists.
+/// A sample whose slots have unpacked lists.
 #[derive(Clone, PartialEq, Message)]
 pub struct UnpackedSample {
     #[prost(message, repeated, tag = "2")]

@@ -1,5 +1,7 @@
-//! A small web server for tests, which is also as much of an S3 endpoint as reading needs (path style, listing in pages,
-//! signatures not looked at), and of WebDAV. It can be told to fail in the ways that networks and servers do.
+//! A small web server for tests, with faults on request.
+//!
+//! It also answers as an S3 endpoint, as far as reading needs (path style, listing in pages, signatures unchecked),
+//! and as WebDAV.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
@@ -7,7 +9,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-/// What goes wrong with a request.
+/// A fault of a request.
 #[derive(Clone, Debug)]
 pub enum Fault {
     /// This status, with a body that says no more.
@@ -18,7 +20,7 @@ pub enum Fault {
     Change(String, Vec<u8>),
 }
 
-/// What the server has and how it behaves.
+/// The files and the behaviour of the server.
 #[derive(Clone, Debug)]
 pub struct Site {
     /// By path, without the slash before it; in a bucket the bucket is the first part.
@@ -33,7 +35,7 @@ pub struct Site {
     pub lists: bool,
     /// Names in a page of a listing.
     pub page: usize,
-    /// What goes wrong with the next GETs of files, one each.
+    /// The faults of the next GETs of files, one each.
     pub faults: VecDeque<Fault>,
     /// Every request so far: method, target and whether it was signed.
     pub requests: Vec<String>,
@@ -69,7 +71,7 @@ impl Web {
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let site = Arc::clone(&served);
-                // Whoever goes away in the middle of an answer ends its thread.
+                // A client that disconnects during an answer ends its thread.
                 std::thread::spawn(move || while answer(&stream, &site).unwrap_or(false) {});
             }
         });
@@ -81,7 +83,7 @@ impl Web {
         format!("http://{}/{path}", self.address)
     }
 
-    /// What the environment has to say for `s3://` to mean this server.
+    /// The environment variables that point `s3://` to this server.
     pub fn environment(&self) -> Vec<(String, String)> {
         let endpoint = format!("http://{}", self.address);
         [
@@ -205,7 +207,7 @@ impl Site {
         let (prefix, delimiter, after) = (word("prefix"), word("delimiter"), word("continuation-token"));
         let keys =
             self.files.iter().filter_map(|(path, bytes)| Some((path.strip_prefix(&bucket)?, bytes.len())));
-        // What is below a directory shows as the directory, once.
+        // Files below a directory appear as that directory, once.
         let mut entries: BTreeMap<String, Option<usize>> = BTreeMap::new();
         for (key, bytes) in keys.filter(|(key, _)| key.starts_with(prefix)) {
             match key[prefix.len()..].find(delimiter).filter(|_| !delimiter.is_empty()) {
@@ -232,7 +234,7 @@ impl Site {
         format!("<ListBucketResult>{xml}</ListBucketResult>")
     }
 
-    /// What PROPFIND says of a directory, one level deep.
+    /// The answer of PROPFIND for a directory, one level deep.
     fn properties(&self, directory: &str) -> String {
         let prefix = if directory.is_empty() {
             String::new()

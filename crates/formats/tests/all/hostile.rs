@@ -1,6 +1,4 @@
-//! Hostile files for every reader: cut short, empty, binary, not UTF-8, CRLF, endless lines, flipped bytes. A reader
-//! gives the right rows or an error that names the file; it never panics and never loses a row in silence. Knows no
-//! model.
+//! Hostile files for every reader: cut short, empty, binary, not UTF-8, CRLF, endless lines, flipped bytes.
 
 use std::io::Write;
 use std::path::Path;

@@ -63,7 +63,7 @@ impl PendingRequest {
 
     /// The bytes of the answer.
     fn ask(&mut self, bytes: &[u8]) -> Buffer {
-        let none = || panic!("nobody asks for statistics");
+        let none = || panic!("no test asks for statistics");
         let outgoing =
             self.session.answer(bytes, &self.facts, &self.lease_queue, &none).expect("the framing holds");
         let outgoing = self.session.pack(outgoing).unwrap();

@@ -95,7 +95,7 @@ fn subscribed_to(columns: &[(&str, bool)]) -> (Link, Agreed) {
 fn a_hub_of_before_is_not_asked_what_it_does_not_know() {
     let (mut link, _) = subscribed(Features::NONE);
     assert!(link.introduced && link.description.is_none());
-    assert_eq!((sent(&mut link), link.wake_us()), (None, None), "nobody waits for a minibatch");
+    assert_eq!((sent(&mut link), link.wake_us()), (None, None), "no caller waits for a minibatch");
     link.asks = true;
     assert_eq!(sent(&mut link), Some((Kind::Next, 1)));
     link.leave();
