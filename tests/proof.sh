@@ -92,8 +92,8 @@ sanitizer() {
         # of a client, a queue, a hub and a job.
         try "$1 sanitizer, other crates" env CARGO_TARGET_DIR="target/$1" "${UNSTABLE[@]}" test "${build_std[@]}" \
             --target $HOST --release --no-fail-fast -p sanderling-transport -p sanderling-sync -p sanderling-server \
-            -p sanderling-client -p sanderling-feed -p sanderling-hub -p sanderling-job --lib \
-            --test all --test faults --test serving --test checkpoints --test pass --test service
+            -p sanderling-client -p sanderling-feed -p sanderling-hub -p sanderling-loader -p sanderling-job --lib \
+            --test all
     fi
     unset RUSTFLAGS TSAN_OPTIONS
 }

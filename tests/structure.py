@@ -18,25 +18,32 @@ from typing import Any
 # The crates that each crate may depend on. ARCHITECTURE.md gives the reasons. An unlisted crate is an error.
 EDGES: dict[str, set[str]] = {
     "objects": set(),
-    "sample": {"objects"},
-    "hub": {"sample", "observe", "wire", "transport"},
+    "files": set(),
+    "random": set(),
+    "sample": set(),
+    "formats": {"files", "sample", "objects"} | {"inspect", "random", "synth"},  # its tests
+    "synth": {"files", "sample", "formats", "random"},
+    "inspect": {"sample", "formats"},
+    "loader": {"sample", "formats", "random", "observe"},
+    "hub": {"sample", "formats", "loader", "observe", "wire", "transport"},
     "store": set(),
     "sync": {"store"},
     "wire": set(),
     "client": {"sample", "store", "sync", "wire", "transport", "observe"},
-    "feed": {"sample", "hub", "client", "store", "observe"},
-    "job": {"sample", "hub", "client", "sync", "wire", "transport", "store", "observe"},
-    "learner": {"sample", "hub", "job", "client", "store", "observe"},
+    "feed": {"sample", "formats", "loader", "hub", "client", "store", "observe"} | {"random"},
+    "job": {"sample", "formats", "random", "client", "sync", "wire", "transport", "store", "observe"},
+    "learner": {"files", "sample", "formats", "loader", "job", "client", "store", "observe"} | {"inspect", "synth"},
     "observe": set(),
     "transport": set(),
     "server": {"wire", "transport", "store", "sync", "observe"},
     "control": {"server", "observe", "transport"},
-    "bench": {"sample", "store", "observe", "wire", "transport", "client", "server"},
-    "load": {"sample", "store", "client", "server", "observe", "wire", "transport"},
+    "bench": {"random", "sample", "formats", "store", "observe", "wire", "transport", "client", "server"},
+    "load": {"files", "random", "store", "client", "server", "observe", "wire", "transport"},
     "testkit": {"server", "transport", "wire"},
-    "cli": {"sample", "hub", "feed", "store", "client", "learner", "observe", "bench", "load", "server", "control"}
+    "cli": {"files", "sample", "formats", "inspect", "synth", "loader"}
+    | {"hub", "feed", "store", "client", "learner", "observe", "bench", "load", "server", "control"}
     | {"wire", "transport", "job"},
-    "python": {"cli", "learner", "sample", "store", "client", "hub", "feed", "job", "control"} | {"observe"},
+    "python": {"cli", "learner", "sample", "formats", "store", "client", "hub", "feed", "job", "control"} | {"observe"},
 }
 
 # Crates that every other crate may use, in its tests only.
@@ -46,10 +53,10 @@ TEST_ONLY = {"testkit"}
 UNSAFE: dict[str, str] = {
     "crates/bench/src/traffic.rs": "rewrites rows of the measured table without their locks",
     "crates/python/src/view.rs": "numpy arrays over memory that the array's owner keeps",
-    "crates/sample/src/libsvm.rs": "calls code compiled for instructions that were detected",
+    "crates/formats/src/libsvm.rs": "calls code compiled for instructions that were detected",
     "crates/sample/src/mapped.rs": "mapping a file, which other processes may change",
-    "crates/sample/src/scan.rs": "vector loads and stores",
-    "crates/sample/src/tokens.rs": "vector loads, stores and gathers",
+    "crates/formats/src/scan.rs": "vector loads and stores",
+    "crates/formats/src/tokens.rs": "vector loads, stores and gathers",
     "crates/store/src/index/directory.rs": "a pointer to the present index, freed after its readers have left",
     "crates/store/src/index/bucket.rs": "promises that a bucket is made of atomics",
     "crates/store/src/roofline.rs": "rewrites rows without their locks, for benchmarks",

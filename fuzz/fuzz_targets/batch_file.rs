@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use sanderling_sample::batch_file::{BatchFileOptions, BatchFileWriter, BlockCompression};
-use sanderling_sample::{
-    Batch, DataConfig, EncodeOptions, Encoder, LabelUse, PackedBatch, PackedBuffer, Reader, Rows, SampleError, Spec,
-};
+use sanderling_formats::batch_file::{BatchFileOptions, BatchFileWriter, BlockCompression};
+use sanderling_sample::{Batch, EncodeOptions, Encoder, LabelUse, PackedBatch, PackedBuffer, Rows, SampleError, Spec};
+use sanderling_formats::{DataConfig, Reader};
 
 #[derive(Arbitrary, Debug)]
 enum Content {

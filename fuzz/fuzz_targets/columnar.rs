@@ -16,7 +16,8 @@ use libfuzzer_sys::fuzz_target;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
-use sanderling_sample::{BadRowPolicy, DataConfig, EncodeOptions, Encoder, Format, LabelUse, Reader, Spec};
+use sanderling_formats::{BadRowPolicy, DataConfig, Format, Reader};
+use sanderling_sample::{EncodeOptions, Encoder, LabelUse, Spec};
 
 #[derive(Arbitrary, Debug)]
 enum Content {

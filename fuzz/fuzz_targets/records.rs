@@ -3,17 +3,15 @@
 //! the messages of the crate's own tests.
 #![no_main]
 
-#[path = "../../crates/sample/tests/messages/mod.rs"]
-mod messages;
-
 use std::sync::Arc;
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use messages::Example;
 use prost::Message;
+use sanderling_testkit::messages::{self, Example};
 use sanderling_sample::spec::{Feature, FeatureKind};
-use sanderling_sample::{BadRowPolicy, DataConfig, EncodeOptions, Encoder, Format, LabelUse, Reader, Spec};
+use sanderling_formats::{BadRowPolicy, DataConfig, Format, Reader};
+use sanderling_sample::{EncodeOptions, Encoder, LabelUse, Spec};
 
 #[derive(Arbitrary, Debug)]
 enum Content {

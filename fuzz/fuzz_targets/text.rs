@@ -5,10 +5,8 @@
 use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
-use sanderling_sample::{
-    BadRowPolicy, BadRows, Batch, DataConfig, Decoder, EncodeOptions, Encoder, Format, Isa, LabelUse, Source,
-    Spec, Unit,
-};
+use sanderling_formats::{BadRowPolicy, BadRows, DataConfig, Decoder, Format, Isa, Source, Unit};
+use sanderling_sample::{Batch, EncodeOptions, Encoder, LabelUse, Spec};
 
 /// Small, so that lines go over the ends of blocks.
 const UNIT_BYTES: usize = 64;

@@ -7,7 +7,7 @@ use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
 use sanderling_bench::median;
-use sanderling_sample::random::Rng;
+use sanderling_random::Rng;
 use sanderling_transport::{Address, ConnectOptions, Framing, ListenOptions, Listener, Sender, connect};
 
 /// Memory that the rows lie in: more than any cache holds.
@@ -47,7 +47,7 @@ fn send(
     while start.elapsed() < duration {
         let places = slab.len() / row_bytes;
         let row = |rng: &mut Rng| {
-            let at = sanderling_sample::random::below((rng.next() >> 32) as u32, places as u32);
+            let at = sanderling_random::below((rng.next() >> 32) as u32, places as u32);
             &slab[at as usize * row_bytes..][..row_bytes]
         };
         match way {

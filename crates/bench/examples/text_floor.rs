@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use sanderling_bench::median;
-use sanderling_sample::{Batch, DataConfig, EncodeOptions, Encoder, Format, LabelUse, Reader, Spec};
+use sanderling_formats::{DataConfig, Format, Reader};
+use sanderling_sample::{Batch, EncodeOptions, Encoder, LabelUse, Spec};
 use sanderling_store::{PrefetchHint, prefetch};
 
 const ROUNDS: usize = 5;

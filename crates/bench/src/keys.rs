@@ -6,7 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use sanderling_sample::random::{Rng, Zipf, below, mix};
+use sanderling_random::{Rng, Zipf, below, mix};
 use serde::{Deserialize, Serialize};
 
 /// Most keys; their numbers have 32 bits, and the shifted ids must stay apart.

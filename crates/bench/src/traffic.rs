@@ -2,7 +2,7 @@
 //! of its own. A second look at the same keys would find them in the cache. Knows nothing of rounds and rates.
 #![allow(unsafe_code)] // rewrites rows of the measured table without their locks
 
-use sanderling_sample::random::{Rng, below, mix};
+use sanderling_random::{Rng, below, mix};
 use sanderling_store::roofline::Roofline;
 use sanderling_store::{Absent, Dedup, Pooling, PushScale, StoreError, Table};
 

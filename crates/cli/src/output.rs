@@ -7,8 +7,8 @@ use std::fs::canonicalize;
 use std::io::Write;
 use std::path::Path;
 
+use sanderling_files::{OutputFile, refuse_url};
 pub(crate) use sanderling_observe::numbers::{bytes, count};
-use sanderling_sample::{OutputFile, refuse_url};
 use serde::Serialize;
 
 use crate::failure::Failure;

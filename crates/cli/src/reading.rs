@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clap::Args;
-use sanderling_sample::{BadRowPolicy, BadRows, DataConfig, Format};
+use sanderling_formats::{BadRowPolicy, BadRows, DataConfig, Format};
 
 use crate::failure::Failure;
 use crate::output;
@@ -109,7 +109,7 @@ pub(crate) fn report_bad_rows(bad_rows: &BadRows) {
 
 /// Refuses an output that would replace one of the input files; `option` names it in the error.
 pub(crate) fn not_an_input(option: &str, output: &Path, inputs: &[String]) -> Result<(), Failure> {
-    let inputs = sanderling_sample::input::expand(inputs)?;
+    let inputs = sanderling_formats::input::expand(inputs)?;
     output::not_over(option, output, inputs.iter().map(|input| input.path.as_path()))
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrow::array::{Float32Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema};
 use parquet::arrow::ArrowWriter;
-use sanderling_sample::OutputFile;
+use sanderling_files::OutputFile;
 
 /// Name of the column.
 const COLUMN: &str = "score";

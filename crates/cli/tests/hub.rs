@@ -271,7 +271,7 @@ fn input_that_cannot_be_read_is_said_by_hub_and_trainer() {
         (
             "--trainer-timeout 100ms --share 1/2 few.csv no_rows.csv",
             0,
-            "warning: share 1/2 of no_rows.csv: no rows to work on; this hub hands nothing out",
+            "warning: share 1/2 of no_rows.csv: no rows to work on; this hub serves nothing",
         ),
         (
             "--trainer-timeout 100ms --share 1/2 few.csv bad_rows.csv --on-bad-row skip",

@@ -353,9 +353,9 @@ fn a_hub_that_was_started_anew_has_the_keys_of_what_trainers_have() {
     first.signal("TERM");
     assert!(first.end().0.success());
     let second = start();
-    let wholes = held.lock().unwrap().wholes();
+    let full_batches = held.lock().unwrap().full_batches();
     for delivered in &taken {
-        let whole = wholes.get(&held, delivered.hub, delivered.number).unwrap().unwrap();
+        let whole = full_batches.get(&held, delivered.hub, delivered.number).unwrap().unwrap();
         let (whole, rest) = (whole.rows(), delivered.batch.rows());
         assert_eq!(whole.keys(0), rest.keys(0), "it is another minibatch");
         let expected: Vec<u64> = whole.keys(0).iter().flat_map(|&row| history(row)).collect();
@@ -363,9 +363,9 @@ fn a_hub_that_was_started_anew_has_the_keys_of_what_trainers_have() {
         assert!(rest.keys(1).is_empty() && !expected.is_empty());
     }
     // What it does not have, it is not given.
-    assert!(wholes.get(&held, 0, 1_000).unwrap().is_none());
+    assert!(full_batches.get(&held, 0, 1_000).unwrap().is_none());
     held.lock().unwrap().leave(Instant::now() + PATIENCE).unwrap();
-    assert!(wholes.get(&held, 0, taken[0].number).unwrap().is_none());
+    assert!(full_batches.get(&held, 0, taken[0].number).unwrap().is_none());
     let queue = open(&hubs, "other", Some(&embedding)).unwrap();
     assert_eq!(train(&queue, usize::MAX) as u64, PASSES * ROWS / BATCH);
     embedding.finish().unwrap();
@@ -488,7 +488,7 @@ fn what_cannot_be_fed_is_said_at_the_start() {
         (&format!("--ps {ps} --feed history=t:none"), "cannot be fed with pooling \"none\""),
         (&format!("--ps {ps} --feed history=t:avg"), "there is no such pooling"),
         (&format!("--ps {ps} --feed other=t"), "feature \"other\""),
-        (&format!("--ps {ps} --feed id=t,history=t"), "feature \"id\" reads table \"t\", too"),
+        (&format!("--ps {ps} --feed id=t,history=t"), "feature \"id\" also reads table \"t\""),
         (&format!("--ps {ps} --feed id=t,id=u"), "it is named twice"),
     ];
     for (options, expected) in cases {
@@ -497,7 +497,7 @@ fn what_cannot_be_fed_is_said_at_the_start() {
     }
     std::fs::rename(dir.path().join("shared.toml"), dir.path().join("spec.toml")).unwrap();
     let (code, said) = run(dir.path(), &format!("--ps {ps} --feed id=t"));
-    assert!(code == Some(2) && said.contains("feature \"history\" has the table \"t\""), "{said}");
+    assert!(code == Some(2) && said.contains("of the configuration also has table \"t\""), "{said}");
     let nobody = format!("unix:{}/nobody", dir.path().display());
     let (code, said) = run(dir.path(), &format!("--ps {nobody} --feed id=u"));
     assert!(code.is_some_and(|code| code != 0) && said.contains("nobody"), "{code:?} {said}");

@@ -21,17 +21,17 @@ use std::time::Duration;
 
 use process::Process;
 use sanderling_client::{Cluster, ConnectOptions, Fixed, RemoteTable, StepGradients};
+use sanderling_formats::{BadRowPolicy, BadRows, DataConfig};
 use sanderling_job::{
     Hosts, Input, JobError, Observer, OnLoss, Options, Order, Place, STAGES, Tables, Worker, run,
 };
 use sanderling_observe::Stages;
-use sanderling_sample::{BadRowPolicy, BadRows, DataConfig, EncodeOptions, Encoder, LabelUse, Spec};
+use sanderling_sample::{EncodeOptions, Encoder, LabelUse, Spec};
 use sanderling_store::{Absent, Init, Optimizer, PushScale, TableConfig};
 use sanderling_transport::Address;
 
-/// Far longer than anything takes that goes well.
 const LONG: Duration = Duration::from_secs(120);
-/// In the environment of a process that is only a worker: what it is to do, in words.
+/// In the environment of a process that is only a worker: its arguments.
 const WORKER: &str = "SANDERLING_TEST_JOB_WORKER";
 const ROWS: u64 = 20_000;
 const PASSES: u64 = 2;

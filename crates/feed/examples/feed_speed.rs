@@ -17,10 +17,11 @@ use sanderling_client::{Cluster, ConnectOptions, Floats, RemoteTable, addresses}
 use sanderling_feed::{
     Embedding, EmbeddingOptions, Feature, Fed, FeedQueue, FeedStatistics, Pooling, QueueOptions, Source,
 };
+use sanderling_formats::DataConfig;
+use sanderling_formats::batch_file::{BatchFileOptions, BatchFileWriter};
 use sanderling_hub::SubscribeOptions;
-use sanderling_sample::batch_file::{BatchFileOptions, BatchFileWriter};
-use sanderling_sample::random::{Rng, Zipf};
-use sanderling_sample::{Batch, DataConfig, Rows, Spec};
+use sanderling_random::{Rng, Zipf};
+use sanderling_sample::{Batch, Rows, Spec};
 use sanderling_store::{Init, Optimizer, PushScale, Table, TableConfig};
 
 const FEATURES: usize = 81;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use sanderling_hub::{FedBatch, Subscription, Wholes};
+use sanderling_hub::{FedBatch, FullBatches, Subscription};
 use sanderling_sample::PackedBatch;
 
 use crate::error::FeedError;
@@ -21,7 +21,7 @@ pub(crate) struct Ahead {
     pub(crate) since: Instant,
     /// A lookup has it: a push of one would take it away from another.
     is_claimed: AtomicBool,
-    wholes: Wholes,
+    full_batches: FullBatches,
     /// The queue's, while there is a queue.
     subscription: Weak<Mutex<Subscription>>,
     /// The hub, by its place and its address, and the minibatch's number there.
@@ -32,14 +32,14 @@ pub(crate) struct Ahead {
 impl Ahead {
     pub(crate) fn new(
         fed: FedBatch,
-        wholes: Wholes,
+        full_batches: FullBatches,
         subscription: Weak<Mutex<Subscription>>,
         hub: (usize, String),
         number: u64,
     ) -> Ahead {
         let now = Instant::now();
         let since = now.checked_sub(fed.age).unwrap_or(now);
-        Ahead { fed, since, is_claimed: AtomicBool::new(false), wholes, subscription, hub, number }
+        Ahead { fed, since, is_claimed: AtomicBool::new(false), full_batches, subscription, hub, number }
     }
 
     /// Whether a lookup may use what was fed: the first one, while the servers surely have it.
@@ -54,6 +54,6 @@ impl Ahead {
     pub(crate) fn whole(&self) -> Result<PackedBatch, FeedError> {
         let late = || FeedError::Late { hub: self.hub.1.clone(), number: self.number };
         let subscription = self.subscription.upgrade().ok_or_else(late)?;
-        self.wholes.get(&subscription, self.hub.0, self.number)?.ok_or_else(late)
+        self.full_batches.get(&subscription, self.hub.0, self.number)?.ok_or_else(late)
     }
 }

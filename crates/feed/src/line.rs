@@ -301,8 +301,9 @@ fn bytes(fed: &Fed) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use sanderling_hub::STAGES;
-    use sanderling_sample::{DataConfig, Spec};
+    use sanderling_formats::DataConfig;
+    use sanderling_loader::STAGES;
+    use sanderling_sample::Spec;
 
     use super::*;
     use crate::source::Source;

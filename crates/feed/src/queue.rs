@@ -6,9 +6,11 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use sanderling_client::Origin;
-use sanderling_hub::{STAGES, Served};
+use sanderling_formats::DataConfig;
+use sanderling_hub::Served;
+use sanderling_loader::STAGES;
 use sanderling_observe::Stages;
-use sanderling_sample::{DataConfig, Spec};
+use sanderling_sample::Spec;
 
 use crate::embedding::Embedding;
 use crate::error::FeedError;

@@ -4,9 +4,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sanderling_hub::{Description, Feed, Next, Pass, PassOptions, Served, Subscription};
+use sanderling_formats::{BLOCK_BYTES, BadRowPolicy, BadRows, DataConfig};
+use sanderling_hub::{Description, Next, Served, Subscription};
+use sanderling_loader::{Feed, Pass, PassOptions};
 use sanderling_observe::{StageTimer, Stages};
-use sanderling_sample::{BLOCK_BYTES, BadRowPolicy, BadRows, Batch, DataConfig, Spec};
+use sanderling_sample::{Batch, Spec};
 
 use crate::ahead::Ahead;
 use crate::error::FeedError;
@@ -229,7 +231,7 @@ impl Reader {
             let loss = Arc::clone(&self.loss);
             let ticket = Ticket::new(hubs.acknowledger(), hub.clone(), delivered.number, loss);
             sampled.ahead = delivered.fed.map(|fed| {
-                Ahead::new(*fed, hubs.wholes(), Arc::downgrade(subscription), hub, delivered.number)
+                Ahead::new(*fed, hubs.full_batches(), Arc::downgrade(subscription), hub, delivered.number)
             });
             let used = std::mem::replace(&mut sampled.samples, Samples::Packed(delivered.batch));
             if let Samples::Packed(used) = used {

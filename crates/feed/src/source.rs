@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use sanderling_client::Stop;
+use sanderling_formats::batch_file::completed;
+use sanderling_formats::{DataConfig, Format, fit, input};
 use sanderling_hub::{
     Description, FedFeature, HubError, Served, SubscribeOptions, Subscription, hub_addresses,
 };
-use sanderling_sample::batch_file::completed;
-use sanderling_sample::{DataConfig, EncodeOptions, Encoder, Format, LabelUse, Spec, fit, input};
+use sanderling_sample::{EncodeOptions, Encoder, LabelUse, Spec};
 
 use crate::error::FeedError;
 use crate::expected::Expected;

@@ -1,33 +1,35 @@
-//! What a hub's rows are made by, as it tells its trainers: how its input is read, and the feature spec with fitted boundaries.
-//! Knows neither hub nor trainer.
+//! The description of a hub's rows, as it tells its trainers: how its input is read, and the feature spec with fitted
+//! boundaries. Knows neither hub nor trainer.
 
-use sanderling_sample::{DataConfig, Spec};
+use sanderling_formats::DataConfig;
+use sanderling_sample::Spec;
 use serde::{Deserialize, Serialize};
 
-/// By which rules rows of the input become rows of minibatches.
+/// How rows of the input become rows of minibatches.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Description {
     /// How the input is read.
     pub data: DataConfig,
-    /// What a row becomes; one entry per feature, boundaries included.
+    /// The features of a row, one entry each, boundaries included.
     pub spec: Spec,
-    /// Features whose keys the hub may feed to parameter servers, so that its minibatches lack them.
+    /// Features whose keys the hub may feed to parameter servers; its minibatches then lack them.
     pub fed: Vec<FedFeature>,
 }
 
-/// A feature whose keys a hub feeds to where its rows are pooled; names for who knows tables.
+/// A feature whose keys the hub feeds to the servers that pool its rows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FedFeature {
     /// Its name.
     pub feature: String,
     /// Its table.
     pub table: String,
-    /// How a sample's rows become one, as in a configuration.
+    /// The pooling of a sample's rows, as in a configuration.
     pub pooling: String,
 }
 
 impl Description {
-    /// As it travels: `{"data": {...}, "spec": {...}}`, and `"fed": [...]` if something is. None if it cannot be said in so many bytes.
+    /// The JSON that is sent: `{"data": {...}, "spec": {...}}`, and `"fed": [...]` if the hub feeds keys. `None` if
+    /// it is longer than `bytes_max`.
     pub(crate) fn to_json(&self, bytes_max: usize) -> Option<String> {
         let mut value = serde_json::json!({ "data": self.data, "spec": self.spec });
         if !self.fed.is_empty() {
@@ -37,15 +39,19 @@ impl Description {
         (text.len() <= bytes_max).then_some(text)
     }
 
-    /// The error says, for people, what is wrong with the text.
+    /// Parses the JSON.
+    ///
+    /// # Errors
+    ///
+    /// A sentence that tells the user what is wrong with the text.
     pub(crate) fn of_json(text: &str) -> Result<Description, String> {
-        let wrong = |error: serde_json::Error| format!("what its rows are made by: {error}");
+        let wrong = |error: serde_json::Error| format!("its description of the rows: {error}");
         let mut value: serde_json::Value = serde_json::from_str(text).map_err(wrong)?;
         let mut part = |name| value.get_mut(name).map(serde_json::Value::take).unwrap_or_default();
         Ok(Description {
             data: serde_json::from_value(part("data")).map_err(wrong)?,
             spec: serde_json::from_value(part("spec")).map_err(wrong)?,
-            // Nobody says so who feeds nothing.
+            // A hub that feeds nothing leaves the entry out.
             fed: match part("fed") {
                 serde_json::Value::Null => Vec::new(),
                 fed => serde_json::from_value(fed).map_err(wrong)?,

@@ -1,9 +1,9 @@
-//! How long a frame is, for transports. Knows no message.
+//! The length of a frame, for transports. Knows no message.
 
 use sanderling_transport::Framing;
 use sanderling_wire::{HEADER_BYTES, body_bytes};
 
-/// For frames of at most so many bytes.
+/// The framing of frames of at most `frame_bytes_max` bytes.
 pub(crate) fn framing(frame_bytes_max: usize) -> Framing {
     let body = |header: &[u8]| {
         let header = header.try_into().map_err(|_| "not a whole header".to_owned())?;

@@ -1,21 +1,11 @@
-//! Data loading: passes over the input, shuffling, minibatches, and the position to resume from.
+//! The hub: minibatches made in one process and served to trainers in others.
 //!
-//! [`Pass`] is for threads of one process. [`service`] does the same for trainers that are processes of their own, which
-//! take their minibatches through a [`Subscription`]. The crate knows no table and no model.
-
-mod pass;
-pub use pass::{Feed, Following, Pass, PassOptions};
-
-mod decoding;
-pub use decoding::STAGES;
-
-mod ahead;
-
-mod permute;
-
-mod shuffle;
+//! [`service`] reads the input and hands each minibatch to one trainer. A trainer takes its minibatches through a
+//! [`Subscription`]. The crate knows no table and no model.
 
 mod framing;
+
+mod lock;
 
 mod description;
 pub use description::{Description, FedFeature};
@@ -27,6 +17,6 @@ pub use sanderling_wire::Compression;
 #[cfg(fuzzing)]
 pub use subscription::Answers;
 pub use subscription::{
-    Acknowledger, Delivered, FedBatch, HubError, Next, Served, SubscribeOptions, Subscription, Wholes,
+    Acknowledger, Delivered, FedBatch, FullBatches, HubError, Next, Served, SubscribeOptions, Subscription,
     hub_addresses,
 };

@@ -1,7 +1,7 @@
-//! The hub as a process for others: minibatches are made here and handed to trainers, each to one.
+//! The hub's server: makes minibatches and leases each to one trainer.
 //!
-//! [`Service::start`] reads, and answers trainers, on threads of its own. What a trainer is answered is decided by a state
-//! machine without input and output (`desk`); `docs/hub.md` says what trainers may rely on.
+//! [`Service::start`] reads input and answers trainers on threads of its own. A state machine without I/O (`leases`)
+//! decides the answers; `docs/hub.md` says what trainers may rely on.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use sanderling_formats::BadRows;
 use sanderling_observe::{Latency, Stages};
-use sanderling_sample::BadRows;
 use sanderling_transport::{
     Address, ListenOptions, Listener, NotAccepted, Poller, Stopper, TlsServer, Waker,
 };
 use sanderling_wire::Features;
 
-use crate::decoding::lock;
+use crate::lock::lock;
 
 pub mod limit;
 
@@ -29,14 +29,14 @@ pub use error::ServiceError;
 mod event;
 pub use event::Event;
 
-mod done;
+mod ack_set;
 
-mod desk;
-pub use desk::TrainerCounts;
-use desk::{Desk, Settled};
+mod leases;
+pub use leases::TrainerCounts;
+use leases::{Completion, LeaseTable};
 
-mod hall;
-use hall::Hall;
+mod lease_queue;
+use lease_queue::LeaseQueue;
 
 mod journal;
 use journal::Journal;
@@ -55,16 +55,16 @@ pub use making::SERVICE_STAGES;
 mod status;
 pub use status::{Status, TrainerStatus};
 
-mod handed;
+mod batch_reply;
 
-mod talk;
+mod session;
 
 mod serving;
-use serving::{Joining, Serving};
+use serving::{Accepted, Serving};
 
-/// How often the end is looked for.
+/// Interval at which [`Service::run`] checks for the end.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// When a position that could not be saved is tried again, at the earliest.
+/// Shortest pause before a position that could not be saved is saved again.
 const SAVE_AGAIN: Duration = Duration::from_secs(1);
 
 type OnEvent = Arc<dyn Fn(Event) + Send + Sync>;
@@ -72,7 +72,7 @@ type OnEvent = Arc<dyn Fn(Event) + Send + Sync>;
 /// A running hub. Dropping it ends it at once, without saving its position.
 pub struct Service {
     addresses: Vec<Address>,
-    hall: Arc<Hall>,
+    lease_queue: Arc<LeaseQueue>,
     watch: Arc<Watch>,
     journal: Option<Arc<Journal>>,
     save_every: Duration,
@@ -87,13 +87,13 @@ pub struct Service {
     making: Option<JoinHandle<Result<(), ServiceError>>>,
     feeding: Option<JoinHandle<Result<(), ServiceError>>>,
     writing: Option<JoinHandle<()>>,
-    /// Why it cannot go on.
+    /// The error that ends the hub.
     failure: Option<ServiceError>,
 }
 
-/// What the status is made of.
+/// The sources of a [`Status`].
 struct Watch {
-    hall: Arc<Hall>,
+    lease_queue: Arc<LeaseQueue>,
     stages: Stages,
     latency: Arc<Mutex<Latency>>,
     bad_rows: Arc<BadRows>,
@@ -102,14 +102,14 @@ struct Watch {
 
 impl Watch {
     fn status(&self) -> Status {
-        let desk = self.hall.desk();
+        let leases = self.lease_queue.leases();
         let trainer = |(name, here, counts): (&str, bool, &TrainerCounts)| TrainerStatus {
             name: name.to_owned(),
             here,
             counts: *counts,
         };
-        let (depth, trainers) = (desk.depth(), desk.trainers().map(trainer).collect());
-        drop(desk);
+        let (depth, trainers) = (leases.depth(), leases.trainers().map(trainer).collect());
+        drop(leases);
         Status {
             uptime: self.started.elapsed(),
             ready: depth.ready,
@@ -130,19 +130,20 @@ impl Watch {
 /// How a hub ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// Everything was used, and the trainers know.
+    /// Every minibatch was acknowledged, and the trainers have been told.
     Over,
-    /// It was told to stop.
+    /// The hub was stopped.
     Stopped,
 }
 
 impl Service {
-    /// Goes on from its position if there is one, listens, and serves from then on. `on_event` is called by any of its
-    /// threads.
+    /// Starts a hub: resumes from its position if there is one, listens and serves.
+    ///
+    /// `on_event` is called by any of its threads.
     ///
     /// # Errors
-    /// The configuration makes no sense, an address is taken, an input is not there, or the position is of another input or used
-    /// by another hub.
+    /// The configuration contradicts itself, an address is taken, an input is missing, or the position belongs to
+    /// another input or is in use by another hub.
     pub fn start(
         config: &ServiceConfig,
         on_event: impl Fn(Event) + Send + Sync + 'static,
@@ -150,11 +151,11 @@ impl Service {
         Service::start_feeding(config, None, on_event)
     }
 
-    /// The same; keys of the features that the configuration names are fed by this one to where their rows are pooled, and
-    /// trainers get minibatches without them.
+    /// Starts a hub that feeds keys: `feeder` gets the keys of the features that the configuration names, and
+    /// trainers get minibatches without those keys.
     ///
     /// # Errors
-    /// As [`Service::start`]; features are named and nobody feeds them, or the other way round.
+    /// As [`Service::start`]. Also features without a feeder, or a feeder without features.
     pub fn start_feeding(
         config: &ServiceConfig,
         feeder: Option<Box<dyn KeyFeeder>>,
@@ -175,7 +176,7 @@ impl Service {
         let position = position.unwrap_or_else(|| Position::new(sanderling_observe::unique() | 1));
         let listeners = listen(config)?;
         let tail = match &config.position {
-            // So that what is wrong with the file is known now, and that nobody takes for the last one what was.
+            // Written now, so that a file that cannot be written fails the start, and no stale position is left.
             Some(path) => {
                 let position = Position { is_last: false, ..position.clone() };
                 Some((path.clone(), position.write(path, &fingerprint)?))
@@ -183,15 +184,16 @@ impl Service {
             None => None,
         };
         let on_event: OnEvent = Arc::new(on_event);
-        let from = (position.start, position.done.prefix());
-        let mut desk = Desk::new(config.desk_limits(), position.stream, position.done, position.start);
-        desk.restore(0, &position.holders, position.is_last);
-        let hall = Hall::new(desk);
+        let from = (position.start, position.acked.prefix());
+        let mut leases =
+            LeaseTable::new(config.lease_limits(), position.stream, position.acked, position.start);
+        leases.restore(0, &position.holders, position.is_last);
+        let lease_queue = LeaseQueue::new(leases);
         let journal = tail.zip(claim).map(|((path, tail), claim)| {
-            Arc::new(Journal::new(path, fingerprint, Arc::clone(&hall), tail, claim))
+            Arc::new(Journal::new(path, fingerprint, Arc::clone(&lease_queue), tail, claim))
         });
         let watch = Arc::new(Watch {
-            hall: Arc::clone(&hall),
+            lease_queue: Arc::clone(&lease_queue),
             stages: Stages::new(&SERVICE_STAGES),
             latency: Arc::default(),
             bad_rows: Arc::clone(&plan.bad_rows),
@@ -203,7 +205,7 @@ impl Service {
         let serving = Serving {
             poller,
             joining: joined,
-            hall: Arc::clone(&hall),
+            lease_queue: Arc::clone(&lease_queue),
             journal: journal.clone(),
             facts: config.facts(&plan, listeners[0].address())?,
             started: watch.started,
@@ -213,7 +215,7 @@ impl Service {
         };
         let mut service = Service {
             addresses: listeners.iter().map(|listener| listener.address().clone()).collect(),
-            hall: Arc::clone(&hall),
+            lease_queue: Arc::clone(&lease_queue),
             journal,
             save_every: config.save_every,
             linger: config.linger,
@@ -235,48 +237,55 @@ impl Service {
             service.acceptors.push(spawn("accept", move || accept(&listener, &joining, &waker, &on_event))?);
         }
         if let Some(journal) = service.journal.clone() {
-            let (hall, stopped) = (Arc::clone(&hall), Arc::clone(&service.stopped));
+            let (lease_queue, stopped) = (Arc::clone(&lease_queue), Arc::clone(&service.stopped));
             let on_event = Arc::clone(&service.on_event);
-            service.writing =
-                Some(spawn("position", move || write_down(&journal, &hall, &waker, &stopped, &on_event))?);
+            service.writing = Some(spawn("position", move || {
+                write_down(&journal, &lease_queue, &waker, &stopped, &on_event);
+            })?);
         }
         if let Some(feeder) = feeder {
             let table = feeding::Table {
                 feeder,
-                hall: Arc::clone(&hall),
+                lease_queue: Arc::clone(&lease_queue),
                 started: service.watch.started,
                 payload_bytes_max: plan.payload_bytes_max,
                 stopped: Arc::clone(&service.stopped),
             };
-            let (hall, on_event) = (Arc::clone(&hall), Arc::clone(&service.on_event));
-            service.feeding = Some(spawn("feed", move || told(table.run(), &hall, &on_event))?);
+            let (lease_queue, on_event) = (Arc::clone(&lease_queue), Arc::clone(&service.on_event));
+            service.feeding = Some(spawn("feed", move || told(table.run(), &lease_queue, &on_event))?);
         }
         let (stages, stopped) = (service.watch.stages.clone(), Arc::clone(&service.stopped));
         let on_event = Arc::clone(&service.on_event);
         service.making = Some(spawn("make", move || {
-            told(making::make(&plan, from, &hall, &stages, &stopped, &*on_event), &hall, &on_event)
+            told(
+                making::make(&plan, from, &lease_queue, &stages, &stopped, &*on_event),
+                &lease_queue,
+                &on_event,
+            )
         })?);
         Ok(service)
     }
 
-    /// Where it listens, with the real ports.
+    /// The addresses on which it listens, with the ports that the system chose.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// What it has done so far.
+    /// A snapshot of its counters.
     pub fn status(&self) -> Status {
         self.watch.status()
     }
 
-    /// What it has done so far, for whoever asks from another thread, also after it has ended.
+    /// A function that returns the status from any thread, also after the hub has ended.
     pub fn watch(&self) -> impl Fn() -> Status + Send + Sync + 'static {
         let watch = Arc::clone(&self.watch);
         move || watch.status()
     }
 
-    /// Waits until it is over and the trainers know, or `stop` is set; saves the position now and then. `on_look` is called
-    /// many times a second. How it ended, or what made it fail, once the trainers know; and what it has done.
+    /// Serves until every minibatch is acknowledged or `stop` is set, and saves the position now and then.
+    ///
+    /// `on_look` is called many times a second. Returns how the hub ended, or its error, once the trainers have been
+    /// told, and the final status.
     pub fn run(
         mut self,
         stop: &AtomicBool,
@@ -288,13 +297,13 @@ impl Service {
             if stop.load(Ordering::Relaxed) {
                 break Ended::Stopped;
             }
-            let settled = self.hall.desk().settled();
-            let wait = match settled {
-                Settled::No => None,
-                // Somebody may be about to ask.
-                Settled::Unasked => Some(self.trainer_timeout),
-                Settled::Told => Some(self.linger),
-                Settled::Left => Some(Duration::ZERO),
+            let completion = self.lease_queue.leases().completion();
+            let wait = match completion {
+                Completion::No => None,
+                // A trainer may be about to subscribe.
+                Completion::Unasked => Some(self.trainer_timeout),
+                Completion::Told => Some(self.linger),
+                Completion::Left => Some(Duration::ZERO),
             };
             if wait.is_none() {
                 settled_since = None;
@@ -325,7 +334,7 @@ impl Service {
 }
 
 impl Service {
-    /// Takes the results of the threads that make and feed minibatches, if they have ended, or must end; which trainers are told if it is
+    /// Collects the results of the making and feeding threads that have ended, or that must end. Trainers are told of
     /// an error.
     fn finish_threads(&mut self, wait_for_making: bool) {
         let making = self.making.take_if(|thread| wait_for_making || thread.is_finished());
@@ -338,7 +347,7 @@ impl Service {
                 Ok(Err(error)) => error,
                 Err(_) => {
                     let error = ServiceError::Panicked(what);
-                    self.hall.desk().fail(&error.to_string());
+                    self.lease_queue.leases().fail(&error.to_string());
                     error
                 }
             };
@@ -348,14 +357,14 @@ impl Service {
 
     fn save(&self, is_last: bool) -> Result<(), ServiceError> {
         let saved = self.journal.as_ref().map_or(Ok(()), |journal| journal.save(is_last));
-        // Answers may have waited for it.
+        // Wakes answers that waited for it.
         self.waker.wake();
         saved
     }
 
     fn finish(&mut self, ended: Ended) -> Result<Ended, ServiceError> {
         let served = self.stop();
-        // Nothing can be acknowledged any more.
+        // From here on nothing can be acknowledged.
         self.save(true)?;
         served?;
         match self.failure.take() {
@@ -364,7 +373,7 @@ impl Service {
         }
     }
 
-    /// Ends all threads but those that read and feed, which may be waiting for a stream that is silent, or for a server.
+    /// Ends all threads except the reading and feeding ones, which may block on a silent stream or a server.
     fn stop(&mut self) -> Result<(), ServiceError> {
         self.stopped.store(true, Ordering::Relaxed);
         self.stoppers.iter().for_each(Stopper::stop);
@@ -387,19 +396,29 @@ impl Drop for Service {
     }
 }
 
-/// What made a thread fail trainers are told, and who runs the hub.
-fn told(result: Result<(), ServiceError>, hall: &Hall, on_event: &OnEvent) -> Result<(), ServiceError> {
+/// Reports the failure of a thread to the trainers and to `on_event`.
+fn told(
+    result: Result<(), ServiceError>,
+    lease_queue: &LeaseQueue,
+    on_event: &OnEvent,
+) -> Result<(), ServiceError> {
     if let Err(error) = &result {
         let reason = error.to_string();
-        hall.desk().fail(&reason);
+        lease_queue.leases().fail(&reason);
         on_event(Event::Failed { reason });
     }
     result
 }
 
-/// Writes down what trainers are to hear of, until it is stopped.
-fn write_down(journal: &Journal, hall: &Hall, waker: &Waker, stopped: &AtomicBool, on_event: &OnEvent) {
-    while hall.to_write(stopped) {
+/// Writes changes to the journal until it is stopped; trainers hear of them afterwards.
+fn write_down(
+    journal: &Journal,
+    lease_queue: &LeaseQueue,
+    waker: &Waker,
+    stopped: &AtomicBool,
+    on_event: &OnEvent,
+) {
+    while lease_queue.to_write(stopped) {
         if let Err(error) = journal.commit() {
             on_event(Event::NotSaved { reason: error.to_string() });
         }
@@ -427,8 +446,8 @@ fn listen(config: &ServiceConfig) -> Result<Vec<Listener>, ServiceError> {
     config.listen.iter().map(bind).collect()
 }
 
-/// Hands connections on until it is stopped.
-fn accept(listener: &Listener, joining: &Sender<Joining>, waker: &Waker, on_event: &OnEvent) {
+/// Passes new connections to the serving thread until it is stopped.
+fn accept(listener: &Listener, joining: &Sender<Accepted>, waker: &Waker, on_event: &OnEvent) {
     let features = match listener.address().in_memory() {
         true => Features::NO_CHECKSUM,
         false => Features::LZ4 | Features::ZSTD,

@@ -1,5 +1,5 @@
-//! The trainer's side of hubs: minibatches from several of them, none twice and none left out, asked for before they are
-//! needed. What is asked and answered is decided by a state machine per hub (`link`).
+//! The trainer's side of hubs: minibatches from several hubs, prefetched, each delivered exactly once. A state
+//! machine per hub (`link`) decides what is asked and answered.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -8,21 +8,25 @@ use sanderling_sample::{PackedBatch, PackedBuffer};
 use sanderling_transport::{Address, Error as TransportError, Poller, Received, Token, Waker, connect};
 use sanderling_wire::{Features, limit};
 
-use crate::decoding::lock;
+use crate::lock::lock;
+
 use crate::description::Description;
 use crate::framing::framing;
 
 mod error;
 pub use error::HubError;
 
+mod delivered;
+pub use delivered::{Delivered, FedBatch, Next, Served};
+
 mod answers;
 
 mod link;
 use link::{Link, Want};
 
-mod wholes;
-use wholes::Questions;
-pub use wholes::Wholes;
+mod full_batches;
+pub use full_batches::FullBatches;
+use full_batches::Questions;
 
 mod options;
 pub use options::SubscribeOptions;
@@ -32,83 +36,14 @@ mod fuzzing;
 #[cfg(fuzzing)]
 pub use fuzzing::Answers;
 
-/// While a hub takes nothing, its answers must be taken all the same, or the two would wait for each other.
+/// Interval at which answers are read while a hub accepts no bytes; otherwise the two would wait for each other.
 const BLOCKED_LOOK: Duration = Duration::from_millis(1);
-/// How often who waits for the hubs' first answers asks whether to go on.
+/// Interval at which the wait for the hubs' first answers asks whether to go on.
 const GO_ON_LOOK: Duration = Duration::from_millis(200);
-/// Buffers that are kept for further minibatches.
+/// Buffers kept for further minibatches.
 const SPARE_MAX: usize = 256;
-/// What an address of hubs may begin with.
+/// The optional scheme of a list of hub addresses.
 const SCHEME: &str = "hub://";
-
-/// A minibatch from a hub.
-#[derive(Debug)]
-pub struct Delivered {
-    /// Which of the hubs, in the order of the addresses.
-    pub hub: usize,
-    /// The pass that it is of, from 0.
-    pub pass: u64,
-    /// Its number at that hub, over all passes.
-    pub number: u64,
-    /// Its rows.
-    pub batch: PackedBatch,
-    /// What the hub has fed to parameter servers of it, so that `batch` lacks those keys; only where
-    /// [`SubscribeOptions::takes_fed`] says so.
-    pub fed: Option<Box<FedBatch>>,
-}
-
-/// What a hub has fed of a minibatch.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FedBatch {
-    /// The number by which the servers know it. A feature's number there is that of its column.
-    pub batch: u64,
-    /// The columns, ascending.
-    pub columns: Vec<u32>,
-    /// How many servers there are.
-    pub servers: usize,
-    /// Per column, how many keys each server got, repetitions included: [columns, servers].
-    pub keys: Vec<u32>,
-    /// How long ago it was fed.
-    pub age: Duration,
-    /// When that was said, on the subscription's clock.
-    received_us: u64,
-}
-
-impl FedBatch {
-    /// How many keys of a column each server got; None if it was not fed.
-    #[must_use]
-    pub fn keys_of(&self, column: usize) -> Option<&[u32]> {
-        let at = self.columns.binary_search(&(column as u32)).ok()?;
-        self.keys.get(at * self.servers..(at + 1) * self.servers)
-    }
-}
-
-/// What a hub serves.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Served {
-    /// Its address.
-    pub hub: String,
-    /// Which numbering of minibatches it is: another one after a start that did not know where to go on.
-    pub stream: u64,
-    /// Passes over its input.
-    pub passes: u64,
-    /// Rows of a minibatch; the last one of a pass may have fewer.
-    pub rows: u32,
-    /// A minibatch is for the trainer whose rank is its number modulo this; 0: for any.
-    pub stride: u32,
-}
-
-/// What [`Subscription::next`] ends with.
-#[derive(Debug)]
-pub enum Next {
-    /// A minibatch. It is this trainer's until it is acknowledged.
-    Batch(Delivered),
-    /// None came before the deadline: the hubs have none ready, or all that this trainer may have are here and not
-    /// acknowledged.
-    Wait,
-    /// All passes of all hubs have ended, and every minibatch was acknowledged by somebody.
-    Over,
-}
 
 /// Acknowledges minibatches of a [`Subscription`], from any thread, also while another waits in [`Subscription::next`].
 #[derive(Debug, Clone)]
@@ -118,15 +53,17 @@ pub struct Acknowledger {
 }
 
 impl Acknowledger {
-    /// This one was used up. The hub hears of it by the next or present call of [`Subscription::next`].
+    /// Acknowledges a minibatch. The hub is told by the next or current call of [`Subscription::next`].
     pub fn acknowledge(&self, hub: usize, number: u64) {
         lock(&self.used).push((hub, number));
         self.waker.wake();
     }
 }
 
-/// Minibatches from several hubs. For one thread at a time: several put a mutex around it, and acknowledge through an
-/// [`Acknowledger`]; or each has its own, under a name of its own.
+/// Minibatches from several hubs.
+///
+/// One thread at a time uses it. Several threads put a mutex around it and acknowledge through an [`Acknowledger`],
+/// or each opens a subscription under its own name.
 #[derive(Debug)]
 pub struct Subscription {
     links: Vec<(Link, Address, Option<Token>)>,
@@ -134,14 +71,15 @@ pub struct Subscription {
     poller: Poller,
     ready: Vec<Token>,
     start: Instant,
-    /// Whose turn it is.
+    /// The hub to ask next.
     turn: usize,
     acknowledger: Acknowledger,
     questions: Arc<Questions>,
     spare: Vec<PackedBuffer>,
 }
 
-/// The hubs of `hub://a:7200,b:7200`, or of the same without the start; each may be `host:port`, `unix:PATH` or `shm:NAME`.
+/// Parses addresses such as `hub://a:7200,b:7200`, with or without the scheme; each is `host:port`, `unix:PATH` or
+/// `shm:NAME`.
 ///
 /// # Errors
 /// A part that is no address.
@@ -153,10 +91,12 @@ pub fn hub_addresses(text: &str) -> Result<Vec<Address>, HubError> {
 }
 
 impl Subscription {
-    /// Subscribes at all hubs, without asking for anything yet, under a name that is the same over this trainer's restarts and that no other trainer has.
+    /// Subscribes at all hubs under a trainer name, without asking for minibatches yet.
+    ///
+    /// The name must stay the same over restarts of this trainer, and no other trainer may have it.
     ///
     /// # Errors
-    /// A hub that cannot be reached in time, refuses, or serves something else than the others.
+    /// A hub that cannot be reached in time or refuses the trainer, or hubs that serve different data.
     pub fn open(
         addresses: &[Address],
         name: &str,
@@ -165,10 +105,10 @@ impl Subscription {
         Subscription::open_while(addresses, name, options, &|| true)
     }
 
-    /// The same for as long as it is to go on, which is asked now and then.
+    /// Subscribes like [`Subscription::open`] while `go_on`, which is called now and then, returns true.
     ///
     /// # Errors
-    /// [`HubError::Stopped`] if it is not, and those of [`Subscription::open`].
+    /// [`HubError::Stopped`] once `go_on` returns false, and the errors of [`Subscription::open`].
     pub fn open_while(
         addresses: &[Address],
         name: &str,
@@ -179,7 +119,7 @@ impl Subscription {
         if addresses.is_empty() || name.len() > limit::NAME_BYTES_MAX || !possible.contains(&options.window) {
             let name_max = limit::NAME_BYTES_MAX;
             return Err(HubError::Address(format!(
-                "there must be an address, a name of at most {name_max} bytes, and a window within {possible:?}"
+                "needs an address, a name of 1 to {name_max} bytes, and a window within {possible:?}"
             )));
         }
         let poller = Poller::new(options.spin_us).map_err(|error| HubError::System(error.to_string()))?;
@@ -220,9 +160,9 @@ impl Subscription {
             } else if first.description != second.description
                 && first.description.is_some() == second.description.is_some()
             {
-                "how they read the input, or their features"
+                "their input settings or features"
             } else if one.stride != other.stride {
-                "whom they assign minibatches to"
+                "how they assign minibatches"
             } else {
                 continue;
             };
@@ -232,7 +172,7 @@ impl Subscription {
         Ok(())
     }
 
-    /// What each hub serves, in the order of the addresses.
+    /// The facts about each hub, in the order of the addresses.
     pub fn served(&self) -> Vec<Served> {
         let served = |(link, _, _): &(Link, Address, Option<Token>)| {
             let known = link.known()?;
@@ -243,11 +183,11 @@ impl Subscription {
         self.links.iter().filter_map(served).collect()
     }
 
-    /// By which rules rows became those of the minibatches, the same at all hubs. None: the hubs are of an older version, or it
-    /// is too long to be said.
+    /// How rows of the input become rows of minibatches, the same at all hubs. `None` if the hubs are of an older
+    /// version or the description is too long to be sent.
     ///
     /// # Errors
-    /// What a hub says makes no sense here; it may be of a newer version.
+    /// A description that cannot be read; the hub may be of a newer version.
     pub fn description(&self) -> Result<Option<Description>, HubError> {
         let Some((link, text)) =
             self.links.iter().find_map(|(link, _, _)| Some((link, link.description.as_ref()?)))
@@ -258,7 +198,7 @@ impl Subscription {
         Description::of_json(text).map(Some).map_err(of)
     }
 
-    /// The features of all minibatches, in their order: the name, and whether each key has a value.
+    /// The features of all minibatches, in order: name, and whether each key has a value.
     pub fn columns(&self) -> &[(String, bool)] {
         self.links[0].0.known().map_or(&[], |known| &known.columns)
     }
@@ -268,7 +208,7 @@ impl Subscription {
         self.links[0].0.known().map_or(0, |known| known.rows)
     }
 
-    /// The address of a hub, by its place.
+    /// The address of a hub, by index.
     pub fn hub(&self, hub: usize) -> &str {
         self.links[hub].0.hub()
     }
@@ -284,38 +224,38 @@ impl Subscription {
     }
 
     /// A handle by which other threads ask for minibatches with the keys that were fed.
-    pub fn wholes(&self) -> Wholes {
-        Wholes {
+    pub fn full_batches(&self) -> FullBatches {
+        FullBatches {
             questions: Arc::clone(&self.questions),
             waker: self.poller.waker(),
             patience: self.options.patience + self.options.timeout,
         }
     }
 
-    /// Takes and sends what there is for so long at most.
+    /// Receives and sends frames for at most `most`.
     fn move_frames(&mut self, most: Duration) -> Result<(), HubError> {
         self.advance()?;
         self.wait(Some(Instant::now() + most));
         self.advance()
     }
 
-    /// This one was used up. The hub hears of it by the next call of [`Subscription::next`].
+    /// Acknowledges a minibatch. The hub is told by the next call of [`Subscription::next`].
     pub fn acknowledge(&mut self, hub: usize, number: u64) {
         self.links[hub].0.acknowledge(number);
     }
 
-    /// Takes the memory of a minibatch for another one.
+    /// Returns the memory of a minibatch to be reused.
     pub fn reuse(&mut self, batch: PackedBatch) {
         if self.spare.len() < SPARE_MAX {
             self.spare.push(batch.into_buffer());
         }
     }
 
-    /// The next minibatch: of the hubs in turn, leaving out those that have none at the moment, unless minibatches are
+    /// The next minibatch. Hubs take turns; a hub without a ready minibatch is left out, unless minibatches are
     /// assigned by rank.
     ///
     /// # Errors
-    /// What cannot be mended by waiting. It stays so.
+    /// Errors that waiting does not mend; every later call fails too.
     pub fn next(&mut self, deadline: Instant) -> Result<Next, HubError> {
         self.links.iter_mut().for_each(|(link, _, _)| link.asks = true);
         loop {
@@ -333,11 +273,11 @@ impl Subscription {
         }
     }
 
-    /// Has the hubs know what was acknowledged, as before an end.
+    /// Sends all acknowledgements and waits for their confirmation, as before an end.
     ///
     /// # Errors
-    /// As [`Subscription::next`]. It is no error that the deadline came first: what the hubs have not heard is handed out
-    /// again.
+    /// As [`Subscription::next`]. A deadline that passes first is no error: minibatches whose acknowledgements are
+    /// lost are leased again.
     pub fn settle(&mut self, deadline: Instant) -> Result<(), HubError> {
         loop {
             self.advance()?;
@@ -348,9 +288,10 @@ impl Subscription {
         }
     }
 
-    /// Says farewell: what was acknowledged is told, and what else was delivered, or is on its way, the hubs hand to others at
-    /// once. To be called last; afterwards there is nothing to ask for. It is no error that a hub does not hear of it before
-    /// the deadline, or is of an older version: it hands on what it waited for in vain.
+    /// Unsubscribes: sends the acknowledgements and releases all other leases at once, those under way included.
+    ///
+    /// Call it last; nothing can be asked for afterwards. If the deadline passes first, or a hub is of an older
+    /// version, the hub releases the leases when the trainer expires; neither is an error.
     ///
     /// # Errors
     /// As [`Subscription::next`].
@@ -391,7 +332,7 @@ impl Subscription {
         self.start.elapsed().as_micros() as u64
     }
 
-    /// Takes what has come and does what there is to do, without waiting for hubs.
+    /// Processes what has arrived and does what is due, without waiting for hubs.
     fn advance(&mut self) -> Result<(), HubError> {
         for (hub, number) in std::mem::take(&mut *lock(&self.acknowledger.used)) {
             if let Some((link, _, _)) = self.links.get_mut(hub) {
@@ -417,7 +358,7 @@ impl Subscription {
         Ok(())
     }
 
-    /// Waits for frames, or until there is something else to do.
+    /// Waits for frames or for the next thing that is due.
     fn wait(&mut self, deadline: Option<Instant>) {
         let wake_us = self.links.iter().filter_map(|(link, _, _)| link.wake_us()).min();
         let mut until =
@@ -432,7 +373,7 @@ impl Subscription {
             until = Some(until.map_or(look, |until| until.min(look)));
         }
         if self.poller.wait(&mut self.ready, until).is_err() {
-            // The system cannot wait; deadlines still hold.
+            // The system cannot poll; deadlines still hold.
             std::thread::sleep(BLOCKED_LOOK);
         }
     }
@@ -477,7 +418,7 @@ impl Subscription {
         }
     }
 
-    /// Hands the next frame to the connection. `false`: it has no room now.
+    /// Sends the next frame; `false` if the connection has no room.
     fn commit(&mut self, at: usize) -> Result<bool, TransportError> {
         let Subscription { links, poller, .. } = self;
         let (link, _, token) = &mut links[at];
@@ -532,7 +473,7 @@ impl Subscription {
     }
 }
 
-/// Why there is no connection.
+/// The reason that there is no connection.
 #[derive(Debug, thiserror::Error)]
 enum Lost {
     #[error("{0}: closed the connection")]

@@ -11,10 +11,11 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Instant;
 
+use sanderling_formats::{BadRows, DataConfig};
 use sanderling_job::{Input, JobError, Options, Order, STAGES, Tables, run};
 use sanderling_observe::Stages;
-use sanderling_sample::random::Rng;
-use sanderling_sample::{BadRows, DataConfig, EncodeOptions, Encoder, LabelUse, Spec};
+use sanderling_random::Rng;
+use sanderling_sample::{EncodeOptions, Encoder, LabelUse, Spec};
 
 const ROWS: u64 = 500_000;
 const TINY_ROWS: u64 = 2_000;

@@ -9,9 +9,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use sanderling_formats::{BadRows, DataConfig};
 use sanderling_job::{Input, JobError, Options, Order, STAGES, Tables, Worker, run};
 use sanderling_observe::Stages;
-use sanderling_sample::{BadRows, DataConfig, EncodeOptions, Encoder, LabelUse, Spec};
+use sanderling_sample::{EncodeOptions, Encoder, LabelUse, Spec};
 
 const ROWS: usize = 4096;
 const PRINTED: usize = 10;

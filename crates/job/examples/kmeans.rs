@@ -9,10 +9,11 @@
 
 use std::sync::Arc;
 
+use sanderling_formats::{BadRows, DataConfig};
 use sanderling_job::{Input, Options, Order, STAGES, Tables, Worker, run};
 use sanderling_observe::Stages;
-use sanderling_sample::random::Rng;
-use sanderling_sample::{BadRows, DataConfig, EncodeOptions, Encoder, LabelUse, Spec};
+use sanderling_random::Rng;
+use sanderling_sample::{EncodeOptions, Encoder, LabelUse, Spec};
 use sanderling_store::{Absent, Init, Optimizer, PushScale, Table, TableConfig};
 
 const DIM: usize = 2;

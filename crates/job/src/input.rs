@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
+use sanderling_formats::{BLOCK_BYTES, BadRows, DataConfig, Decoded, Decoder, Source, Unit};
 use sanderling_observe::StageTimer;
-use sanderling_sample::{
-    BLOCK_BYTES, BadRows, Batch, DataConfig, Decoded, Decoder, Encoder, SampleError, Source, Unit,
-};
+use sanderling_sample::{Batch, Encoder, SampleError};
 
 use crate::error::JobError;
 use crate::halt::Halt;

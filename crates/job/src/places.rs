@@ -1,7 +1,7 @@
 //! The place of a row in the shuffled order of a pass: a function of seed, pass and the row's position in the input,
 //! so that it depends neither on the number of workers nor on which worker read the row.
 
-use sanderling_sample::random::splitmix;
+use sanderling_random::splitmix;
 
 use crate::error::JobError;
 

@@ -1,6 +1,7 @@
 //! One worker's rows of a pass, as minibatches. Knows nothing of steps.
 
-use sanderling_sample::{Batch, Decoded, Rows};
+use sanderling_formats::Decoded;
+use sanderling_sample::{Batch, Rows};
 
 use crate::error::JobError;
 use crate::exchange::exchange;

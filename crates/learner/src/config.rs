@@ -17,10 +17,11 @@ pub use train::{Monitor, Reduction, Train};
 
 use std::path::Path;
 
-use sanderling_sample::batch_file::completed;
-use sanderling_sample::input::read_once;
+use sanderling_formats::Format;
+use sanderling_formats::batch_file::completed;
+use sanderling_formats::input::read_once;
+use sanderling_sample::Spec;
 use sanderling_sample::spec::{Feature, Label, Negatives, Weight, check_all_written};
-use sanderling_sample::{Format, Spec};
 use sanderling_store::{Init, NAME_BYTES_MAX, Optimizer};
 use serde::de::Error;
 use serde::{Deserialize, Serialize};

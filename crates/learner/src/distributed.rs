@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use sanderling_client::{ClientError, Cluster};
+use sanderling_formats::BadRows;
 use sanderling_job::{self as job, Tables, Worker};
 use sanderling_observe::Stages;
-use sanderling_sample::{BadRows, LabelUse};
+use sanderling_sample::LabelUse;
 
 use crate::config::Config;
 use crate::error::{LearnError, job_stopped};

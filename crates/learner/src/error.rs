@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use sanderling_client::ClientError;
+use sanderling_formats::{BadRows, all_bad};
 use sanderling_job::JobError;
-use sanderling_sample::{BadRows, SampleError, all_bad};
+use sanderling_sample::SampleError;
 use sanderling_store::StoreError;
 
 /// An error of training, evaluation or prediction.

@@ -7,9 +7,10 @@ use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use sanderling_client::{Lookup, Occurrences};
-use sanderling_hub::{Pass, PassOptions, STAGES};
+use sanderling_formats::{BLOCK_BYTES, BadRows, DataConfig};
+use sanderling_loader::{Pass, PassOptions, STAGES};
 use sanderling_observe::Stages;
-use sanderling_sample::{BLOCK_BYTES, BadRows, DataConfig, LabelUse, Rows};
+use sanderling_sample::{LabelUse, Rows};
 use sanderling_store::Absent;
 
 use crate::compute::{Compute, FeatureSums};
@@ -128,7 +129,7 @@ impl Scan<'_> {
         let pass = Pass::open(self.inputs, self.config, &encoder, self.bad_rows, in_order(threads))?;
         let stages = Stages::new(&STAGES);
         let (failed, scored) = (AtomicBool::new(false), AtomicU64::new(0));
-        let work = |mut feed: sanderling_hub::Feed<'_>| -> Result<Part, LearnError> {
+        let work = |mut feed: sanderling_loader::Feed<'_>| -> Result<Part, LearnError> {
             let mut scorer = Scorer::new(model);
             // All threads together hold no more rows than one may.
             let scores = Scores::with_exact_rows(EXACT_ROWS_MAX / threads.max(1));

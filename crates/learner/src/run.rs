@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use sanderling_client::{ClientError, Cluster, Fault};
-use sanderling_sample::fit::fit;
-use sanderling_sample::input::read_once;
-use sanderling_sample::{BadRowPolicy, BadRows, LabelUse, Reader, Source, refuse_url};
+use sanderling_files::refuse_url;
+use sanderling_formats::{BadRowPolicy, BadRows, Reader, Source, fit::fit, input::read_once};
+use sanderling_sample::LabelUse;
 use sanderling_store::Checkpoint;
 use serde::Serialize;
 

@@ -19,7 +19,7 @@ const CURVE_POINTS_MAX: usize = 2048;
 
 /// Bytes of the training files, if they can be told.
 pub(crate) fn data_bytes(config: &Config) -> Result<Option<u64>, LearnError> {
-    Ok(sanderling_sample::input::expand(&config.data.train.0)?.iter().map(|file| file.bytes).sum())
+    Ok(sanderling_formats::input::expand(&config.data.train.0)?.iter().map(|file| file.bytes).sum())
 }
 
 /// Where a run stands.

@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-use sanderling_hub::{Pass, PassOptions};
+use sanderling_formats::{BLOCK_BYTES, BadRows};
+use sanderling_loader::{Pass, PassOptions};
 use sanderling_observe::Stages;
-use sanderling_sample::{BLOCK_BYTES, BadRows, Encoder, LabelUse};
+use sanderling_sample::{Encoder, LabelUse};
 
 use crate::config::Train;
 use crate::error::LearnError;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 
 use sanderling_client::{ClientError, Handles, Lookup};
-use sanderling_hub::{Feed, Pass};
+use sanderling_loader::{Feed, Pass};
 use sanderling_observe::StageTimer;
 use sanderling_sample::Rows;
 use sanderling_sample::spec::Feature;

@@ -1,7 +1,7 @@
 //! What is asked for: keys, sizes and times of arrival, drawn from laws. Every number is a function of seed
 //! and cycle, not of the thread that draws it. Knows no table and no script.
 //!
-//! Random bits come from `sanderling_sample::random`: a stream per seed, purpose, draw and cycle, so that no
+//! Random bits come from `sanderling_random`: a stream per seed, purpose, draw and cycle, so that no
 //! draw waits for another and any thread can make any of them.
 
 mod arrivals;
@@ -19,7 +19,7 @@ mod trace;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sanderling_sample::random::Rng;
+use sanderling_random::Rng;
 
 pub use arrivals::{ArrivalTimes, Arrivals};
 pub use keys::{FRESH_CYCLES_MAX, FRESH_DRAWS_MAX, FRESH_KEYS_MAX, KEYS_MAX, KeyLaw, KeySource, Spread};

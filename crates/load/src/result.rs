@@ -15,8 +15,8 @@ use std::fs;
 use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
+use sanderling_files::OutputFile;
 use sanderling_observe::{LatencySummary, Machine};
-use sanderling_sample::OutputFile;
 use serde::{Deserialize, Serialize};
 
 use crate::observed::Measured;

@@ -1,5 +1,5 @@
-//! What goes wrong between here and a store, in words that say what to do about it. It knows what the library's errors look
-//! like and sends no request.
+//! Errors of requests to a store, with what the user can do about them. It knows the library's errors and sends no
+//! request.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use object_store::Error;
 
 use crate::place::Kind;
 
-/// What a server says is quoted up to this many characters.
+/// Most characters quoted from a server's answer.
 const QUOTED_CHARS_MAX: usize = 400;
 
 /// A file or a pattern could not be found or read.
@@ -16,9 +16,9 @@ const QUOTED_CHARS_MAX: usize = 400;
 pub struct ObjectError {
     /// The url as it was given.
     pub url: String,
-    /// Of which kind it is.
+    /// The kind of the error.
     pub kind: io::ErrorKind,
-    /// What is wrong and what to do.
+    /// The problem, and what to do.
     pub reason: String,
 }
 
@@ -27,7 +27,7 @@ impl ObjectError {
         ObjectError { url: url.to_string(), kind, reason: reason.into() }
     }
 
-    /// What the library says, with what to do about it.
+    /// Converts an error of the library and adds what to do.
     pub(crate) fn of(url: &str, kind: Kind, error: &Error) -> ObjectError {
         let said = quoted(error);
         let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
@@ -38,7 +38,7 @@ impl ObjectError {
             "computeMetadata",
             "latest/api/token",
         ]) {
-            // Where there are no credentials, the library asks the machine for some, which only one in the cloud can answer.
+            // Without credentials the library asks the machine's metadata service, which only exists in the cloud.
             (io::ErrorKind::PermissionDenied, format!("there are no credentials: {}", credentials(kind)))
         } else if kind == Kind::Azure && has(&["Account must be specified"]) {
             (io::ErrorKind::PermissionDenied, format!("no account is named: {}", credentials(kind)))
@@ -89,7 +89,7 @@ impl ObjectError {
         ObjectError::new(url, kind, format!("{advice} ({said})"))
     }
 
-    /// A file that is another one than it was when reading began.
+    /// The error of a file that changed while it was read.
     pub(crate) fn changed(url: &str) -> ObjectError {
         let reason = "has changed while it was read: start again";
         ObjectError::new(url, io::ErrorKind::InvalidData, reason)
@@ -97,13 +97,13 @@ impl ObjectError {
 }
 
 impl From<ObjectError> for io::Error {
-    /// Without the url: whoever wraps it knows what was being read.
+    /// Drops the url: the error that wraps this one names the input.
     fn from(error: ObjectError) -> io::Error {
         io::Error::new(error.kind, error.reason)
     }
 }
 
-/// An error with its causes where these say more, on one line of bounded length.
+/// An error with its causes if they add information, on one line of bounded length.
 fn quoted(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
@@ -122,15 +122,13 @@ fn quoted(error: &Error) -> String {
     }
 }
 
-/// How the variables of the environment begin that are about such a store.
+/// The prefix of the environment variables of a kind of store.
 pub(crate) fn variables(kind: Kind) -> &'static str {
     match kind {
         Kind::S3 => "AWS",
         Kind::Gcs => "GOOGLE",
         Kind::Azure => "AZURE",
         Kind::Web => "HTTP",
-        #[cfg(feature = "hdfs")]
-        Kind::Hdfs => "HADOOP",
     }
 }
 
@@ -149,7 +147,5 @@ fn credentials(kind: Kind) -> &'static str {
              AZURE_CLIENT_ID with AZURE_CLIENT_SECRET and AZURE_TENANT_ID, or AZURE_SKIP_SIGNATURE=true for a public container"
         }
         Kind::Web => "a web server is asked without credentials; a signed url carries its own",
-        #[cfg(feature = "hdfs")]
-        Kind::Hdfs => "the user is that of HADOOP_USER_NAME or of the Kerberos ticket",
     }
 }

@@ -1,4 +1,4 @@
-//! From names and patterns to the files that they stand for, several names at a time. Opens nothing.
+//! Resolves names and patterns to files, several names at a time. Opens nothing.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -15,17 +15,18 @@ use crate::place::{Kind, Place};
 use crate::store::{Store, store_of};
 use crate::{LOOKUPS_AT_ONCE, NAMES_LOOKED_THROUGH_MAX};
 
-/// A `*` stays within a directory, as it does in the names of local files; `**` does not.
+/// A `*` stays within a directory, as in names of local files; `**` does not.
 const MATCHING: MatchOptions = MatchOptions {
     case_sensitive: true,
     require_literal_separator: true,
     require_literal_leading_dot: false,
 };
 
-/// What a server answers that has no such file. The library says the same of status 405, by which servers refuse HEAD.
+/// The answer of a server without such a file. The library reports status 405, by which servers refuse HEAD, in the
+/// same way.
 const MISSING: &str = "status code: 404";
 
-/// A file that is there.
+/// An existing file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Its url.
@@ -62,8 +63,8 @@ impl Lookup<'_> {
         let Some(pattern_at) = self.place.pattern_at() else {
             return Ok(vec![self.one().await?]);
         };
-        // Names may have such characters in them, and a name that is there is no pattern. Who may list may not always read,
-        // and does not hear the difference between what is not there and what may not be read.
+        // A name may contain pattern characters, and an existing file of that name wins. With permission to list but
+        // not to read, a missing file and a forbidden one look alike.
         match self.one().await {
             Ok(found) => return Ok(vec![found]),
             Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::PermissionDenied) => {}
@@ -83,18 +84,18 @@ impl Lookup<'_> {
         if files.is_empty() {
             return Err(ObjectError::new(self.url, ErrorKind::NotFound, "no file matches this pattern"));
         }
-        // Directory by directory, as local files are sorted.
+        // Directory by directory, like local files.
         files.sort_unstable_by(|(a, _), (b, _)| a.as_ref().split('/').cmp(b.as_ref().split('/')));
         let found = files.into_iter().map(|(path, bytes)| Found { url: self.place.url_of(&path), bytes });
         Ok(found.collect())
     }
 
-    /// The file that the name is, if there is one.
+    /// The file of exactly this name, if it exists.
     async fn one(&self) -> Result<Found, ObjectError> {
         let path = self.place.path(self.url)?;
         let asked = self.store.objects.head(&path).await;
         let meta = match asked {
-            // Signed urls are often signed for GET alone, and some servers do not know HEAD.
+            // Signed urls are often signed for GET only, and some servers do not support HEAD.
             Err(error) if self.place.kind == Kind::Web && !error.to_string().contains(MISSING) => {
                 self.size_by_get(&path).await.map_err(|error| self.failed(&error))?
             }
@@ -106,13 +107,13 @@ impl Lookup<'_> {
     async fn size_by_get(&self, path: &Path) -> Result<ObjectMeta, Error> {
         let first_byte = GetOptions { range: Some((0..1).into()), ..GetOptions::default() };
         match self.store.objects.get_opts(path, first_byte).await {
-            // The whole file would come; it is not read further than its head.
+            // The answer is the whole file, of which only the header is read.
             Err(Error::NotSupported { .. }) => Ok(self.store.objects.get(path).await?.meta),
             got => Ok(got?.meta),
         }
     }
 
-    /// Lists by the part of the name before the pattern; only that directory, if the pattern has no more.
+    /// Lists by the part of the name before the pattern; only that directory if the pattern goes no deeper.
     async fn list_pages(
         &self,
         store: &dyn PaginatedListStore,
@@ -141,7 +142,7 @@ impl Lookup<'_> {
         }
     }
 
-    /// Lists the directory that the pattern is in, where whole directories are all that can be listed.
+    /// Lists the directory of the pattern, for servers that list whole directories only.
     async fn list_directory(&self, pattern_at: usize) -> Result<Vec<ObjectMeta>, ObjectError> {
         let (literal, pattern) = self.place.key.split_at(pattern_at);
         let directory = literal.rsplit_once('/').map_or("", |(directory, _)| directory);

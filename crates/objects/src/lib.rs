@@ -1,8 +1,8 @@
-//! Bytes by url: the objects of stores (`s3://`, `gs://`, `az://`) and the files of web servers (`http://`, `https://`),
-//! found by name or pattern and read as streams that fetch ahead.
+//! Bytes by url: the objects of stores (`s3://`, `gs://`, `az://`) and the files of web servers (`http://`,
+//! `https://`), found by name or pattern and read as prefetching streams.
 //!
-//! Requests, signatures, credentials and retries are the `object_store` crate's, which is async; here a small runtime runs it,
-//! and callers see plain blocking functions. The crate knows no format and writes nothing.
+//! The async crate `object_store` does requests, signatures, credentials and retries; a small runtime here runs it
+//! behind blocking functions. The crate knows no format and writes nothing.
 
 mod error;
 mod find;
@@ -18,44 +18,43 @@ pub use error::ObjectError;
 pub use find::Found;
 pub use stream::ObjectStream;
 
-/// Files looked for at a time, where many are named.
+/// Files that are looked up at a time.
 pub const LOOKUPS_AT_ONCE: usize = 16;
-/// A pattern ends with an error after it has looked through so many names.
+/// The most names that a pattern is matched against.
 pub const NAMES_LOOKED_THROUGH_MAX: usize = 1_000_000;
-/// Pieces of a file that are fetched before they are asked for.
+/// Pieces of a file that are prefetched.
 pub const PIECES_AHEAD: usize = 4;
-/// The first piece of a file has this many bytes, each later one twice as many as the one before it, up to
-/// [`PIECE_BYTES_MAX`]: who looks at the first lines only should not wait for more.
+/// Bytes of the first piece of a file; each later piece is twice as long, up to [`PIECE_BYTES_MAX`]. A reader of the
+/// first lines does not wait for more.
 pub const PIECE_BYTES_FIRST: u64 = 1 << 20;
-/// A piece has at most this many bytes.
+/// The most bytes of a piece.
 pub const PIECE_BYTES_MAX: u64 = 8 << 20;
-/// A request that fails in a way that may pass is sent again this often at most, with growing pauses between.
+/// The most retries of a request after a transient error, with growing pauses.
 pub const RETRIES_MAX: usize = 6;
-/// Nor is it sent again after this many seconds.
+/// Seconds after which a request is not retried.
 pub const RETRY_S_MAX: u64 = 60;
-/// A server that says nothing for so many seconds is not waited for.
+/// Seconds of silence after which a request fails.
 pub const SILENCE_S_MAX: u64 = 30;
-/// Nor is a connection that takes longer to be made, in seconds.
+/// Seconds after which a connection attempt fails.
 pub const CONNECT_S_MAX: u64 = 5;
-/// Stores and web servers that stay connected.
+/// The most stores and web servers that stay open.
 pub const STORES_MAX: usize = 64;
 
-/// The files that names and patterns stand for, in the order given, the matches of one pattern sorted by name.
+/// The files that names and patterns stand for, in the order given; the matches of one pattern sorted by name.
 ///
-/// In the path of a url `*`, `?` and `[` make a pattern, as they do in the names of local files; in that of a web server `?`
-/// begins the query and only the other two do. A name that is there as it stands is no pattern.
+/// In the path of a url `*`, `?` and `[` make a pattern, as in names of local files; in that of a web server `?`
+/// begins the query and only the other two do. The name of an existing file is no pattern.
 ///
 /// # Errors
-/// Whatever is not there, may not be read or cannot be listed; the first in the order given.
+/// The first missing, forbidden or unlistable name, in the order given.
 pub fn find(names: &[&str]) -> Result<Vec<Vec<Found>>, ObjectError> {
     find::find(&network::of_process()?, names)
 }
 
-/// Opens a file for reading front to back. No lock is held and nothing runs while nobody reads, but for the pieces that are
-/// fetched ahead.
+/// Opens a file for reading front to back. It holds no lock; only prefetching runs in the background.
 ///
 /// # Errors
-/// It is not there, may not be read, or its server does not answer.
+/// The file is missing or forbidden, or its server does not answer.
 pub fn open(url: &str) -> Result<ObjectStream, ObjectError> {
     ObjectStream::open(&network::of_process()?, url)
 }

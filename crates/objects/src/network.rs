@@ -1,4 +1,4 @@
-//! The runtime that requests run on, hidden behind calls that block: a few threads of this process, started with the first
+//! The async runtime of the requests, behind blocking calls: a few threads of this process, started with the first
 //! url. It knows no store.
 
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use crate::error::ObjectError;
 use crate::store::Store;
 use crate::{RETRIES_MAX, RETRY_S_MAX};
 
-/// Threads that requests run on: one more than keeps going while the other decrypts.
+/// Threads of the runtime: one can receive while the other decrypts.
 const THREADS: usize = 2;
 
 /// Everything that outlives a file: the runtime, settings and open stores.
@@ -28,8 +28,8 @@ pub(crate) struct Network {
     pub(crate) stores: Mutex<HashMap<String, Store>>,
 }
 
-/// That of this process, and which process that is: after a fork the threads of the runtime are gone in the child, and whoever
-/// waited for them would wait for ever.
+/// The network of this process, with the process id: after a fork the runtime's threads are missing in the child,
+/// where a wait for them would never end.
 static OF_PROCESS: Mutex<Option<(u32, Arc<Network>)>> = Mutex::new(None);
 
 pub(crate) fn of_process() -> Result<Arc<Network>, ObjectError> {
@@ -48,14 +48,14 @@ pub(crate) fn of_process() -> Result<Arc<Network>, ObjectError> {
     let settings =
         settings.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let network = Arc::new(Network::new(settings.collect(), retry)?);
-    // What a parent had is left alone: to end its runtime would be to wait for threads that are not here.
+    // The parent's runtime is leaked: dropping it would wait for threads that do not exist in this process.
     std::mem::forget(held.replace((std::process::id(), Arc::clone(&network))));
     Ok(network)
 }
 
 impl Network {
     pub(crate) fn new(settings: Vec<(String, String)>, retry: RetryConfig) -> Result<Network, ObjectError> {
-        // One is chosen for the process, unless another part of it did: the HTTP client wants it so.
+        // The HTTP client needs a process-wide provider; one that is installed already stays.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let runtime =
             Builder::new_multi_thread().worker_threads(THREADS).thread_name("objects").enable_all().build();
@@ -69,27 +69,21 @@ impl Network {
         Ok(Network { runtime, settings, retry, stores: Mutex::default() })
     }
 
-    /// For a client that starts tasks of its own.
-    #[cfg(feature = "hdfs")]
-    pub(crate) fn handle(&self) -> tokio::runtime::Handle {
-        self.runtime.handle().clone()
-    }
-
-    /// Starts something that goes on while the caller does other things.
+    /// Starts a task in the background.
     pub(crate) fn start<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, ObjectError>> + Send + 'static,
     ) -> Started<T> {
         let (send, result) = sync_channel(1);
         let task = self.runtime.spawn(async move {
-            // There is room for the one result, so this does not wait; nobody may want it any more.
+            // The channel has room for the one result, so this does not wait; the receiver may be gone.
             let _ = send.send(work.await);
         });
         Started { result, task: task.abort_handle() }
     }
 }
 
-/// Something that goes on in the runtime; it ends when this is dropped.
+/// A task in the runtime; it is aborted when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Started<T> {
     result: Receiver<Result<T, ObjectError>>,
@@ -97,7 +91,7 @@ pub(crate) struct Started<T> {
 }
 
 impl<T> Started<T> {
-    /// Waits for the result. How long that takes is bounded by the time-outs of the requests in it.
+    /// Waits for the result, at most as long as the time-outs of its requests.
     pub(crate) fn wait(&self, url: &str) -> Result<T, ObjectError> {
         let lost = |_| ObjectError::new(url, ErrorKind::Other, "the request for it failed an internal check");
         self.result.recv().map_err(lost)?

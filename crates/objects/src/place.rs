@@ -1,4 +1,4 @@
-//! What a url names: a kind of store, which one of them, and a file or a pattern in it. Sends nothing.
+//! A parsed url: the kind of store, the store, and a file or pattern in it. Sends nothing.
 
 use std::io::ErrorKind;
 
@@ -7,12 +7,8 @@ use reqwest::Url;
 
 use crate::error::ObjectError;
 
-/// The urls that can be read, for messages.
-const SCHEMES: &str = if cfg!(feature = "hdfs") {
-    "s3://, gs://, az://, http://, https:// and hdfs://"
-} else {
-    "s3://, gs://, az://, http:// and https://"
-};
+/// The schemes that can be read, for messages.
+const SCHEMES: &str = "s3://, gs://, az://, http:// and https://";
 
 /// Kinds of stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,17 +18,15 @@ pub(crate) enum Kind {
     Azure,
     /// A web server.
     Web,
-    #[cfg(feature = "hdfs")]
-    Hdfs,
 }
 
-/// A url taken apart.
+/// A parsed url.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) kind: Kind,
-    /// The url without its path: which store. That of a web server has the query with it.
+    /// The url without its path, which identifies the store; with the query for a web server.
     pub(crate) base: String,
-    /// The path, without the slash before it; of web servers what the percent signs stand for.
+    /// The path without its leading slash; percent-decoded for web servers.
     pub(crate) key: String,
 }
 
@@ -47,14 +41,6 @@ impl Place {
             "gs" => Kind::Gcs,
             "az" | "azure" | "adl" | "abfs" | "abfss" => Kind::Azure,
             "http" | "https" => return Self::parse_web(url),
-            #[cfg(feature = "hdfs")]
-            "hdfs" => Kind::Hdfs,
-            #[cfg(not(feature = "hdfs"))]
-            "hdfs" => {
-                return Err(wrong(
-                    "HDFS is not part of this program; build it with --features hdfs".to_string(),
-                ));
-            }
             other => {
                 return Err(wrong(format!(
                     "nothing is known of {other}://; what can be read by url is {SCHEMES}"
@@ -77,7 +63,7 @@ impl Place {
             return Err(wrong("has a user in it, which is not passed on; leave it out".to_string()));
         }
         if parsed.path().to_ascii_lowercase().contains("%2f") {
-            // A key is what the percent signs stand for, in which this would be one more folder: another file.
+            // In the decoded key it would be one more folder, and thus another file.
             return Err(wrong(
                 "has %2F in its path, which cannot be asked for; fetch it into a file and name that one"
                     .to_string(),
@@ -100,7 +86,7 @@ impl Place {
         Ok(self)
     }
 
-    /// Where the key begins to be a pattern, if it does.
+    /// The start of the pattern in the key, if it has one.
     pub(crate) fn pattern_at(&self) -> Option<usize> {
         let signs: &[char] = if self.kind == Kind::Web { &['*', '['] } else { &['*', '?', '['] };
         self.key.find(signs)

@@ -1,5 +1,5 @@
-//! From a place to the store that it is in, with what the environment says about such stores. One store stays open for all files
-//! of it: connections and credentials are shared.
+//! Opens the store of a url with the settings of the environment. A store stays open for all its files, which share
+//! connections and credentials.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -20,11 +20,11 @@ use crate::{CONNECT_S_MAX, SILENCE_S_MAX, STORES_MAX};
 #[derive(Clone)]
 pub(crate) struct Store {
     pub(crate) objects: Arc<dyn ObjectStore>,
-    /// The same, where it lists by the beginning of a name and in pages.
+    /// The paginated listing by prefix, if the store has it.
     pub(crate) pages: Option<Arc<dyn PaginatedListStore>>,
 }
 
-/// The store that a place is in; an open one if there is one.
+/// The store of a url; reuses an open one.
 pub(crate) fn store_of(network: &Network, place: &Place, url: &str) -> Result<Store, ObjectError> {
     let mut stores = network.stores.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(store) = stores.get(&place.base) {
@@ -39,12 +39,12 @@ pub(crate) fn store_of(network: &Network, place: &Place, url: &str) -> Result<St
 }
 
 fn open(network: &Network, place: &Place) -> Result<Store, object_store::Error> {
-    // Time-outs are about silence, not about whole answers: how long a piece takes is the network's affair.
+    // Time-outs limit silence, not whole answers, whose duration depends on the network.
     let options = ClientOptions::new()
         .with_timeout_disabled()
         .with_read_timeout(Duration::from_secs(SILENCE_S_MAX))
         .with_connect_timeout(Duration::from_secs(CONNECT_S_MAX));
-    // The library's own `from_env` would come before these options, which then replaced what it found.
+    // The library's `from_env` would have to come before these options, which would then replace its settings.
     macro_rules! from_environment {
         ($builder:ty) => {{
             let builder = <$builder>::new().with_client_options(options).with_retry(network.retry.clone());
@@ -71,16 +71,10 @@ fn open(network: &Network, place: &Place) -> Result<Store, object_store::Error> 
         }
         Kind::Web => {
             let is_plain = place.base.starts_with("http://");
-            // Without TLS nobody needs the certificates of the machine, which may have none.
+            // Plain HTTP needs no certificates of the machine, which may have none.
             let options = options.with_allow_http(is_plain).with_no_system_certificates(is_plain);
             let builder = HttpBuilder::new().with_client_options(options).with_retry(network.retry.clone());
             Store { objects: Arc::new(builder.with_url(place.base.clone()).build()?), pages: None }
-        }
-        #[cfg(feature = "hdfs")]
-        Kind::Hdfs => {
-            // What it reads of the environment are Hadoop's own files.
-            let builder = hdfs_native_object_store::HdfsObjectStoreBuilder::new().with_url(&place.base);
-            Store { objects: Arc::new(builder.with_io_runtime(network.handle()).build()?), pages: None }
         }
     })
 }

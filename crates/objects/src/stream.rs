@@ -1,5 +1,5 @@
-//! A file of a store as a stream: it is fetched in pieces, each by a request of its own, a few of them ahead of the reader, so
-//! that a slow network does not stall who reads nor a slow reader the network. Where a server knows no ranges, in one request.
+//! A file of a store as a stream: pieces are fetched by requests of their own, a few ahead of the reader, so that
+//! neither a slow network nor a slow reader stalls the other. Without range support it is one request.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -19,19 +19,19 @@ use crate::place::{Kind, Place};
 use crate::store::{Store, store_of};
 use crate::{PIECE_BYTES_FIRST, PIECE_BYTES_MAX, PIECES_AHEAD};
 
-/// What a server answers to a range of an empty file.
+/// The answer of a server to a range of an empty file.
 const OUT_OF_RANGE: &str = "status code: 416";
 
-/// A file that is being read. The pieces under way are given up when this is dropped.
+/// A file that is being read. Dropping it cancels the pieces under way.
 pub struct ObjectStream {
     network: Arc<Network>,
     file: Arc<File>,
     rest: Rest,
-    /// Received and not read yet.
+    /// Bytes received and not read yet.
     ready: Bytes,
 }
 
-/// Which file, and how it is asked for.
+/// The file, and how to request it.
 struct File {
     url: String,
     kind: Kind,
@@ -39,23 +39,23 @@ struct File {
     path: Path,
 }
 
-/// What has not been received yet.
+/// The part that is not received yet.
 enum Rest {
-    /// Pieces of it, those under way with their ranges.
+    /// Pieces; the ones under way with their ranges.
     Pieces {
-        /// What the file is, as the first answer said.
+        /// The metadata of the first answer.
         meta: ObjectMeta,
         coming: VecDeque<(Range<u64>, Started<Bytes>)>,
-        /// Where the first piece begins that has not been asked for.
+        /// The start of the next piece to request.
         next_at: u64,
         next_bytes: u64,
     },
-    /// One answer, its next piece under way.
+    /// One answer, with its next piece under way.
     Whole(Started<(Bytes, Answer)>),
     Nothing,
 }
 
-/// The body of one answer and how much of it is to come.
+/// The body of one answer, and how many bytes are left.
 struct Answer {
     stream: BoxStream<'static, Result<Bytes, Error>>,
     bytes_left: u64,
@@ -93,7 +93,7 @@ impl ObjectStream {
         Ok(stream)
     }
 
-    /// Asks for pieces until enough are under way.
+    /// Requests pieces until enough are under way.
     fn fetch_ahead(&mut self) {
         let Rest::Pieces { meta, coming, next_at, next_bytes } = &mut self.rest else { return };
         while coming.len() < PIECES_AHEAD && *next_at < meta.size {
@@ -108,7 +108,7 @@ impl ObjectStream {
 
     /// Waits for the next bytes; none at the end.
     fn receive(&mut self) -> Result<(), ObjectError> {
-        // After an error there is nothing more: what follows a gap is not the file.
+        // After an error the stream ends: bytes behind a gap are not the file.
         match std::mem::replace(&mut self.rest, Rest::Nothing) {
             Rest::Nothing => {}
             Rest::Pieces { meta, mut coming, next_at, next_bytes } => {
@@ -144,7 +144,7 @@ impl Read for ObjectStream {
     }
 }
 
-/// How a file can be read, and its beginning.
+/// How a file can be read, with its first bytes.
 enum Begun {
     Ranges(GetResult),
     Whole(Answer),
@@ -176,7 +176,7 @@ impl File {
         self.store.objects.get_opts(&self.path, options).await
     }
 
-    /// A piece after the first, of the same file as that.
+    /// A piece after the first, checked to be of the same version of the file.
     async fn piece(&self, range: Range<u64>, of: &ObjectMeta) -> Result<Bytes, ObjectError> {
         let got = self.get(range.clone()).await.map_err(|error| self.failed(&error))?;
         let is = &got.meta;
@@ -191,7 +191,7 @@ impl File {
         if bytes.len() as u64 != range.end - range.start { Err(self.cut_short()) } else { Ok(bytes) }
     }
 
-    /// The next bytes of an answer, up to a piece of the greatest size; none at its end.
+    /// The next bytes of an answer, up to the largest piece; none at its end.
     async fn go_on(self: Arc<Self>, mut answer: Answer) -> Result<(Bytes, Answer), ObjectError> {
         let mut piece = BytesMut::new();
         while (piece.len() as u64) < PIECE_BYTES_MAX {

@@ -6,16 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use object_store::{BackoffConfig, RetryConfig};
+use sanderling_testkit::web::{Fault, Site, Web};
 
 use crate::error::ObjectError;
 use crate::find::find;
 use crate::network::Network;
 use crate::stream::ObjectStream;
 use crate::{PIECE_BYTES_FIRST, PIECE_BYTES_MAX};
-use web::{Fault, Site, Web};
-
-#[path = "../tests/web/mod.rs"]
-mod web;
 
 /// Retries without the pauses that a real network wants.
 fn network(settings: Vec<(String, String)>) -> Arc<Network> {
@@ -179,7 +176,7 @@ fn who_stops_reading_stops_fetching() {
     assert!(web.site.lock().unwrap().requests.len() <= 1 + crate::PIECES_AHEAD);
 }
 
-/// What reading a file of so many bytes says, after the server went through faults.
+/// The result of reading a file of `bytes` bytes while the server has faults.
 fn after(faults: &[Fault], site: Site, by_s3: bool) -> (Result<Vec<u8>, String>, usize) {
     let web = Web::start(Site { faults: faults.iter().cloned().collect(), ..site });
     let network = network(web.environment());
@@ -285,7 +282,7 @@ fn settings_that_are_missing_are_named() {
     // No account of Azure's has a name of its own.
     let error = find(&network(Vec::new()), &["az://b/x"]).unwrap_err();
     assert!(error.reason.contains("no account is named: set AZURE_STORAGE_ACCOUNT_NAME"), "{error}");
-    // Nobody listens there.
+    // No server listens there.
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let error = find(&network(Vec::new()), &[&format!("http://{nobody}/x")]).unwrap_err();
     assert!(error.reason.contains("cannot be reached"), "{error}");

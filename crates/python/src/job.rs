@@ -14,11 +14,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use sanderling_client::{Cluster, Fixed, StepGradients};
 use sanderling_feed::{Recycler, Sampled, Source};
+use sanderling_formats::BadRows;
 use sanderling_job::{
     Input, JobError, OnLoss, Options, Order, STAGES, Share, SharedWorker, Steps, Tables, Worker, run_shared,
 };
 use sanderling_observe::Stages;
-use sanderling_sample::{BadRows, Batch};
+use sanderling_sample::Batch;
 
 use self::hosts::HostWords;
 use crate::arrays::{Grads, Keys, vector};

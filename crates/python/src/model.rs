@@ -8,8 +8,8 @@ use numpy::{PyArray1, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyUserWarning, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
+use sanderling_formats::{BadRows, DataConfig};
 use sanderling_learner::{KnownKeys, LearnError, Metrics, Model, Scores, evaluate, predict, remarks};
-use sanderling_sample::{BadRows, DataConfig};
 
 use crate::arrays::numbers;
 use crate::error::{ConfigError, LengthError, NotFoundError, of_learner};

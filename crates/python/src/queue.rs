@@ -11,10 +11,11 @@ use pyo3::types::PyDict;
 use sanderling_client::TlsClient;
 use sanderling_control::MetricsPage;
 use sanderling_feed::{Embedding, Expected, Fed, FeedError, FeedQueue, QueueOptions, Source};
+use sanderling_formats::DataConfig;
 use sanderling_hub::SubscribeOptions;
 use sanderling_learner::config::SHUFFLE_ROWS_MAX;
+use sanderling_sample::Spec;
 use sanderling_sample::spec::{Feature, Label, Negatives, Weight};
-use sanderling_sample::{DataConfig, Spec};
 use serde::{Deserialize, Serialize};
 
 use crate::batch::PyBatch;
@@ -58,7 +59,7 @@ impl FeedSpec {
 /// Whether an input gives its rows only once.
 #[pyfunction]
 pub(crate) fn read_once(name: &str) -> bool {
-    sanderling_sample::input::read_once(name)
+    sanderling_formats::input::read_once(name)
 }
 
 /// The key that a number of a feature has, if it is not missing.

@@ -54,7 +54,7 @@ impl Column {
         self.values.truncate(end);
     }
 
-    /// Appends the rows whose boundaries these are; `keys` and `values` are theirs alone.
+    /// Appends rows by their boundaries; `keys` and `values` belong to these rows alone.
     fn append(&mut self, keys: &[u64], values: Option<&[f32]>, offsets: &[u32]) {
         let shift = (self.keys.len() as u32).wrapping_sub(offsets[0]);
         self.keys.extend_from_slice(keys);
@@ -64,7 +64,7 @@ impl Column {
         self.offsets.extend(offsets[1..].iter().map(|end| end.wrapping_add(shift)));
     }
 
-    /// Has every row one key?
+    /// Whether every row has exactly one key.
     fn is_single(&self) -> bool {
         // Without a branch per row, so that it vectorises.
         let counts_up =
@@ -72,7 +72,7 @@ impl Column {
         self.keys.len() + 1 == self.offsets.len() && counts_up()
     }
 
-    /// Appends chosen ones of rows of one key each, whose boundaries need not be looked at.
+    /// Appends chosen rows that have one key each, without reading their boundaries.
     fn gather_single(&mut self, keys: &[u64], values: Option<&[f32]>, rows: &[u32]) {
         let end = self.keys.len() as u32 + 1;
         self.offsets.extend(end..end + rows.len() as u32);
@@ -82,7 +82,7 @@ impl Column {
         }
     }
 
-    /// Appends chosen ones of the rows whose boundaries these are.
+    /// Appends chosen rows by their boundaries.
     fn gather(&mut self, keys: &[u64], values: Option<&[f32]>, offsets: &[u32], rows: &[u32]) {
         let mut end = self.keys.len() as u32;
         self.offsets.extend(rows.iter().map(|&row| {
@@ -108,19 +108,19 @@ impl Column {
     }
 }
 
-/// Keys, or values, that are copied at once where rows have more than one: few have more than this, and a call of `memmove`
-/// costs more than such a row.
+/// Keys or values that are copied at once for rows of several keys: few rows have more, and a call of `memmove` costs
+/// more than such a row.
 const AT_ONCE: usize = 4;
-/// From this many on a row is copied by that call.
+/// Rows of at least this length are copied by `memmove`.
 const LONG_RUN: usize = 16;
-/// Rows that are looked at before they are copied: they lie anywhere in memory, and one would be waited for after the other.
+/// Rows whose cache lines are touched before they are copied: they lie anywhere in memory, and the loads overlap.
 const GROUP_ROWS: usize = 16;
 const LINE_BYTES: usize = 64;
 
 /// Appends the runs of chosen rows; with them `to` has the length `end`.
 fn gather_runs<T: Copy + Default>(from: &[T], offsets: &[u32], rows: &[u32], end: usize, to: &mut Vec<T>) {
     let mut at = to.len();
-    // What is copied beyond the end of a run is overwritten by the next one.
+    // Bytes copied beyond the end of a run are overwritten by the next run.
     to.resize(end + AT_ONCE, T::default());
     let run = |row: u32| {
         let run = [offsets[row as usize], offsets[row as usize + 1]];
@@ -131,7 +131,7 @@ fn gather_runs<T: Copy + Default>(from: &[T], offsets: &[u32], rows: &[u32], end
         runs.iter_mut().zip(rows).for_each(|(to, &row)| *to = run(row));
         let runs = &runs[..rows.len()];
         for &[start, stop] in runs {
-            // A load of each line, for which nothing waits.
+            // Loads each cache line; nothing waits for the result.
             for line in (start..stop).step_by(LINE_BYTES / size_of::<T>()) {
                 black_box(from[line]);
             }
@@ -155,8 +155,10 @@ fn gather_runs<T: Copy + Default>(from: &[T], offsets: &[u32], rows: &[u32], end
     to.truncate(end);
 }
 
-/// Training examples in columns. Rows are added whole: fill the columns, then [`Batch::close_row`], or give the row
-/// up with [`Batch::abandon_row`], which leaves no trace of it.
+/// Training examples in columns.
+///
+/// Rows are added whole: fill the columns, then call [`Batch::close_row`], or [`Batch::abandon_row`], which leaves no
+/// trace of the row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
     /// 0 or 1; NaN where the input has no label (prediction).
@@ -224,7 +226,7 @@ impl Batch {
         }
     }
 
-    /// Forgets whatever was pushed into the columns since the last closed row.
+    /// Removes the keys that were pushed since the last closed row.
     pub fn abandon_row(&mut self) {
         for column in &mut self.columns {
             column.reopen_row();
@@ -241,15 +243,16 @@ impl Batch {
         }
     }
 
-    /// Which columns have one key in every row, for [`Batch::gather`] of these rows.
+    /// Finds the columns with one key in every row, for [`Batch::gather`].
     pub fn single_columns(&self, single: &mut Vec<bool>) {
         single.clear();
         single.extend(self.columns.iter().map(Column::is_single));
     }
 
-    /// Appends chosen ones of the rows of a batch of the same shape, in the order given. `single` is what
-    /// [`Batch::single_columns`] says of it: rows that were shuffled lie anywhere in memory, and of these columns only the keys
-    /// are fetched.
+    /// Appends chosen rows of a batch of the same shape, in the order given.
+    ///
+    /// `single` comes from [`Batch::single_columns`] of `from`: shuffled rows lie anywhere in memory, and of single
+    /// columns only the keys are fetched.
     pub fn gather(&mut self, from: &Batch, rows: &[u32], single: &[bool]) {
         debug_assert_eq!((self.columns.len(), from.columns.len()), (single.len(), single.len()));
         self.labels.extend(rows.iter().map(|&row| from.labels[row as usize]));

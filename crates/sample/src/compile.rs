@@ -1,5 +1,5 @@
-//! One feature of a spec made ready: turns the fields of its columns into keys and values. Knows no label and no
-//! other feature.
+//! One compiled feature of a spec: turns the fields of its columns into keys and values. Knows no label and no other
+//! feature.
 
 use crate::batch::Column;
 use crate::error::FieldError;
@@ -30,9 +30,9 @@ pub(crate) struct Compiled {
     default_text: Option<Vec<u8>>,
     default_number: Option<f64>,
     boundaries: Vec<f64>,
-    /// Whether a number beyond the range of f32 is the last one within.
+    /// Whether a number beyond the range of f32 is clamped.
     pub(crate) clamps: bool,
-    /// Key of a numeric feature's value, and of its being missing.
+    /// Keys of a numeric feature's value, and of a missing value.
     value_key: u64,
     missing_key: u64,
 }
@@ -101,7 +101,7 @@ impl Compiled {
         Ok(())
     }
 
-    /// Goes on with the columns that are left, from the key of those before: a key per combination of values.
+    /// Crosses the remaining columns, starting from the key of those before: one key per combination of values.
     fn cross(
         &self,
         inputs: &[usize],
@@ -168,7 +168,7 @@ impl Compiled {
                 let value = number as f32;
                 match value.abs() < VALUE_ABS_MAX {
                     true => (self.value_key, value),
-                    // The least means that there is none.
+                    // The smallest f32 stands for a missing value.
                     false if self.clamps => (self.value_key, value.clamp(f32::MIN.next_up(), f32::MAX)),
                     false => {
                         let expected =
@@ -195,7 +195,7 @@ impl Compiled {
         self.key(input, self.missing_text()).map(Some)
     }
 
-    /// What a missing text counts as.
+    /// The field that stands for a missing text.
     fn missing_text(&self) -> Field<'_> {
         Field::Text(self.default_text.as_deref().unwrap_or_default())
     }
@@ -247,5 +247,4 @@ impl Compiled {
 }
 
 #[cfg(test)]
-#[path = "compile_tests.rs"]
 mod tests;

@@ -7,7 +7,7 @@ use crate::field::{Field, WEIGHT_MAX, is_missing, number_of, wanted, with_text};
 use crate::key;
 use crate::spec::{FeatureKind, KeyRule, Label, Negatives, Spec};
 
-/// What became of a row that could be read.
+/// The outcome for a row that could be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It is in the batch.
@@ -25,7 +25,7 @@ pub enum LabelUse {
     Optional,
 }
 
-/// What the encoder is to do besides following the spec.
+/// Options of an encoder beside its spec.
 #[derive(Clone, Copy, Debug)]
 pub struct EncodeOptions<'a> {
     /// Texts that mean a missing value; the empty text always does.
@@ -36,7 +36,7 @@ pub struct EncodeOptions<'a> {
     pub down_sample: bool,
 }
 
-/// A spec made ready: immutable, shared by all decoding threads.
+/// A compiled spec: immutable, shared by all decoding threads.
 #[derive(Debug)]
 pub struct Encoder {
     spec: Spec,
@@ -52,17 +52,17 @@ pub struct Encoder {
     sparse_features: SparseFeatures,
 }
 
-/// Which feature reads a pair of a libffm line.
+/// The features that read the pairs of a libffm line.
 #[derive(Debug)]
-pub(crate) enum SparseFeatures {
-    /// The first, whatever the field.
+pub enum SparseFeatures {
+    /// The first feature reads all fields.
     WholeLine,
-    /// By the number of the field; `NO_FEATURE` and numbers beyond are read by none.
+    /// By field number; `NO_FEATURE` and larger numbers are not read.
     ByField(Vec<u32>),
 }
 
 /// In `SparseFeatures::ByField`: no feature reads the field.
-pub(crate) const NO_FEATURE: u32 = u32::MAX;
+pub const NO_FEATURE: u32 = u32::MAX;
 
 impl SparseFeatures {
     fn of(spec: &Spec) -> SparseFeatures {
@@ -78,7 +78,7 @@ impl SparseFeatures {
 
     /// The feature that reads pairs of this field.
     #[inline]
-    pub(crate) fn of_field(&self, field: u64) -> Option<usize> {
+    pub fn of_field(&self, field: u64) -> Option<usize> {
         match self {
             SparseFeatures::WholeLine => Some(0),
             SparseFeatures::ByField(features) => {
@@ -132,9 +132,9 @@ impl Encoder {
         })
     }
 
-    /// The same for numbers that are only compared: one beyond the range of f32 is the last one within, but for the least.
+    /// Clamps numbers beyond the range of f32 to the largest ones, for numbers that are only compared.
     #[must_use]
-    pub(crate) fn clamping(mut self) -> Self {
+    pub fn clamping(mut self) -> Self {
         self.features.iter_mut().for_each(|feature| feature.clamps = true);
         self
     }
@@ -157,14 +157,14 @@ impl Encoder {
         self.label_use
     }
 
-    /// Whether rows with these labels all stay, with the weights that they have.
+    /// Whether all rows with these labels are kept with unchanged weights.
     #[must_use]
-    pub(crate) fn keeps_all(&self, labels: &[f32]) -> bool {
+    pub fn keeps_all(&self, labels: &[f32]) -> bool {
         let is_labelled = self.label_use == LabelUse::Optional || !labels.iter().any(|label| label.is_nan());
         self.negatives.is_none() && is_labelled
     }
 
-    /// Names of the input columns, in the order in which `encode_row` wants their fields.
+    /// Names of the input columns, in the order of the fields of `encode_row`.
     #[must_use]
     pub fn input_columns(&self) -> &[String] {
         &self.input_columns
@@ -179,7 +179,7 @@ impl Encoder {
     }
 
     /// Whether this input column holds lists: a feature of type `multi` reads it.
-    pub(crate) fn takes_list(&self, input_column: usize) -> bool {
+    pub fn takes_list(&self, input_column: usize) -> bool {
         let is_multi = |feature: &&Compiled| feature.kind == FeatureKind::Multi;
         self.features.iter().filter(is_multi).any(|feature| feature.inputs.contains(&input_column))
     }
@@ -223,13 +223,13 @@ impl Encoder {
         if number > self.label.threshold { 1.0 } else { 0.0 }
     }
 
-    /// The label of a libsvm line from its text, where the spec lists positive texts.
+    /// The label of a libsvm line from its text, if the spec lists positive texts.
     #[must_use]
     pub fn label_of_text(&self, text: &[u8]) -> Option<f32> {
         self.label_of(Field::Text(text)).ok()
     }
 
-    /// The row's weight under negative down-sampling, or None if the row is to be left out.
+    /// The row's weight under negative down-sampling; `None` if the row is left out.
     #[inline]
     #[must_use]
     pub fn keep(&self, label: f32, row_id: u64) -> Option<f32> {
@@ -243,7 +243,7 @@ impl Encoder {
         }
     }
 
-    /// Whether libsvm indices are keys as they are.
+    /// Whether libsvm indices are used as keys directly.
     #[must_use]
     pub fn libsvm_is_raw(&self) -> bool {
         self.features[0].rule == KeyRule::Raw
@@ -258,7 +258,7 @@ impl Encoder {
 
     /// The key of an index of a sparse feature.
     #[inline]
-    pub(crate) fn sparse_key(&self, feature: usize, index: u64) -> u64 {
+    pub fn sparse_key(&self, feature: usize, index: u64) -> u64 {
         let feature = &self.features[feature];
         match feature.rule {
             KeyRule::Raw => index,
@@ -267,8 +267,8 @@ impl Encoder {
         }
     }
 
-    /// Which feature reads which pairs.
-    pub(crate) fn sparse_features(&self) -> &SparseFeatures {
+    /// The features that read sparse pairs.
+    pub fn sparse_features(&self) -> &SparseFeatures {
         &self.sparse_features
     }
 
@@ -301,7 +301,7 @@ impl Encoder {
         }
     }
 
-    /// A truth value has one of the texts that tools write for it.
+    /// The label of a boolean, by the texts that tools write for it.
     fn label_of_bool(&self, is_true: bool) -> Result<f32, FieldError> {
         let is_listed = |texts: [&str; 3]| {
             self.label.positive.iter().any(|text| texts.iter().any(|other| text.eq_ignore_ascii_case(other)))
@@ -323,5 +323,4 @@ impl Encoder {
 }
 
 #[cfg(test)]
-#[path = "encode_tests.rs"]
 mod tests;

@@ -1,14 +1,14 @@
-//! Errors of reading: each names the file, the line or row, the column, and what was expected there.
+//! Errors of reading; each names the file, the line or row, the column, and the expected content.
 
 use std::path::PathBuf;
 
-/// What can go wrong between a file and a batch.
+/// An error between a file and a batch.
 #[derive(Debug, thiserror::Error)]
 pub enum SampleError {
     /// The feature spec contradicts itself or the data.
     #[error("spec: {0}")]
     Spec(String),
-    /// Inputs, an output or a setting that are wrong whatever the spec says, or a file of a kind that the spec does not read.
+    /// An input, an output or a setting is wrong for any spec, or a file is of a kind that the spec does not read.
     #[error("{0}")]
     Settings(String),
     /// A file or pattern could not be opened or read.
@@ -16,32 +16,32 @@ pub enum SampleError {
     Io {
         /// The file, or the pattern that named it.
         path: PathBuf,
-        /// What the operating system or the decompressor said.
+        /// The error of the operating system or the decompressor.
         source: std::io::Error,
     },
-    /// A row does not read as the format or the spec demand.
+    /// A row does not match the format or the spec.
     #[error("{}:{line}: column {column}: expected {expected}, found {found}", path.display())]
     BadRow {
         /// The file.
         path: PathBuf,
         /// Line of a text file, row of a columnar one, record of others; the first is 1.
         line: u64,
-        /// Name of the column, or its position, first is 1.
+        /// Name of the column, or its position, from 1.
         column: String,
-        /// What the reader wanted there.
+        /// The expected content.
         expected: String,
-        /// What stood there, shortened and made printable.
+        /// The content found, shortened and made printable.
         found: String,
     },
-    /// A file as a whole is not what its format says: no header, a missing column, a torn Parquet footer.
+    /// A file does not match its format: no header, a missing column, a truncated Parquet footer.
     #[error("{}: {reason}", path.display())]
     BadFile {
         /// The file.
         path: PathBuf,
-        /// What is wrong and what to do.
+        /// The problem, and what to do.
         reason: String,
     },
-    /// Standard input or a pipe that nobody wants to read on, or a file whose copy nobody waits for.
+    /// Standard input, a pipe, or the copy of a file is not wanted any more.
     #[error("the input is not wanted any more")]
     Unwanted,
     /// More rows were bad than `on_bad_row` allows.
@@ -49,19 +49,19 @@ pub enum SampleError {
     TooManyBadRows {
         /// The limit of `skip:max`.
         max: u64,
-        /// The row that was one too many.
+        /// The first row over the limit.
         last: Box<SampleError>,
     },
 }
 
-/// A field that could not be turned into keys: what a reader completes with file, line and column.
+/// A field that could not be turned into keys; the reader adds file, line and column name.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FieldError {
     /// Index into the encoder's input columns.
     pub column: usize,
-    /// What was wanted.
+    /// The expected content.
     pub expected: String,
-    /// What stood there, shortened and made printable.
+    /// The content found, shortened and made printable.
     pub found: String,
 }
 
@@ -79,8 +79,8 @@ pub fn quote(field: &[u8]) -> String {
     format!("\"{}\"{more}", cut.escape_ascii())
 }
 
-/// The same of what is mostly text in any language, as names are: what is readable UTF-8 stays as it is.
-pub(crate) fn quote_text(text: &[u8]) -> String {
+/// A name as an error message shows it: quoted like [`quote`], but readable UTF-8 stays.
+pub fn quote_text(text: &[u8]) -> String {
     if text.is_ascii() {
         return quote(text);
     }

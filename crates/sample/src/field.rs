@@ -1,13 +1,13 @@
-//! One field of a row, whatever file it came from, as a number and as text. Knows no spec.
+//! One field of a row of any format, as a number and as text. Knows no spec.
 
 use std::io::Write;
 
 use crate::error::{FieldError, quote};
+use crate::missing::mark_of;
 use crate::number::{parse_f64, parse_u64};
-use crate::profile::mark_of;
 use crate::time::Time;
 
-/// One field of a row, as text or as a columnar file types it.
+/// One field of a row, as text or with the type of a columnar file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Field<'a> {
     /// No value (a null).
@@ -16,7 +16,7 @@ pub enum Field<'a> {
     Text(&'a [u8]),
     /// An integer.
     Int(i64),
-    /// An unsigned integer, perhaps beyond what `Int` holds: a ready key.
+    /// An unsigned integer, perhaps beyond `Int`: a raw key.
     Unsigned(u64),
     /// A floating-point number.
     Float(f64),
@@ -28,10 +28,10 @@ pub enum Field<'a> {
     List(&'a [Field<'a>]),
 }
 
-/// Values of features are smaller than this in size: gradients of a minibatch of larger ones would be refused by a table, which
-/// knows neither file nor line.
-pub(crate) const VALUE_ABS_MAX: f32 = 1e15;
-/// The largest weight of a row, for the same reason.
+/// Values of features are smaller than this: a table would refuse the gradients of larger ones without naming file
+/// and line.
+pub const VALUE_ABS_MAX: f32 = 1e15;
+/// The largest weight of a row: a table would refuse the gradients of larger ones.
 pub(crate) const WEIGHT_MAX: f64 = 1e12;
 
 /// Longest decimal text of an i64 or f64 that Rust prints without exponent tricks we would want to keep.
@@ -61,7 +61,7 @@ pub(crate) fn number_of(field: Field<'_>) -> Option<f64> {
     number.is_finite().then_some(number)
 }
 
-/// The same for a feature, where the text of a date or time is a number, too: its seconds.
+/// The number of a numeric feature; the text of a date or time counts as its seconds.
 pub(crate) fn number_or_time(field: Field<'_>) -> Option<f64> {
     number_of(field).or_else(|| match field {
         Field::Text(text) => Time::read(text).map(Time::as_seconds),
@@ -69,10 +69,10 @@ pub(crate) fn number_or_time(field: Field<'_>) -> Option<f64> {
     })
 }
 
-/// Whole numbers up to this are floats without any other number nearby that might have been meant.
+/// Whole floats up to this are exact: no other integer rounds to them.
 const FLOAT_WHOLE_MAX: f64 = ((1_u64 << 53) - 1) as f64;
 
-/// The field as a ready key: a whole number from -2^63 to 2^64 - 1, of which negative ones are taken by their bits.
+/// The field as a raw key: a whole number from -2^63 to 2^64 - 1; negative ones by their bits.
 #[inline]
 pub(crate) fn raw_key(field: Field<'_>) -> Option<u64> {
     match field {
@@ -85,13 +85,13 @@ pub(crate) fn raw_key(field: Field<'_>) -> Option<u64> {
     }
 }
 
-/// A text that is not the digits of an unsigned number.
+/// The raw key of a text that is not an unsigned integer.
 #[cold]
 fn raw_of_text(text: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(text).ok()?;
     match text.parse::<i64>() {
         Ok(number) => Some(number as u64),
-        // Whole floats, as columns of numbers are written in which some are missing: 42.0.
+        // Whole floats, as tools write columns of integers with missing values: 42.0.
         Err(_) => parse_f64(text.as_bytes()).and_then(whole),
     }
 }
@@ -101,8 +101,8 @@ fn whole(number: f64) -> Option<u64> {
     is_whole.then_some(number as i64 as u64)
 }
 
-/// Calls `f` with the field as the text that a text file would hold; None for lists.
-pub(crate) fn with_text<R>(field: Field<'_>, f: impl FnOnce(&[u8]) -> R) -> Option<R> {
+/// Calls `f` with the text that a text file would hold for the field; `None` for lists.
+pub fn with_text<R>(field: Field<'_>, f: impl FnOnce(&[u8]) -> R) -> Option<R> {
     match field {
         Field::Missing => Some(f(b"")),
         Field::Text(text) => Some(f(text)),
@@ -112,7 +112,7 @@ pub(crate) fn with_text<R>(field: Field<'_>, f: impl FnOnce(&[u8]) -> R) -> Opti
             let mut buffer = [0u8; NUMBER_TEXT_BYTES_MAX];
             let room = buffer.len();
             let mut rest = &mut buffer[..];
-            // A whole number reads the same from an integer and from a float column; zero has no sign.
+            // A whole number has the same text in integer and float columns; zero has no sign.
             write!(rest, "{}", number + 0.0).ok()?;
             let written = room - rest.len();
             Some(f(&buffer[..written]))
@@ -123,8 +123,7 @@ pub(crate) fn with_text<R>(field: Field<'_>, f: impl FnOnce(&[u8]) -> R) -> Opti
     }
 }
 
-/// Calls `f` with the text that keys are made of: that of the field, but of a text that is a time the text of this time,
-/// however it is written there.
+/// Calls `f` with the text that is hashed into a key: the field's text, or for a time its normalised text.
 #[inline]
 pub(crate) fn with_key_text<R>(field: Field<'_>, f: impl FnOnce(&[u8]) -> R) -> Option<R> {
     match field {
@@ -136,8 +135,7 @@ pub(crate) fn with_key_text<R>(field: Field<'_>, f: impl FnOnce(&[u8]) -> R) -> 
     }
 }
 
-/// The decimal text of an integer. Ids come this way, one per key, where the formatting machinery would be the slowest
-/// part.
+/// The decimal text of an integer. Ids take this path, one per key, for which the formatting machinery is too slow.
 fn with_decimal<R>(magnitude: u64, negative: bool, f: impl FnOnce(&[u8]) -> R) -> R {
     // 20 digits, or 19 and a sign.
     let mut buffer = [b'-'; 20];
@@ -166,7 +164,7 @@ pub(crate) fn wanted(column: usize, expected: &str, field: Field<'_>) -> FieldEr
 /// At most this many characters of a number are shown in an error.
 const NUMBER_SHOWN_MAX: usize = 24;
 
-/// A field as an error message may show it: printable and short.
+/// A field as an error message shows it: printable and short.
 pub(crate) fn shown(field: Field<'_>) -> String {
     match field {
         Field::Text(text) => quote(text),
@@ -179,7 +177,7 @@ pub(crate) fn shown(field: Field<'_>) -> String {
     }
 }
 
-/// A number as a message may show it: with an exponent where its digits would be many.
+/// A number as a message shows it: with an exponent if it has many digits.
 #[must_use]
 pub fn shown_number(number: f64) -> String {
     let plain = number.to_string();

@@ -1,14 +1,14 @@
-//! Keys: how the text of a field becomes a 64-bit id. Knows no spec and no table.
+//! Keys: hashes a field's text into a 64-bit id. Knows no spec and no table.
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-/// The seed that keeps the keys of one feature apart from those of another.
+/// The hash seed that separates the keys of one feature from those of another.
 #[must_use]
 pub fn salt(text: &str) -> u64 {
     xxh3_64(text.as_bytes())
 }
 
-/// XXH3-64 of a field's text under a salt. Part of the model format: it never changes.
+/// XXH3-64 of a field's text under a salt. It is part of the model format and never changes.
 #[inline]
 #[must_use]
 pub fn hash(text: &[u8], salt: u64) -> u64 {

@@ -1,11 +1,10 @@
-//! What one training example is, and one reader per input format.
+//! One training example: the feature spec, the encoder that applies it, and batches of encoded rows.
 //!
-//! A file is read as units (blocks of whole lines or records, record batches), a unit is decoded into rows of fields,
-//! and the [`Encoder`] turns fields into the keys of a [`Batch`] as the [`Spec`] says. The crate knows no table and no model,
-//! and of the network only that a file may be named by url, if it is built with the feature `objects`.
+//! The [`Encoder`] turns the fields of a row into the keys of a [`Batch`] as the [`Spec`] says. The crate knows no file format,
+//! no table and no model.
 
 mod error;
-pub use error::{FieldError, SampleError, quote};
+pub use error::{FieldError, SampleError, quote, quote_text};
 
 mod batch;
 pub use batch::{Batch, Column};
@@ -14,6 +13,7 @@ mod rows;
 pub use rows::Rows;
 
 mod mapped;
+pub use mapped::MappedFile;
 
 mod packed;
 pub use packed::{
@@ -27,78 +27,17 @@ pub use spec::Spec;
 pub mod key;
 
 mod field;
-pub use field::{Field, shown_number};
+pub use field::{Field, VALUE_ABS_MAX, shown_number, with_text};
+
+pub mod missing;
 
 mod time;
 pub use time::{Time, TimeKind};
 
+mod number;
+pub use number::{parse_f32, parse_f64, parse_u64, short_f32, short_u64};
+
 mod compile;
 
 mod encode;
-pub use encode::{EncodeOptions, Encoder, Fate, LabelUse};
-
-pub mod format;
-pub use format::{BadRowPolicy, Compression, DataConfig, Format};
-
-mod by_url;
-
-mod patient;
-pub use patient::Wanted;
-
-pub mod input;
-
-mod folder;
-
-mod temporary;
-
-mod output_file;
-pub use output_file::{OutputFile, refuse_url};
-
-mod scan;
-pub use scan::{Isa, count_newlines};
-
-mod number;
-pub use number::{parse_f32, parse_f64, parse_u64};
-
-mod tokens;
-
-mod not_text;
-
-mod text_kind;
-
-mod quotes;
-
-mod blocks;
-pub use blocks::{BLOCK_BYTES, Block, LINE_BYTES_MAX};
-
-mod bad_rows;
-pub use bad_rows::{BAD_ROW_MESSAGES_MAX, BadRows, all_bad};
-
-mod libsvm;
-
-mod libffm;
-
-mod delimited;
-
-pub mod columnar;
-
-mod records;
-pub use records::RECORD_BYTES_MAX;
-
-mod messages;
-
-pub mod batch_file;
-
-mod decoded;
-pub use decoded::Decoded;
-
-mod reader;
-pub use reader::{Decoder, ROW_ID_FILE_STRIDE, Reader, Source, Unit};
-
-pub mod fit;
-
-pub mod profile;
-
-pub mod random;
-
-pub mod synth;
+pub use encode::{EncodeOptions, Encoder, Fate, LabelUse, NO_FEATURE, SparseFeatures};

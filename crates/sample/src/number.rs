@@ -1,15 +1,15 @@
 //! Numbers from text, eight digits at a time in one 64-bit register (SWAR), and exactly rounded.
 //!
 //! The digit arithmetic follows Lemire's `parse_eight_digits_unrolled`. Short tokens take a path without branches;
-//! whatever that cannot decide goes to the standard library, so that no result ever differs from it.
+//! all others go to the standard library, so that no result ever differs from it.
 
 const ZEROS: u64 = 0x3030_3030_3030_3030;
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHS: u64 = 0x8080_8080_8080_8080;
-/// What `b'.'` becomes under `^ b'0'`.
+/// The byte `b'.' ^ b'0'`.
 const DOT: u64 = 0x1e1e_1e1e_1e1e_1e1e;
 
-/// By the byte where the dot stood (0 to 7; 8: there is none): the power of ten to divide by.
+/// The power of ten to divide by, indexed by the byte of the dot (0 to 7; 8: no dot).
 const SCALE_BY_DOT: [f32; 9] = [1e7, 1e6, 1e5, 1e4, 1e3, 1e2, 1e1, 1e0, 1e0];
 
 /// Exactly representable powers of ten.
@@ -42,7 +42,7 @@ fn join(digits: u64) -> u64 {
 
 /// An unsigned integer of `len` (1 to 8) digits at the start of a little-endian word.
 #[inline(always)]
-pub(crate) fn short_u64(word: u64, len: usize) -> Option<u64> {
+pub fn short_u64(word: u64, len: usize) -> Option<u64> {
     let digits = align(word, len);
     if is_digits(digits) { Some(join(digits)) } else { None }
 }
@@ -52,7 +52,7 @@ pub(crate) fn short_u64(word: u64, len: usize) -> Option<u64> {
 /// With a dot there are at most seven digits: below 2^24, so mantissa and power of ten are exact in `f32` and the one
 /// division rounds correctly. Without a dot the conversion of the integer is the one rounding.
 #[inline(always)]
-pub(crate) fn short_f32(word: u64, len: usize) -> Option<f32> {
+pub fn short_f32(word: u64, len: usize) -> Option<f32> {
     debug_assert!(len >= 2, "a lone dot would pass for 0");
     let aligned = align(word, len);
     let other = aligned ^ DOT;
@@ -132,7 +132,7 @@ fn split_sign(text: &[u8]) -> (bool, &[u8]) {
     }
 }
 
-/// A finite number, exactly rounded: what `str::parse::<f64>` gives, sooner. Infinities and NaN are refused.
+/// A finite number, exactly rounded: the result of `str::parse::<f64>`, faster. Infinities and NaN are refused.
 #[must_use]
 pub fn parse_f64(text: &[u8]) -> Option<f64> {
     let (negative, magnitude) = split_sign(text);
@@ -145,7 +145,7 @@ pub fn parse_f64(text: &[u8]) -> Option<f64> {
     value.is_finite().then_some(value)
 }
 
-/// A finite number, exactly rounded: what `str::parse::<f32>` gives, sooner. Infinities and NaN are refused.
+/// A finite number, exactly rounded: the result of `str::parse::<f32>`, faster. Infinities and NaN are refused.
 #[must_use]
 pub fn parse_f32(text: &[u8]) -> Option<f32> {
     let (negative, magnitude) = split_sign(text);

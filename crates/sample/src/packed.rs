@@ -1,5 +1,5 @@
-//! A batch as one run of bytes: what a block of a batch file holds, and what a hub sends. Columns are looked at where
-//! they lie, without a copy. It knows no file, no compression and no network.
+//! A batch as one run of bytes: the block of a batch file, or the minibatch that a hub sends. Columns are read in
+//! place. It knows no file, no compression and no network.
 //!
 //! All numbers are little endian, and every array starts at a multiple of 64 bytes; see `docs/batch-format.md`.
 
@@ -34,53 +34,53 @@ const ENTRY_BYTES: usize = 8;
 const WEIGHTED: u32 = 1;
 const SHARED_OFFSETS: u32 = 2;
 
-/// Why bytes are no packed batch, or rows cannot become one.
+/// The reason that bytes are no packed batch, or that rows cannot be packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PackedError {
-    /// Something else altogether.
+    /// The bytes do not start like a packed batch.
     #[error("is no packed batch: it does not begin with SNDB")]
     Magic,
-    /// Written by a later version.
+    /// The version is newer.
     #[error("is a packed batch of version {0}; this program reads version {VERSION}: bring it up to date")]
     Version(u32),
-    /// Bytes are missing, or there are more than the columns need.
+    /// There are too few or too many bytes for the columns.
     #[error("has {found} bytes, its header asks for {needed}")]
     Length {
-        /// What rows, columns and keys need.
+        /// Bytes that rows, columns and keys need.
         needed: u64,
-        /// What is there.
+        /// Bytes found.
         found: u64,
     },
-    /// More than a batch may have.
+    /// A count is over its limit.
     #[error("{found} {what}: at most {max}")]
     TooMany {
-        /// Of what.
+        /// The counted thing.
         what: &'static str,
-        /// How many.
+        /// The count.
         found: u64,
         /// The limit.
         max: u64,
     },
-    /// A flag that this version does not know, or that cannot be where it is.
+    /// A flag that is unknown, or not allowed in its position.
     #[error("column {column} has the flags {flags:#x}")]
     Flags {
-        /// Which column, the first being 0.
+        /// The column, from 0.
         column: usize,
-        /// What it says.
+        /// The flags.
         flags: u32,
     },
     /// Row boundaries do not ascend from 0 to the number of keys.
     #[error("the row boundaries of column {column} do not ascend from 0 to its number of keys")]
     Offsets {
-        /// Which column, the first being 0.
+        /// The column, from 0.
         column: usize,
     },
-    /// A label, a weight or a value that cannot be one.
+    /// A label, weight or value that is not allowed.
     #[error("{what}{}", .column.map_or_else(String::new, |at| format!(" in column {at}")))]
     Number {
-        /// What it would be, and why it is not.
+        /// The kind of number and the problem.
         what: &'static str,
-        /// Which column, the first being 0, if it is a column's.
+        /// The column, from 0, if it is a column's.
         column: Option<usize>,
     },
     /// The bytes do not start at a multiple of 8.
@@ -92,7 +92,7 @@ const A_LABEL: &str = "a label other than 0, 1 and NaN";
 const A_WEIGHT: &str = "a weight that is below 0 or not finite";
 const A_VALUE: &str = "a value that is not a finite number";
 
-/// Where the arrays of a column lie.
+/// The ranges of a column's arrays.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     offsets: Range<usize>,
@@ -100,26 +100,27 @@ pub(crate) struct Place {
     values: Option<Range<usize>>,
 }
 
-/// Who keeps the bytes.
+/// The owner of the bytes.
 #[derive(Debug)]
 enum Owner {
     Buffer,
     Mapped(Arc<MappedFile>, Range<usize>),
 }
 
-/// A batch whose columns lie in one run of bytes, checked: its rows are looked at in place.
+/// A batch whose columns lie in one run of bytes, checked and read in place.
 ///
-/// The bytes are in a [`PackedBuffer`], as they come from a network or a decompressor, or in a mapped file. To send a batch, [`pack`] it and send the bytes; to receive one, put the bytes into a buffer,
-/// [`PackedBatch::parse`] it, and get the memory back with [`PackedBatch::into_buffer`]. Packed batches carry no checksum:
-/// who stores or sends them adds one.
+/// The bytes are in a [`PackedBuffer`], filled by a network or a decompressor, or in a mapped file. To send a batch,
+/// [`pack`] it and send the bytes; to receive one, put the bytes into a buffer, [`PackedBatch::parse`] it, and
+/// recover the memory with [`PackedBatch::into_buffer`]. Packed batches carry no checksum: the file or the message
+/// adds one.
 pub struct PackedBatch {
     owner: Owner,
-    /// The bytes, unless they are mapped; and the memory for another batch.
+    /// The bytes, unless they are mapped; also the memory for another batch.
     buffer: PackedBuffer,
     labels: Range<usize>,
     weights: Range<usize>,
     rows: usize,
-    /// Which column stands where, unless they stand as they were packed.
+    /// The order in which columns are shown; `None`: as packed.
     order: Option<Arc<[usize]>>,
 }
 
@@ -133,7 +134,7 @@ impl PackedBatch {
     /// Checks the bytes of a buffer and keeps it.
     ///
     /// # Errors
-    /// Whatever about them is not as [`pack`] writes it. The bytes of padding are not looked at.
+    /// The first deviation from the form that [`pack`] writes. Padding bytes are not checked.
     pub fn parse(mut buffer: PackedBuffer) -> Result<PackedBatch, PackedError> {
         let mut columns = buffer.take_columns();
         let head = Head::parse(buffer.bytes(), &mut columns)?;
@@ -141,8 +142,8 @@ impl PackedBatch {
         Ok(PackedBatch::new(Owner::Buffer, buffer, head))
     }
 
-    /// Checks a range of a mapped file; the buffer lends its memory for what is noted of the columns.
-    pub(crate) fn parse_mapped(
+    /// Checks a range of a mapped file; `buffer` lends its memory for the list of columns.
+    pub fn parse_mapped(
         file: &Arc<MappedFile>,
         range: Range<usize>,
         mut buffer: PackedBuffer,
@@ -197,8 +198,8 @@ impl PackedBatch {
         }
     }
 
-    /// From now on shows the columns that are named, in that order.
-    pub(crate) fn set_order(&mut self, order: &Arc<[usize]>) {
+    /// Shows the columns in this order from now on.
+    pub fn set_order(&mut self, order: &Arc<[usize]>) {
         assert!(order.iter().all(|&at| at < self.buffer.columns().len()));
         self.order = Some(Arc::clone(order));
     }
@@ -233,7 +234,7 @@ impl PackedBatch {
     }
 }
 
-/// What is found out about a batch besides its columns.
+/// The parts of a batch beside its columns.
 struct Head {
     rows: usize,
     labels: Range<usize>,
@@ -241,7 +242,7 @@ struct Head {
 }
 
 impl Head {
-    /// Finds the arrays and checks what they hold. Sets no memory aside but for the columns, whose entries are there.
+    /// Finds the arrays and checks their content. Allocates only for the columns, whose entries exist.
     fn parse(bytes: &[u8], columns: &mut Vec<Place>) -> Result<Head, PackedError> {
         columns.clear();
         if !bytes.as_ptr().cast::<u64>().is_aligned() {
@@ -273,7 +274,7 @@ impl Head {
             let (keys, flags) = (entry[0], entry[1]);
             let offsets = match &shared {
                 _ if flags & SHARED_OFFSETS == 0 => arrays.next(rows + 1, 4)?,
-                // The same boundaries end at the same number of keys.
+                // Equal boundaries end at the same number of keys.
                 Some((offsets, same)) if *same == keys => offsets.clone(),
                 _ => return Err(PackedError::Flags { column, flags }),
             };
@@ -308,9 +309,9 @@ impl Head {
     }
 }
 
-/// Finds arrays one behind the other.
+/// Finds consecutive arrays.
 struct Arrays<'a> {
-    /// Where the next one starts. No sum overflows: counts have 32 bits, and there are few arrays.
+    /// The start of the next array. No sum overflows: counts have 32 bits, and there are few arrays.
     at: u64,
     bytes: &'a [u8],
 }
@@ -334,17 +335,16 @@ fn is_ragged(offsets: &[u32], keys: u32) -> bool {
     descents == 0 && offsets[0] == 0 && offsets[offsets.len() - 1] == keys
 }
 
-/// In the same way: whether each is 0, 1 or none.
+/// Whether each label is 0, 1 or NaN; vectorises likewise.
 fn are_labels(labels: &[f32]) -> bool {
     labels.iter().fold(true, |all, &label| all & (label == 0.0 || label == 1.0 || label.is_nan()))
 }
 
-/// In the same way: whether there is neither an infinity nor a NaN.
+/// Whether no value is infinite or NaN; vectorises likewise.
 fn are_finite(values: &[f32]) -> bool {
     const EXPONENT: u32 = 0x7f80_0000;
     values.iter().fold(0, |any, value| any | u32::from(value.to_bits() & EXPONENT == EXPONENT)) == 0
 }
 
 #[cfg(test)]
-#[path = "packed_tests.rs"]
 mod tests;

@@ -1,18 +1,18 @@
-//! A run of rows, wherever they lie: what a minibatch is, without a copy. It knows no file and no model.
+//! A run of rows in any memory: a minibatch without a copy. It knows no file and no model.
 
 use std::ops::Range;
 
 use crate::batch::Batch;
 use crate::packed::PackedBatch;
 
-/// A run of rows: per row a label and a weight, per column the keys and values of all of them one after the other.
+/// A run of rows: per row a label and a weight, per column the keys and values of all rows, concatenated.
 #[derive(Clone, Debug)]
 pub struct Rows<'a> {
     place: Place<'a>,
     range: Range<usize>,
 }
 
-/// Where rows lie. Which of them it is, is asked once per column, not per key.
+/// The memory of rows. It is matched once per column, not per key.
 #[derive(Clone, Copy, Debug)]
 enum Place<'a> {
     Batch(&'a Batch),
@@ -41,7 +41,7 @@ impl<'a> Rows<'a> {
         Rows { place: Place::Packed(batch), range: 0..batch.len() }
     }
 
-    /// A range of these rows, 0 being the first of them.
+    /// A range of these rows, counted from 0.
     ///
     /// # Panics
     /// If there are fewer.
@@ -93,7 +93,7 @@ impl<'a> Rows<'a> {
         &weights[self.range.clone()]
     }
 
-    /// The keys of a column, all rows one after the other.
+    /// The keys of a column, all rows concatenated.
     #[must_use]
     pub fn keys(&self, column: usize) -> &'a [u64] {
         let keys = match self.place {
@@ -103,7 +103,7 @@ impl<'a> Rows<'a> {
         &keys[self.key_range(column)]
     }
 
-    /// The values of a column, parallel to `keys`, or None where every key counts as 1.
+    /// The values of a column, parallel to `keys`; `None` if every key counts as 1.
     #[must_use]
     pub fn values(&self, column: usize) -> Option<&'a [f32]> {
         let values = match self.place {

@@ -1,8 +1,9 @@
 //! The feature spec: how the columns of a file become labels, weights and keyed features.
 //!
-//! The same structures are read from TOML (`sanderling train`), from Python dictionaries, and from a saved model. The
-//! spec says nothing of file formats (see `format`), models or optimizers.
+//! These structures are read from TOML (`sanderling train`), from Python dictionaries, and from a saved model. The
+//! spec says nothing of file formats, models or optimizers.
 
+mod check;
 mod sparse;
 mod written;
 pub use written::check_all_written;
@@ -14,11 +15,11 @@ use serde::{Deserialize, Serialize};
 use crate::error::SampleError;
 use crate::key;
 
-/// What a spec demands of every row: the label, the weight, the features.
+/// A feature spec: the label, the weight and the features of every row.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
-    /// Where the label stands and which of its values are positive.
+    /// The label column and its positive values.
     #[serde(default)]
     pub label: Label,
     /// A column of row weights.
@@ -32,8 +33,9 @@ pub struct Spec {
     pub feature: Vec<Feature>,
 }
 
-/// The label column. A row is positive if its text is listed in `positive`, or, without a list, if it is a number
-/// above `threshold`.
+/// The label column.
+///
+/// A row is positive if its text is listed in `positive`, or, without a list, if it is a number above `threshold`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Label {
@@ -58,7 +60,7 @@ fn label_column() -> String {
     "label".to_string()
 }
 
-/// A column that holds each row's weight: a finite number, zero or more.
+/// A column with each row's weight: a finite number, zero or more.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Weight {
@@ -66,15 +68,16 @@ pub struct Weight {
     pub column: String,
 }
 
-/// Negative down-sampling in training. A negative is kept with probability `keep` and then weighs `1 / keep`, so that
-/// loss and predictions stay calibrated without a later correction (McMahan et al. 2013, section 6.3). Evaluation
-/// always reads every row.
+/// Negative down-sampling in training.
+///
+/// A negative is kept with probability `keep` and then weighs `1 / keep`, so that loss and predictions stay
+/// calibrated without a later correction (McMahan et al. 2013, section 6.3). Evaluation always reads every row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Negatives {
     /// Share of negatives to keep, above 0 and at most 1.
     pub keep: f64,
-    /// Which negatives are kept depends on this and on the row's position alone.
+    /// The seed; with the row's position it decides which negatives are kept.
     #[serde(default)]
     pub seed: u64,
 }
@@ -98,8 +101,8 @@ pub struct Feature {
     /// How a field becomes keys.
     #[serde(default, rename = "type")]
     pub kind: FeatureKind,
-    /// Separator of a `multi` field, one ASCII character; default `|`. Of a `cross`: where texts are split into values that
-    /// are each crossed; by default none is.
+    /// Separator of a `multi` field, one ASCII character; default `|`. In a `cross`, texts are split there and each
+    /// part is crossed; by default they are not split.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub separator: Option<char>,
     /// Key derivation; default `hash`, for `sparse` features `raw`.
@@ -117,14 +120,14 @@ pub struct Feature {
     /// How the rows of several keys are combined.
     #[serde(default)]
     pub pooling: Pooling,
-    /// Stands in for a missing field: a text for categorical features, a number for numeric ones. Without it a
-    /// missing field is a key of its own (`raw` keys, `multi` and `sparse` features: no key at all).
+    /// The default of a missing field: a text for categorical features, a number for numeric ones. Without it a
+    /// missing field has a key of its own (`raw` keys, `multi` and `sparse` features: no key).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<DefaultField>,
     /// Number of quantile buckets; default 32.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buckets: Option<usize>,
-    /// Upper ends of the quantile buckets, ascending; fitted to the training data when absent.
+    /// Upper ends of the quantile buckets, ascending; by default fitted to the training data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boundaries: Option<Vec<f64>>,
 }
@@ -138,7 +141,7 @@ pub enum FeatureKind {
     Categorical,
     /// One key per separated part of the field.
     Multi,
-    /// One key for the combination of all columns, for each of their values.
+    /// One key per combination of the values of all columns.
     Cross,
     /// One key for the feature, the number as its value.
     Numeric,
@@ -160,11 +163,11 @@ pub enum KeyRule {
     Hash,
     /// The field is a 64-bit integer and is the key; a negative one by its bits.
     Raw,
-    /// The hash modulo a size: as many keys as that, with collisions.
+    /// The hash modulo a size: at most that many keys, with collisions.
     Modulo(u64),
 }
 
-/// How the rows of a multi-valued feature become one.
+/// How the rows of a multi-valued feature are combined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pooling {
@@ -222,14 +225,14 @@ impl Feature {
         self.key.unwrap_or(if self.kind == FeatureKind::Sparse { KeyRule::Raw } else { KeyRule::Hash })
     }
 
-    /// The key of a number, for features of type numeric and log; a number that is missing has another one.
+    /// The key of a number, for features of type numeric and log; a missing number has another key.
     #[must_use]
     pub fn value_key(&self) -> u64 {
         // A table may be shared by several numeric features: their keys carry the feature's name.
         key::hash(self.name.as_bytes(), key::salt(self.salt()))
     }
 
-    /// Whether each of its keys has a value; where it has none, every key counts as 1.
+    /// Whether each of its keys has a value; otherwise every key counts as 1.
     #[must_use]
     pub fn has_values(&self) -> bool {
         let mean = self.pooling == Pooling::Mean;
@@ -253,7 +256,7 @@ impl Spec {
     pub const FEATURES_MAX: usize = 4096;
     /// A quantile feature may not have more buckets than this.
     pub const BUCKETS_MAX: usize = 65_536;
-    /// Buckets of a quantile feature that does not say.
+    /// Default number of buckets of a quantile feature.
     pub const BUCKETS_DEFAULT: usize = 32;
 
     /// The spec of libsvm text: one sparse feature, raw keys.
@@ -309,133 +312,16 @@ impl Spec {
         Ok(spec)
     }
 
-    fn check(&self) -> Result<(), SampleError> {
-        if self.feature.is_empty() {
-            return Err(bad(
-                "no features: add at least one [[feature]] (or see `sanderling inspect --suggest`)",
-            ));
-        }
-        if self.feature.len() > Self::FEATURES_MAX {
-            return Err(bad(format!("{} features, at most {}", self.feature.len(), Self::FEATURES_MAX)));
-        }
-        if let Some(negatives) = &self.negatives
-            && !(negatives.keep > 0.0 && negatives.keep <= 1.0)
-        {
-            return Err(bad(format!("negatives.keep = {}: must be above 0 and at most 1", negatives.keep)));
-        }
-        self.check_label()?;
-        let mut names = std::collections::HashSet::new();
-        for feature in &self.feature {
-            if !names.insert(feature.name.as_str()) {
-                return Err(bad(format!("feature {:?} is there twice", feature.name)));
-            }
-            if feature.inputs().contains(&self.label.column.as_str()) {
-                return Err(bad(format!("feature {:?} reads the label column", feature.name)));
-            }
-            feature.check().map_err(|reason| bad(format!("feature {:?}: {reason}", feature.name)))?;
-        }
-        let sparse = self.feature.iter().filter(|feature| feature.kind == FeatureKind::Sparse).count();
-        if sparse > 0 {
-            self.check_sparse()?;
-        }
-        if let Some(weight) = self.weight.as_ref().filter(|_| sparse > 0) {
-            let column = &weight.column;
-            return Err(bad(format!(
-                "weight.column = {column:?}: libsvm and libffm text have no columns; leave [weight] out, or use another format"
-            )));
-        }
-        Ok(())
-    }
-
-    fn check_label(&self) -> Result<(), SampleError> {
-        let label = &self.label;
-        if !label.threshold.is_finite() {
-            return Err(bad(format!("label.threshold = {}: must be finite", label.threshold)));
-        }
-        if !label.positive.is_empty() && label.threshold != 0.0 {
-            return Err(bad("label has both positive and threshold; texts or numbers, not both"));
-        }
-        if self.weight.as_ref().is_some_and(|weight| weight.column == label.column) {
-            return Err(bad(format!("weight.column = {:?} is the label column", label.column)));
-        }
-        Ok(())
-    }
-
     /// Whether the spec reads `index:value` pairs (libsvm and libffm text) and no columns.
     #[must_use]
     pub fn is_sparse(&self) -> bool {
         self.feature.iter().any(|feature| feature.kind == FeatureKind::Sparse)
     }
 
-    /// The features whose quantile boundaries are still to be fitted.
+    /// The features whose quantile boundaries are not fitted yet.
     pub fn unfitted(&self) -> impl Iterator<Item = &Feature> {
         let quantile = self.feature.iter().filter(|feature| feature.kind == FeatureKind::Quantile);
         quantile.filter(|feature| feature.boundaries.is_none())
-    }
-}
-
-impl Feature {
-    fn check(&self) -> Result<(), String> {
-        if self.column.is_some() && !self.columns.is_empty() {
-            return Err("has both column and columns".to_string());
-        }
-        let number = self.is_number();
-        match &self.default {
-            Some(DefaultField::Text(text)) if number => {
-                return Err(format!("default = {text:?}: a numeric feature needs a number"));
-            }
-            Some(DefaultField::Number(number)) if !number.is_finite() => {
-                return Err("default must be finite".to_string());
-            }
-            Some(_) if self.kind == FeatureKind::Sparse => {
-                return Err("a sparse feature has no default".to_string());
-            }
-            _ => {}
-        }
-        if number && self.columns.len() > 1 {
-            return Err("a numeric feature has one column".to_string());
-        }
-        if number && self.key_rule() != KeyRule::Hash {
-            return Err("key applies to categorical features only".to_string());
-        }
-        if self.kind == FeatureKind::Cross && self.columns.len() < 2 {
-            return Err("a cross needs columns = [two or more]".to_string());
-        }
-        if self.kind == FeatureKind::Cross && self.key_rule() == KeyRule::Raw {
-            return Err("a cross has no raw integer; use key = \"hash\" or {modulo = n}".to_string());
-        }
-        if self.key_rule() == KeyRule::Modulo(0) {
-            return Err("key = {modulo = 0}: must be at least 1".to_string());
-        }
-        let many = matches!(self.kind, FeatureKind::Categorical | FeatureKind::Multi | FeatureKind::Cross);
-        if self.pooling == Pooling::Mean && !many {
-            return Err(
-                "pooling = \"mean\" applies to categorical, multi and cross features only".to_string()
-            );
-        }
-        if self.separator.is_some() && !matches!(self.kind, FeatureKind::Multi | FeatureKind::Cross) {
-            return Err("separator applies to type = \"multi\" and \"cross\" only".to_string());
-        }
-        if self.separator.is_some_and(|separator| !separator.is_ascii()) {
-            return Err("separator must be one ASCII character".to_string());
-        }
-        if self.kind != FeatureKind::Quantile && (self.buckets.is_some() || self.boundaries.is_some()) {
-            return Err("buckets and boundaries apply to type = \"quantile\" only".to_string());
-        }
-        if self.buckets.is_some_and(|buckets| !(2..=Spec::BUCKETS_MAX).contains(&buckets)) {
-            return Err(format!("buckets must be 2 to {}", Spec::BUCKETS_MAX));
-        }
-        if let Some(boundaries) = &self.boundaries
-            && (boundaries.len() >= Spec::BUCKETS_MAX
-                || boundaries.iter().any(|boundary| !boundary.is_finite())
-                || boundaries.windows(2).any(|pair| pair[0] >= pair[1]))
-        {
-            return Err("boundaries must be finite and ascending".to_string());
-        }
-        if self.dim == Some(0) {
-            return Err("dim must be at least 1".to_string());
-        }
-        Ok(())
     }
 }
 

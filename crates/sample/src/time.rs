@@ -1,9 +1,9 @@
-//! Dates, times of day, instants and durations: as seconds and as text, the same in every unit that a file may count
-//! them in. It knows no file format and no time zones but UTC and fixed offsets.
+//! Dates, times of day, instants and durations, as seconds and as text, independent of the unit in the file. It knows
+//! no file format and no time zones except UTC and fixed offsets.
 
 use std::io::Write;
 
-/// What a [`Time`] is.
+/// The kind of a [`Time`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeKind {
     /// A date, or a date and a time: the time since 1970-01-01 00:00:00 UTC.
@@ -33,7 +33,7 @@ const TEXT_BYTES_MAX: usize = 48;
 const READ_BYTES_MAX: usize = 40;
 
 impl Time {
-    /// `count` units of which `per_second` make a second: 1, 1000, 1000000 or 1000000000.
+    /// A time of `count` units; `per_second` (1, 1000, 1000000 or 1000000000) units make a second.
     #[inline]
     #[must_use]
     pub fn of(kind: TimeKind, count: i64, per_second: i64) -> Time {
@@ -48,19 +48,19 @@ impl Time {
         Time { kind: TimeKind::Instant, seconds: i64::from(day) * DAY_SECONDS, nanos: 0 }
     }
 
-    /// What it is.
+    /// The kind.
     #[must_use]
     pub fn kind(self) -> TimeKind {
         self.kind
     }
 
-    /// In seconds: since 1970 (UTC), since midnight, or how long it is.
+    /// The seconds since 1970 (UTC), since midnight, or of the duration.
     #[must_use]
     pub fn as_seconds(self) -> f64 {
         self.seconds as f64 + f64::from(self.nanos) / NANOS as f64
     }
 
-    /// Calls `f` with the text that stands for it in a text file; see `docs/keys.md`.
+    /// Calls `f` with the time's text in a text file; see `docs/keys.md`.
     pub(crate) fn with_text<R>(self, f: impl FnOnce(&[u8]) -> R) -> R {
         let mut buffer = [0_u8; TEXT_BYTES_MAX];
         let mut rest = &mut buffer[..];
@@ -99,7 +99,7 @@ impl Time {
         }
     }
 
-    /// Whether a text may be a time whose text is another one. Asked of every text that becomes a key, before it is read.
+    /// Whether a text may be a time with another normalised text. Checked for every text that becomes a key.
     #[inline]
     pub(crate) fn may_be(text: &[u8]) -> bool {
         match text {
@@ -109,8 +109,10 @@ impl Time {
         }
     }
 
-    /// Reads a date, a date and a time (ISO 8601 and what databases write, in UTC where no zone is given), or a time of
-    /// day. `None` of any other text, of days that do not exist, and of what is finer than a nanosecond.
+    /// Parses a date, a date and time, or a time of day.
+    ///
+    /// Reads ISO 8601 and the formats of databases, in UTC without a zone. `None` for any other text, for days that
+    /// do not exist, and for precision beyond a nanosecond.
     #[must_use]
     pub fn read(text: &[u8]) -> Option<Time> {
         let mut text = Scan { rest: text };
@@ -140,7 +142,7 @@ fn write_clock(out: &mut &mut [u8], before: &str, seconds: i64) -> std::io::Resu
     write!(out, "{before}{hour:02}:{minute:02}:{second:02}")
 }
 
-/// As many digits as it takes.
+/// Writes as many digits as needed.
 fn write_fraction(out: &mut &mut [u8], nanos: u32) -> std::io::Result<()> {
     if nanos == 0 {
         return Ok(());
@@ -165,7 +167,7 @@ fn date_of(day: i64) -> (i64, i64, i64) {
     (year + era * 400 + i64::from(month <= 2), month, of_year - (153 * from_march + 2) / 5 + 1)
 }
 
-/// The inverse.
+/// The day, counted from 1970-01-01, of a date.
 fn day_of(year: i64, month: i64, day: i64) -> i64 {
     let year = year - i64::from(month <= 2);
     let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
@@ -185,7 +187,7 @@ impl Scan<'_> {
         takes
     }
 
-    /// A number of so many digits, at most `max`.
+    /// Parses a number of `digits` digits, at most `max`.
     fn number(&mut self, digits: usize, max: i64) -> Option<i64> {
         let (number, rest) = self.rest.split_at_checked(digits)?;
         self.rest = rest;
@@ -203,11 +205,11 @@ impl Scan<'_> {
         self.takes(b'-').then_some(())?;
         let day = self.number(2, 31)?;
         let counted = day_of(year, month, day);
-        // A day or month that does not exist is another date.
+        // A day or month that does not exist converts to another date.
         (date_of(counted) == (year, month, day)).then_some(counted)
     }
 
-    /// Hours and minutes, and seconds unless they are left out.
+    /// Parses hours, minutes and optional seconds.
     fn clock(&mut self) -> Option<i64> {
         let hour = self.number(2, 23)?;
         self.takes(b':').then_some(())?;
@@ -216,7 +218,7 @@ impl Scan<'_> {
         Some(hour * 3600 + minute * 60 + second)
     }
 
-    /// Nanoseconds.
+    /// Parses a fraction in nanoseconds.
     fn fraction(&mut self) -> Option<u32> {
         if !self.takes(b'.') {
             return Some(0);
@@ -232,7 +234,7 @@ impl Scan<'_> {
         Some(number * 10_u32.pow(9 - digits.len() as u32))
     }
 
-    /// Seconds east of UTC; the end of the text.
+    /// Parses the zone, which ends the text, in seconds east of UTC.
     fn zone(&mut self) -> Option<i64> {
         let is_apart = self.takes(b' ');
         let sign = match self.rest {

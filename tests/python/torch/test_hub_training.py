@@ -169,7 +169,7 @@ def test_a_hub_that_is_not_there_is_named(
     gone = f"hub://unix:{folder}/nobody"
     monkeypatch.chdir(folder)
     arguments = ["clicks.toml", "--train", gone, "--hub-timeout"]
-    expected = rf"error: hub unix:{re.escape(str(folder))}/nobody is gone for more than \d+ s: "
+    expected = rf"error: hub unix:{re.escape(str(folder))}/nobody has been unreachable for \d+ s: "
     monkeypatch.setattr(trainer, "_NOTICE_S", 60.0)
     assert command.main([*arguments, "100ms"]) == 1
     assert re.match(expected, capsys.readouterr().err)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sanderling_bench::store::FEATURES;
 use sanderling_bench::{BenchError, Dist, Keys, Op, Passes, StoreOptions, interleave};
 use sanderling_observe::Machine;
-use sanderling_sample::random::Rng;
+use sanderling_random::Rng;
 use sanderling_store::{Absent, PushScale};
 use serde::Serialize;
 

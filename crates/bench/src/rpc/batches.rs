@@ -1,7 +1,7 @@
 //! The table of the benchmark and the keys that are asked for: the same in every process, from the same options. Knows no
 //! transport.
 
-use sanderling_sample::random::Rng;
+use sanderling_random::Rng;
 use sanderling_store::{Absent, Init, Optimizer, PushScale, Table, TableConfig};
 
 use crate::keys::{Ids, Keys};

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use sanderling_hub::{Pass, PassOptions, STAGES};
+use sanderling_formats::batch_file::{BLOCK_ROWS, BatchFileOptions, BatchFileWriter, BlockCompression};
+use sanderling_formats::fit::fit;
+use sanderling_formats::{BLOCK_BYTES, BadRows, Format};
 use sanderling_learner::config::Inputs;
 use sanderling_learner::{Config, LearnError, ScanProgress};
+use sanderling_loader::{Pass, PassOptions, STAGES};
 use sanderling_observe::Stages;
-use sanderling_sample::batch_file::{BLOCK_ROWS, BatchFileOptions, BatchFileWriter, BlockCompression};
-use sanderling_sample::fit::fit;
-use sanderling_sample::{BLOCK_BYTES, BadRows, EncodeOptions, Encoder, Format, LabelUse};
+use sanderling_sample::{EncodeOptions, Encoder, LabelUse};
 use serde::Serialize;
 
 use crate::failure::{Failure, INTERRUPTED};

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
+use sanderling_formats::BadRows;
 use sanderling_learner::{KnownKeys, evaluate, remarks};
-use sanderling_sample::BadRows;
 use serde::Serialize;
 
 use crate::failure::Failure;

@@ -5,10 +5,11 @@ use std::time::Instant;
 
 use sanderling_client::Address;
 use sanderling_control::MetricsPage;
+use sanderling_formats::fit::fit;
+use sanderling_formats::{DataConfig, Format, input};
 use sanderling_hub::service::{Ended, Service, ServiceConfig, ServiceError, limit};
 use sanderling_learner::Config;
-use sanderling_sample::fit::fit;
-use sanderling_sample::{DataConfig, Format, Spec, input};
+use sanderling_sample::Spec;
 use serde_json::Value;
 
 use crate::command::hub_feed::FeedArgs;

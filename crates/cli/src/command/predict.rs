@@ -4,8 +4,8 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use sanderling_formats::{BadRows, Compression};
 use sanderling_learner::{KnownKeys, LearnError};
-use sanderling_sample::{BadRows, Compression};
 
 use crate::failure::Failure;
 use crate::output;

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use sanderling_sample::synth::{SynthConfig, SynthFormat, generate};
+use sanderling_synth::{SynthConfig, SynthFormat, generate};
 
 use crate::failure::{Failure, INTERRUPTED};
 use crate::output;

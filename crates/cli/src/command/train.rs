@@ -10,7 +10,7 @@ use sanderling_learner::{
     Config, Event, KnownKeys, LargeValues, MeasuredOn, Metrics, PassLine, RunOptions, Summary,
 };
 
-use sanderling_sample::Format;
+use sanderling_formats::Format;
 
 use crate::failure::{Failure, INTERRUPTED};
 use crate::jobs::JobArgs;

@@ -1,10 +1,8 @@
 //! A hub whose input is in a bucket: a small S3 endpoint in this process, and the settings in the environment of the hub's.
 
-use super::*;
-use web::{Site, Web};
+use sanderling_testkit::web::{Site, Web};
 
-#[path = "../../../objects/tests/web/mod.rs"]
-mod web;
+use super::*;
 
 #[test]
 fn the_input_of_a_hub_may_be_in_a_bucket() {

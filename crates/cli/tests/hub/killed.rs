@@ -78,5 +78,5 @@ fn trainers_go_on_while_a_position_cannot_be_written() {
     let (status, said) = hub.end();
     assert!(status.success() && said.contains("all minibatches were used"), "{said}");
     assert!(size > 1024 && said.contains("the position was not saved: position: "), "{size}: {said}");
-    assert!(said.contains("would hand out again"), "{said}");
+    assert!(said.contains("would repeat minibatches"), "{said}");
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sanderling_feed::{Embedding, EmbeddingOptions, Feature, Fed, FeedQueue, Pooling, QueueOptions, Source};
-use sanderling_sample::{BadRowPolicy, DataConfig, Spec};
+use sanderling_formats::{BadRowPolicy, DataConfig};
+use sanderling_sample::Spec;
 use sanderling_store::{Init, Optimizer, PushScale, Table, TableConfig};
 
 /// A file of so many rows, each of which has its number as key.

@@ -1,85 +1,86 @@
-//! What a hub is told when it starts, and what follows from it. Opens nothing.
+//! The configuration of a hub, and the values derived from it. Opens nothing.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sanderling_formats::{BadRows, DataConfig, Format, input};
 use sanderling_sample::key::hash;
-use sanderling_sample::{BadRows, DataConfig, EncodeOptions, Encoder, Format, LabelUse, Spec, input};
+use sanderling_sample::{EncodeOptions, Encoder, LabelUse, Spec};
 use sanderling_transport::{Address, SPIN_US_DEFAULT};
 use sanderling_wire::{HEADER_BYTES, limit as wire_limit};
 
 use crate::description::{Description, FedFeature};
 
-use super::desk::DeskLimits;
 use super::error::ServiceError;
+use super::leases::LeaseLimits;
 use super::limit;
 use super::making::Plan;
 use super::position::Fingerprint;
-use super::talk::Facts;
+use super::session::HubFacts;
 use super::units::Share;
 
-/// What a minibatch's frame has beside its payload, with all the numbers that may be late.
+/// Bytes of a minibatch's frame beside its payload, with the longest list of late acknowledgements.
 const FRAME_BYTES_MORE: usize = HEADER_BYTES + 64 + 8 * wire_limit::UNACKNOWLEDGED_MAX;
 
-/// What a hub is told when it starts.
+/// The configuration of a hub.
 #[derive(Debug, Clone)]
 pub struct ServiceConfig {
-    /// Where it listens.
+    /// Addresses to listen on.
     pub listen: Vec<Address>,
-    /// Its name in lists and logs.
+    /// The hub's name in lists and logs.
     pub name: String,
-    /// Trainers must say this, if it is there.
+    /// The token that trainers must present; `None`: no token.
     pub token: Option<String>,
-    /// Certificate and key, PEM files; TCP is then TLS.
+    /// Certificate and key (PEM files); enables TLS on TCP.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// May other machines connect?
+    /// Whether to listen on addresses that other machines can reach.
     pub expose: bool,
-    /// May they without TLS and token?
+    /// Whether other machines may connect without TLS and token.
     pub insecure: bool,
-    /// A trainer that takes nothing for so long is closed.
+    /// A connection is closed when the trainer accepts no bytes for this long.
     pub write_timeout: Duration,
-    /// How long waits stay awake at most, in microseconds.
+    /// Busy-poll time before blocking, in microseconds.
     pub spin_us: u32,
     /// Longest frame; a minibatch must fit into one.
     pub frame_bytes_max: u32,
-    /// Files, patterns or `-`.
+    /// Input files, patterns or `-`.
     pub inputs: Vec<String>,
-    /// How to read them.
+    /// The format of the inputs.
     pub reading: DataConfig,
-    /// What a row becomes.
+    /// The features of a row.
     pub spec: Spec,
     /// Rows of a minibatch.
     pub batch: usize,
     /// Passes over the input.
     pub passes: u64,
-    /// Rows that are shuffled at a time; 0: the order of the input.
+    /// Rows of the shuffle buffer; 0 keeps the order of the input.
     pub shuffle: usize,
     /// Seed of the shuffle.
     pub seed: u64,
     /// Threads that decode.
     pub threads: usize,
-    /// Which hub this is, and of how many that share the input.
+    /// This hub's index, and the number of hubs that share the input.
     pub share: (u64, u64),
-    /// File of the position.
+    /// The position file.
     pub position: Option<PathBuf>,
-    /// How often it is saved.
+    /// Interval at which the position is saved.
     pub save_every: Duration,
-    /// Minibatch s is for the trainer of rank s modulo this; 0: for any.
+    /// Assigns minibatch `s` to the trainer of rank `s % stride`; 0: to any trainer.
     pub stride: u32,
-    /// Minibatches that may be ready.
+    /// Most minibatches that are ready at a time.
     pub queue_batches: usize,
-    /// Bytes of them.
+    /// Most bytes of them.
     pub queue_bytes: usize,
-    /// Bytes that may be handed out and not acknowledged.
+    /// Most bytes that are leased and not acknowledged.
     pub unacknowledged_bytes: usize,
-    /// Minibatches that a trainer may have.
+    /// Most minibatches that one trainer may hold.
     pub window: u32,
-    /// A trainer that is gone for longer loses what it has.
+    /// A trainer that stays away for longer loses its leases.
     pub trainer_timeout: Duration,
-    /// How long the hub waits for trainers that know that it is over to close their connections.
+    /// How long the hub waits at the end for informed trainers to disconnect.
     pub linger: Duration,
-    /// Features whose keys are fed to where their rows are pooled; see [`Service::start_feeding`](super::Service::start_feeding).
+    /// Features whose keys are fed to servers; see [`Service::start_feeding`](super::Service::start_feeding).
     pub feeds: Vec<FedFeature>,
 }
 
@@ -119,7 +120,7 @@ impl Default for ServiceConfig {
 }
 
 impl ServiceConfig {
-    /// Of what may be a pattern the reader finds out.
+    /// A pattern is left to the reader, which sees the files that it matches.
     fn has_no_format(&self, name: &str) -> bool {
         input::read_once(name) && self.reading.format_of(name).is_none()
     }
@@ -170,7 +171,8 @@ impl ServiceConfig {
         Err(ServiceError::Config(wrong))
     }
 
-    /// What is fed is there, once, and has a table of its own: a row that two features read has one update of both.
+    /// Checks that each fed feature exists, is named once and has a table of its own: a row that two features read
+    /// gets one update from both.
     fn check_feeds(&self, spec: &Spec) -> Result<(), ServiceError> {
         for (at, fed) in self.feeds.iter().enumerate() {
             let FedFeature { feature, table, .. } = fed;
@@ -187,7 +189,7 @@ impl ServiceConfig {
             if let Some(other) = self.feeds[..at].iter().find(|other| other.table == *table) {
                 let other = &other.feature;
                 return wrong(format!(
-                    "feature {other:?} reads table {table:?}, too, and its rows have one update of both"
+                    "feature {other:?} also reads table {table:?}, whose rows get one update from both"
                 ));
             }
             let table_of =
@@ -196,7 +198,7 @@ impl ServiceConfig {
             if let Some(other) = spec.feature.iter().find(|it| it.name != *feature && table_of(it) == table) {
                 let other = &other.name;
                 return wrong(format!(
-                    "feature {other:?} has the table {table:?} in the configuration, too, and a row has one update of both"
+                    "feature {other:?} of the configuration also has table {table:?}, whose rows get one update from both"
                 ));
             }
         }
@@ -235,7 +237,7 @@ impl ServiceConfig {
         })
     }
 
-    /// What decides which rows are in which minibatch.
+    /// The settings that decide which rows are in which minibatch.
     pub(super) fn fingerprint(&self, plan: &Plan) -> Result<Fingerprint, ServiceError> {
         let sum = |text: &str| format!("{:016x}", hash(text.as_bytes(), 0));
         let json = |spec: &Spec| serde_json::to_string(spec).map_err(|error| error.to_string());
@@ -259,8 +261,8 @@ impl ServiceConfig {
         ])
     }
 
-    pub(super) fn desk_limits(&self) -> DeskLimits {
-        DeskLimits {
+    pub(super) fn lease_limits(&self) -> LeaseLimits {
+        LeaseLimits {
             queue_batches: self.queue_batches,
             queue_bytes: self.queue_bytes,
             unacknowledged_bytes: self.unacknowledged_bytes,
@@ -272,7 +274,7 @@ impl ServiceConfig {
         }
     }
 
-    pub(super) fn facts(&self, plan: &Plan, address: &Address) -> Result<Facts, ServiceError> {
+    pub(super) fn facts(&self, plan: &Plan, address: &Address) -> Result<HubFacts, ServiceError> {
         let spec = self.spec.expand()?;
         self.check_feeds(&spec)?;
         let described =
@@ -280,12 +282,12 @@ impl ServiceConfig {
         let description = described.to_json(wire_limit::DESCRIPTION_BYTES_MAX);
         if description.is_none() && !self.feeds.is_empty() {
             let reason =
-                "what the rows are made by is too long to be said, so trainers cannot know what is fed";
+                "the description of the rows is too long to be sent, so trainers cannot know what is fed";
             return Err(ServiceError::Feed { reason: reason.to_owned() });
         }
         let columns = plan.encoder.new_batch().columns;
         let name = if self.name.is_empty() { address.to_string() } else { self.name.clone() };
-        Ok(Facts {
+        Ok(HubFacts {
             name: name.chars().take(wire_limit::NAME_BYTES_MAX / 4).collect(),
             token: self.token.clone(),
             frame_bytes_max: self.frame_bytes_max,

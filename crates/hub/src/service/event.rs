@@ -1,44 +1,44 @@
-//! What a running hub tells who runs it. Prints nothing.
+//! Events of a running hub, for its operator. Prints nothing.
 
 use std::fmt;
 
-use sanderling_sample::all_bad;
+use sanderling_formats::all_bad;
 
-/// What a running hub tells who runs it.
+/// An event of a running hub.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A trainer has been gone for too long, and what it had goes to the others.
+    /// A trainer expired, and its leases go to the others.
     TrainerGone {
         /// Its name.
         trainer: String,
-        /// How many minibatches it had.
+        /// The number of its leases.
         minibatches: usize,
     },
     /// A connection could not be accepted.
     NotAccepted {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The input cannot be read on; trainers are told.
+    /// The input cannot be read any further; trainers are told.
     Failed {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// This hub's share has no rows, and it hands nothing out; other hubs have some.
+    /// This hub's share has no rows and it serves nothing; other hubs have some.
     NoRows {
-        /// Which hub it is, and of how many.
+        /// This hub's index, and the number of hubs.
         share: (u64, u64),
-        /// The files that it reads.
+        /// The files of the input.
         input: String,
         /// How many rows were skipped as bad.
         bad_rows: u64,
-        /// What was wrong with the first of them.
+        /// The error of the first of them.
         first_bad: Option<String>,
     },
-    /// The position could not be saved. It is tried again; trainers are answered meanwhile.
+    /// The position could not be saved. Saving is retried; trainers are answered meanwhile.
     NotSaved {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
@@ -47,23 +47,18 @@ impl fmt::Display for Event {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Event::TrainerGone { trainer, minibatches } => {
-                write!(
-                    out,
-                    "trainer {trainer} is gone for too long: its {minibatches} minibatches go to others"
-                )
+                write!(out, "trainer {trainer} expired: its {minibatches} minibatches go to others")
             }
             Event::NotAccepted { reason } => write!(out, "a connection was not accepted: {reason}"),
             Event::Failed { reason } => write!(out, "cannot go on: {reason}"),
             Event::NoRows { share: (index, of), input, bad_rows, first_bad } => write!(
                 out,
-                "warning: share {index}/{of} of {input}: no rows to work on{}; this hub hands nothing out, all rows are the \
-                 others': start fewer hubs, or name more files",
+                "warning: share {index}/{of} of {input}: no rows to work on{}; this hub serves nothing, the other hubs have all rows: start fewer hubs, or name more files",
                 all_bad(*bad_rows, first_bad.as_deref())
             ),
             Event::NotSaved { reason } => write!(
                 out,
-                "the position was not saved: {reason}; it is tried again, and a hub that is killed before would hand out again \
-                 what was acknowledged since"
+                "the position was not saved: {reason}; it is retried; a hub that is killed before would repeat minibatches that were acknowledged since"
             ),
         }
     }

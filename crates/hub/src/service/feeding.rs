@@ -1,5 +1,5 @@
-//! Keys of some features go to where their rows are pooled before a minibatch is handed out, by who knows where that is. Knows
-//! no table and no server.
+//! Feeds the keys of some features to the servers that pool their rows, before a minibatch is leased. Knows no table
+//! and no server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,36 +7,36 @@ use std::time::Instant;
 
 use sanderling_sample::{PackedBatch, PackedBuffer, PackedError, Rows, pack_without, packed_bytes_max};
 
-use super::desk::{Fed, Minibatch};
 use super::error::ServiceError;
-use super::hall::Hall;
+use super::lease_queue::LeaseQueue;
+use super::leases::{Fed, Minibatch};
 
-/// Minibatches that are fed at once, so that a way to the servers and back is not waited for by each of them.
+/// Minibatches that are fed together, so that they share one round trip to the servers.
 const AT_ONCE: usize = 8;
 
-/// Feeds keys to where they are pooled.
+/// Feeds keys to the servers that pool their rows.
 pub trait KeyFeeder: Send {
-    /// Feeds minibatches, and notes of each what was fed; nothing, where that is better. What cannot be done now is tried
-    /// again until `stopped` is set or its patience has ended.
+    /// Feeds minibatches and notes the fed columns of each; none, if that is better. Retries until `stopped` is set
+    /// or its patience has ended.
     ///
     /// # Errors
-    /// Why it cannot go on, for people. The hub then has failed.
+    /// A sentence that tells the user why it cannot go on. The hub then has failed.
     fn feed(&mut self, minibatches: &mut [Feeding<'_>], stopped: &AtomicBool) -> Result<(), String>;
 }
 
-/// A minibatch that is to be fed.
+/// A minibatch to be fed.
 #[derive(Debug)]
 pub struct Feeding<'a> {
     /// Its rows, all columns of the hub's spec.
     pub rows: Rows<'a>,
-    /// What was fed of it.
+    /// The part that was fed.
     pub fed: FedColumns,
 }
 
-/// What was fed of a minibatch.
+/// The part of a minibatch that was fed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FedColumns {
-    /// The number by which the servers know the batch. A feature's number there is that of its column.
+    /// The number by which the servers know the batch. A feature's number there is its column.
     pub batch: u64,
     /// The columns, ascending.
     pub columns: Vec<u32>,
@@ -46,10 +46,10 @@ pub struct FedColumns {
     pub keys: Vec<u32>,
 }
 
-/// What a thread works with that feeds what is on the desk.
+/// The state of the feeding thread.
 pub(super) struct Table {
     pub(super) feeder: Box<dyn KeyFeeder>,
-    pub(super) hall: Arc<Hall>,
+    pub(super) lease_queue: Arc<LeaseQueue>,
     pub(super) started: Instant,
     /// Longest payload that fits into a frame.
     pub(super) payload_bytes_max: usize,
@@ -60,7 +60,7 @@ impl Table {
     /// Feeds until it is stopped.
     pub(super) fn run(mut self) -> Result<(), ServiceError> {
         let mut left = Vec::new();
-        while let Some(next) = self.hall.to_feed(AT_ONCE, &self.stopped) {
+        while let Some(next) = self.lease_queue.to_feed(AT_ONCE, &self.stopped) {
             let batches: Vec<PackedBatch> =
                 next.iter().map(|(number, batch)| parse(*number, batch)).collect::<Result<_, _>>()?;
             let mut feedings: Vec<Feeding<'_>> = Vec::new();
@@ -77,14 +77,14 @@ impl Table {
                 let fed = self
                     .measured(&rows, fed, at_us, &mut left)
                     .map_err(|error| ServiceError::packed(*number, &error))?;
-                self.hall.desk().fed(*number, fed);
+                self.lease_queue.leases().fed(*number, fed);
             }
         }
         Ok(())
     }
 
-    /// What is kept of what was fed; nothing, so that the minibatch goes out whole, if what is said of it in place of the keys
-    /// is too long for a frame. `left` is room for what is left of it.
+    /// The feeding to keep. `None` if its message, which replaces the keys, is too long for a frame: then the
+    /// minibatch goes out with all keys. `left` is memory for the rest of the minibatch.
     fn measured(
         &self,
         rows: &Rows<'_>,
@@ -105,7 +105,7 @@ impl Table {
     }
 }
 
-/// What is left of a minibatch of which this was fed, packed.
+/// The rest of a minibatch without the fed keys, packed.
 pub(super) fn rest(number: u64, batch: &Minibatch, fed: &Fed) -> Result<Vec<u8>, ServiceError> {
     let (whole, mut left) = (parse(number, batch)?, Vec::new());
     let bytes = pack_rest(&whole.rows(), &fed.columns, &mut left);
@@ -113,9 +113,9 @@ pub(super) fn rest(number: u64, batch: &Minibatch, fed: &Fed) -> Result<Vec<u8>,
     Ok(left)
 }
 
-/// Packs rows without the keys of these columns at the start of `left`; how many bytes that are.
+/// Packs rows without the keys of these columns at the start of `left`; returns the length.
 fn pack_rest(rows: &Rows<'_>, columns: &[u32], left: &mut Vec<u8>) -> Result<usize, PackedError> {
-    // Zeros in place of boundaries, and boundaries that were shared with such a column.
+    // Zeros replace boundaries, and boundaries that were shared with such a column are stored.
     let more = (columns.len() + 1) * (size_of::<u32>() * (rows.len() + 1) + 2 * LINE_BYTES);
     left.resize(packed_bytes_max(rows) + more, 0);
     pack_without(rows, columns, left)

@@ -1,6 +1,7 @@
-//! What has happened since a hub's position was written, as lines behind it: written before trainers are told of it, many
-//! changes at once (group commit). A hub that is killed then goes on from all that its trainers have heard. Knows no
-//! connection; who waits for a change asks [`Journal::is_written`].
+//! The journal of a hub: changes since its position was written, as lines behind it. Lines are written before
+//! trainers are told of the changes, many changes at once (group commit), so a hub that is killed resumes from all
+//! that its trainers have heard. Knows no connection; a session that waits for a change polls
+//! [`Journal::is_written`].
 
 use std::fs::File;
 use std::io::Write as _;
@@ -11,21 +12,21 @@ use std::sync::{Arc, Mutex};
 use sanderling_sample::key::hash;
 use serde_json::{Value, json};
 
-use crate::decoding::lock;
+use crate::lock::lock;
 
-use super::desk::{PassStart, Record};
 use super::error::ServiceError;
-use super::hall::Hall;
+use super::lease_queue::LeaseQueue;
+use super::leases::{PassStart, Record};
 use super::limit::JOURNAL_BYTES_MAX;
 use super::position::{Fingerprint, Position};
 
-/// The end of a position's file, to which lines are appended.
+/// The end of a position file, to which lines are appended.
 #[derive(Debug)]
 pub(crate) struct Tail {
     file: File,
-    /// The sum of what is before, with which that of the next line begins.
+    /// The checksum of the preceding lines, with which that of the next line begins.
     sum: u64,
-    /// Bytes that were appended.
+    /// Bytes appended.
     bytes: u64,
 }
 
@@ -34,7 +35,7 @@ impl Tail {
         Tail { file, sum, bytes: 0 }
     }
 
-    /// Appends a line and has the disk keep it.
+    /// Appends a line and syncs it to disk.
     fn append(&mut self, records: &[Record]) -> std::io::Result<()> {
         let (line, sum) = line_of(records, self.sum);
         self.file.write_all(line.as_bytes())?;
@@ -44,7 +45,8 @@ impl Tail {
     }
 }
 
-/// A line, and its sum: of its bytes, salted with the sum of what is before it, so that no line of another file fits here.
+/// A line and its checksum, which covers the line's bytes and is salted with the previous checksum, so that no line
+/// of another file fits here.
 pub(crate) fn line_of(records: &[Record], before: u64) -> (String, u64) {
     let value = |record: &Record| match record {
         Record::Used { trainer, numbers } => json!(["used", trainer, numbers]),
@@ -57,7 +59,7 @@ pub(crate) fn line_of(records: &[Record], before: u64) -> (String, u64) {
     (format!("{sum:016x} {text}\n"), sum)
 }
 
-/// What the lines say. The last one may have been cut short with the hub: nobody was told of it. Another one that is wrong is
+/// Parses the lines. A last line that was cut short is dropped: no trainer was told of it. Any other bad line is
 /// damage.
 pub(crate) fn records_of(mut bytes: &[u8], mut before: u64) -> Result<Vec<Record>, String> {
     let mut records = Vec::new();
@@ -70,7 +72,7 @@ pub(crate) fn records_of(mut bytes: &[u8], mut before: u64) -> Result<Vec<Record
                 (before, bytes) = (sum, rest);
             }
             None if rest.is_empty() => break,
-            None => return Err("a line behind its sum is wrong".to_owned()),
+            None => return Err("a line of its journal has a wrong checksum".to_owned()),
         }
     }
     Ok(records)
@@ -104,18 +106,18 @@ fn record_of(value: &Value) -> Option<Record> {
     }
 }
 
-/// The file of a position while a hub uses it.
+/// A position file in use by a hub.
 pub(super) struct Journal {
     path: PathBuf,
     fingerprint: Fingerprint,
-    hall: Arc<Hall>,
-    /// None: the file could not be written, and must be written as a whole.
+    lease_queue: Arc<LeaseQueue>,
+    /// `None`: an append failed, and the file must be rewritten as a whole.
     tail: Mutex<Option<Tail>>,
-    /// How many of the desk's changes are in the file.
+    /// The number of the lease table's changes that are in the file.
     written: AtomicU64,
-    /// Nobody waits for a file that cannot be written.
+    /// Whether the file cannot be written; then no answer waits for it.
     is_broken: AtomicBool,
-    /// Nobody else writes to the position while this is held.
+    /// The lock that keeps other hubs from the position.
     _claim: File,
 }
 
@@ -123,14 +125,14 @@ impl Journal {
     pub(super) fn new(
         path: PathBuf,
         fingerprint: Fingerprint,
-        hall: Arc<Hall>,
+        lease_queue: Arc<LeaseQueue>,
         tail: Tail,
         claim: File,
     ) -> Journal {
         Journal {
             path,
             fingerprint,
-            hall,
+            lease_queue,
             tail: Mutex::new(Some(tail)),
             written: AtomicU64::new(0),
             is_broken: AtomicBool::new(false),
@@ -138,17 +140,17 @@ impl Journal {
         }
     }
 
-    /// Are the first so many changes in the file, or is there no use in waiting for it?
+    /// Whether the first `changes` changes are in the file, or waiting is pointless because it is broken.
     pub(super) fn is_written(&self, changes: u64) -> bool {
         self.written.load(Ordering::Acquire) >= changes || self.is_broken()
     }
 
-    /// The file could not be written: it does not say what was acknowledged since, until it is written as a whole.
+    /// Whether an append failed: the file lacks acknowledgements until it is rewritten as a whole.
     pub(super) fn is_broken(&self) -> bool {
         self.is_broken.load(Ordering::Acquire)
     }
 
-    /// Writes the file anew, as a whole.
+    /// Rewrites the whole file.
     pub(super) fn save(&self, is_last: bool) -> Result<(), ServiceError> {
         let mut tail = lock(&self.tail);
         self.replace(&mut tail, is_last)
@@ -156,10 +158,10 @@ impl Journal {
 
     fn replace(&self, tail: &mut Option<Tail>, is_last: bool) -> Result<(), ServiceError> {
         let (position, changes) = {
-            let mut desk = self.hall.desk();
-            // The position says it, too.
-            drop(desk.take_records());
-            (Position::of(&desk, is_last), desk.changes())
+            let mut leases = self.lease_queue.leases();
+            // The position contains them.
+            drop(leases.take_records());
+            (Position::of(&leases, is_last), leases.changes())
         };
         match position.write(&self.path, &self.fingerprint) {
             Ok(new) => {
@@ -169,7 +171,7 @@ impl Journal {
                 Ok(())
             }
             Err(error) => {
-                // What was taken is in neither file.
+                // The records that were taken are in neither file.
                 *tail = None;
                 self.is_broken.store(true, Ordering::Release);
                 Err(error)
@@ -177,12 +179,12 @@ impl Journal {
         }
     }
 
-    /// Appends what has happened since; what happens meanwhile is the next call's.
+    /// Appends the changes since the last call; later ones wait for the next call.
     pub(super) fn commit(&self) -> Result<(), ServiceError> {
         let mut tail = lock(&self.tail);
         let (records, changes) = {
-            let mut desk = self.hall.desk();
-            (desk.take_records(), desk.changes())
+            let mut leases = self.lease_queue.leases();
+            (leases.take_records(), leases.changes())
         };
         let Some(open) = tail.as_mut() else { return Ok(()) };
         if records.is_empty() {
@@ -192,7 +194,7 @@ impl Journal {
             return self.replace(&mut tail, false);
         }
         if let Err(source) = open.append(&records) {
-            // Half a line may be there: nothing fits behind it.
+            // Half a line may be in the file: nothing fits behind it.
             *tail = None;
             self.is_broken.store(true, Ordering::Release);
             return Err(ServiceError::Io { path: self.path.clone(), source });
@@ -227,7 +229,7 @@ mod tests {
             let found = records_of(&both.as_bytes()[..end], 7).unwrap();
             assert_eq!(found, if end < first.len() { vec![] } else { records() }, "{end}");
         }
-        // What the disk has of a line may also be its end only.
+        // The disk may have only the end of a line.
         let torn = [first.as_bytes(), &vec![0; second.len() - 3], &second.as_bytes()[second.len() - 3..]];
         assert_eq!(records_of(&torn.concat(), 7), Ok(records()));
     }

@@ -2,39 +2,39 @@
 
 use std::time::Duration;
 
-/// Trainers that are known; a further one is refused, unless one of them has been gone for too long.
+/// Most trainers known at a time; a further one is refused unless one has expired.
 pub const TRAINERS_MAX: usize = 1024;
-/// Open connections; a further one is closed at once.
+/// Most open connections; a further one is closed at once.
 pub const CONNECTIONS_MAX: usize = 4096;
-/// Most minibatches that a trainer may have and not have acknowledged, unless configured otherwise; it is granted no more.
+/// Default limit of a trainer's unacknowledged minibatches; it is granted no more.
 pub const WINDOW_DEFAULT: u32 = 64;
-/// Most minibatches that may be ready, unless configured otherwise; then reading waits.
+/// Default limit of ready minibatches; then reading waits.
 pub const QUEUE_BATCHES_DEFAULT: usize = 64;
-/// Most bytes of them, unless configured otherwise; then reading waits.
+/// Default limit of the bytes of ready minibatches; then reading waits.
 pub const QUEUE_BYTES_DEFAULT: usize = 256 << 20;
-/// Most bytes of minibatches that were handed out and not acknowledged, unless configured otherwise; beyond it a trainer
-/// that has one must acknowledge it before it gets another.
+/// Default limit of leased bytes; beyond it a trainer that holds a minibatch must acknowledge it before it gets
+/// another.
 pub const UNACKNOWLEDGED_BYTES_DEFAULT: usize = 1 << 30;
-/// A trainer that has been gone for longer loses what it has to the others, unless configured otherwise.
+/// Default time after which a disconnected trainer loses its leases.
 pub const TRAINER_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
-/// A trainer that takes nothing for so long, though answers wait for it, is closed, unless configured otherwise. Longer than a
-/// step of training takes; a host that vanished is noticed as late.
+/// Default time after which a connection is closed whose trainer accepts no bytes. It exceeds a training step; a host
+/// that vanished is noticed as late.
 pub const WRITE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(300);
-/// Longest frame unless configured otherwise; a minibatch must fit into one.
+/// Default limit of a frame; a minibatch must fit into one.
 pub const FRAME_BYTES_MAX_DEFAULT: u32 = 16 << 20;
-/// When a trainer that found none ready should ask again.
+/// Pause before a trainer that found none ready should ask again.
 pub const RETRY_AFTER: Duration = Duration::from_millis(2);
-/// Requests that a trainer may have under way on one connection, as it is told.
+/// Most requests of one connection under way, as the trainer is told.
 pub const IN_FLIGHT_MAX: u32 = 64;
-/// Requests that a connection is served before the others have their turn.
+/// Requests of one connection that are served before the others have their turn.
 pub const TURN_REQUESTS: usize = 16;
-/// A connection that has not said hello by then is closed.
+/// Time within which a connection must say hello.
 pub const HELLO_WITHIN: Duration = Duration::from_secs(10);
-/// Longest file that says a position.
+/// Longest position file.
 pub const POSITION_BYTES_MAX: u64 = 64 << 20;
-/// Longest part of it that says what happened since it was written as a whole; then it is written anew.
+/// Longest journal behind a position; then the position is rewritten.
 pub const JOURNAL_BYTES_MAX: u64 = 8 << 20;
-/// Answers of one connection that wait for the position's file; then no more of its requests are read.
+/// Most answers of one connection that wait for the journal; then no more of its requests are read.
 pub const WAITING_MAX: usize = IN_FLIGHT_MAX as usize;
 /// Most rows of a minibatch.
 pub const BATCH_MAX: usize = 1 << 20;
@@ -42,7 +42,7 @@ pub const BATCH_MAX: usize = 1 << 20;
 pub const SHUFFLE_MAX: usize = 1 << 28;
 /// Most threads that decode.
 pub const THREADS_MAX: usize = 256;
-/// How often the position is saved, unless configured otherwise.
+/// Default interval at which the position is saved.
 pub const SAVE_EVERY_DEFAULT: Duration = Duration::from_secs(10);
-/// How long a hub waits for trainers that know that it is over to close their connections, unless configured otherwise.
+/// Default time a hub waits at the end for informed trainers to disconnect.
 pub const LINGER_DEFAULT: Duration = Duration::from_secs(10);

@@ -1,25 +1,23 @@
-//! Making minibatches: passes over this hub's share of the input, shuffled, cut and packed, in an order that depends on the
+//! Making minibatches: passes over this hub's share of the input, shuffled, cut and packed. The order depends on the
 //! input and the seed alone. Knows no trainer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use sanderling_formats::{BadRows, DataConfig, Reader, Source, input};
 use sanderling_observe::{StageTimer, Stages};
-use sanderling_sample::{
-    BadRows, Batch, DataConfig, Encoder, Reader, Rows, Source, input, pack_into, packed_bytes_max,
-};
+use sanderling_sample::{Batch, Encoder, Rows, pack_into, packed_bytes_max};
 
-use crate::permute::seed_of;
-use crate::shuffle::Shuffle;
+use sanderling_loader::{Shuffle, seed_of};
 
-use super::desk::{Minibatch, PassStart};
 use super::error::ServiceError;
 use super::event::Event;
-use super::hall::Hall;
+use super::lease_queue::LeaseQueue;
+use super::leases::{Minibatch, PassStart};
 use super::units::{Share, Units};
 
-/// The stages of a hub, in the order of their numbers: waiting for the source and reading it, parsing and encoding, waiting
-/// for a unit, shuffling and copying rows into minibatches, packing, waiting while the queue is full.
+/// The stages of a hub, by number: waiting for the source and reading it, parsing and encoding, waiting for a unit,
+/// shuffling and copying rows into minibatches, packing, waiting while the queue is full.
 pub const SERVICE_STAGES: [&str; 6] = ["read", "decode", "wait", "assemble", "pack", "full"];
 pub(super) const READ: usize = 0;
 pub(super) const DECODE: usize = 1;
@@ -28,22 +26,22 @@ const ASSEMBLE: usize = 3;
 const PACK: usize = 4;
 const FULL: usize = 5;
 
-/// What is made, and from what.
+/// The inputs and settings of the minibatches.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
-    /// Which hub this is, and of how many that share the input.
+    /// This hub's index, and the number of hubs that share the input.
     pub(crate) hub: (u64, u64),
-    /// The input of all of them.
+    /// The input of all hubs.
     pub(crate) all: Vec<String>,
-    /// Files, or `-`; of this hub only, if it has files of its own.
+    /// Files, or `-`; this hub's own files only, if it has some.
     pub(crate) inputs: Vec<String>,
     pub(crate) reading: DataConfig,
     pub(crate) encoder: Arc<Encoder>,
     pub(crate) bad_rows: Arc<BadRows>,
-    /// Units of them, if several hubs share a file.
+    /// The share of units, if several hubs share a file.
     pub(crate) share: Share,
     pub(crate) batch: usize,
-    /// Rows that are shuffled at a time; 0: none.
+    /// Rows of the shuffle buffer; 0: no shuffle.
     pub(crate) shuffle: usize,
     pub(crate) seed: u64,
     pub(crate) passes: u64,
@@ -58,7 +56,7 @@ struct Cutting<'a> {
     units: Units,
     pass: u64,
     pool: Batch,
-    /// Rows of the pool that were used, without a shuffle.
+    /// Rows of the pool that were used; without a shuffle only.
     head: usize,
     minibatch: Batch,
     shuffle: Shuffle,
@@ -91,7 +89,7 @@ impl<'a> Cutting<'a> {
         })
     }
 
-    /// The next minibatch; it is short at the end of the pass, or when the hub is stopping and it must not be used.
+    /// The next minibatch. It is short at the end of a pass, and when the hub is stopping, where it must not be used.
     fn next(&mut self, timer: &mut StageTimer) -> Result<Option<Rows<'_>>, ServiceError> {
         timer.switch(ASSEMBLE);
         let batch = self.plan.batch;
@@ -116,7 +114,7 @@ impl<'a> Cutting<'a> {
         Ok((!self.minibatch.is_empty()).then(|| Rows::all(&self.minibatch)))
     }
 
-    /// Fills the shuffle buffer again and draws a new order; false at the end of the pass.
+    /// Refills the shuffle buffer and draws a new order; `false` at the end of the pass.
     fn next_chunk(&mut self, timer: &mut StageTimer) -> Result<bool, ServiceError> {
         self.shuffle.drop_drawn(&mut self.pool);
         self.fill(self.plan.shuffle, timer)?;
@@ -142,13 +140,14 @@ impl<'a> Cutting<'a> {
     }
 }
 
-/// Makes all minibatches from number `first` on, as there is room for them; `start` is where its pass begins. They are what
-/// the desk began with: asked for now, it might know of acknowledgements since. Returns early when it is stopped; tells `on_event`
-/// when there are none to make.
+/// Makes all minibatches from number `first` on, as there is room; `start` is where the pass of `first` begins.
+///
+/// Both come from the start of the lease table, which may have noted acknowledgements since. Returns early when it is
+/// stopped, and tells `on_event` if there are none to make.
 pub(crate) fn make(
     plan: &Plan,
     (start, first): (PassStart, u64),
-    hall: &Hall,
+    lease_queue: &LeaseQueue,
     stages: &Stages,
     stopped: &Arc<AtomicBool>,
     on_event: &dyn Fn(Event),
@@ -158,7 +157,7 @@ pub(crate) fn make(
     let mut skip = number - start.first;
     for pass in start.pass..plan.passes {
         if pass > start.pass {
-            hall.desk().begin_pass(pass);
+            lease_queue.leases().begin_pass(pass);
         }
         let mut cutting = Cutting::open(plan, pass, stages, stopped)?;
         let mut has_rows = false;
@@ -167,7 +166,7 @@ pub(crate) fn make(
             if stopped.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            // What was acknowledged before the start.
+            // Skips rows that were acknowledged before the start.
             if skip > 0 {
                 skip -= 1;
                 continue;
@@ -176,7 +175,7 @@ pub(crate) fn make(
             let payload = pack(&rows, number, plan.payload_bytes_max)?;
             let minibatch = Minibatch { pass, rows: rows.len() as u32, payload };
             timer.switch(FULL);
-            if !hall.offer(minibatch, stopped) {
+            if !lease_queue.offer(minibatch, stopped) {
                 return Ok(());
             }
             number += 1;
@@ -192,11 +191,11 @@ pub(crate) fn make(
             on_event(without_rows(plan, stopped)?);
         }
     }
-    hall.desk().end(plan.passes);
+    lease_queue.leases().end(plan.passes);
     Ok(())
 }
 
-/// That this hub has nothing to hand out, while others that share the input may have; an error where nobody has.
+/// The event that this hub has no rows while others that share the input may have some; an error if no hub has any.
 fn without_rows(plan: &Plan, stopped: &AtomicBool) -> Result<Event, ServiceError> {
     let account = |bad_rows: &BadRows| (bad_rows.count(), bad_rows.messages().into_iter().next());
     let input = plan.inputs.join(", ");
@@ -204,7 +203,7 @@ fn without_rows(plan: &Plan, stopped: &AtomicBool) -> Result<Event, ServiceError
     if plan.hub.1 == 1 {
         return Err(ServiceError::NoRows { input, bad_rows, first_bad });
     }
-    // The others' part of a stream went to them.
+    // The other hubs' part of a stream went to them.
     if !plan.all.iter().any(|name| input::read_once(name)) {
         let mut reader = Reader::open(&plan.all, &plan.reading, &plan.encoder)?;
         let mut rows = plan.encoder.new_batch();
@@ -222,7 +221,7 @@ fn pack(rows: &Rows<'_>, number: u64, bytes_max: usize) -> Result<Vec<u8>, Servi
     let mut payload = vec![0; packed_bytes_max(rows)];
     let bytes = pack_into(rows, &mut payload).map_err(|error| ServiceError::packed(number, &error))?;
     if bytes > bytes_max {
-        let reason = format!("its {bytes} bytes are more than a frame takes, {bytes_max} (--frame-max)");
+        let reason = format!("its {bytes} bytes exceed a frame, {bytes_max} bytes (--frame-max)");
         return Err(ServiceError::Minibatch { number, reason });
     }
     payload.truncate(bytes);
@@ -233,12 +232,12 @@ fn pack(rows: &Rows<'_>, number: u64, bytes_max: usize) -> Result<Vec<u8>, Servi
 mod tests {
     use super::*;
     use crate::service::ServiceConfig;
-    use crate::service::desk::{Answer, Desk};
-    use crate::service::done::Done;
+    use crate::service::ack_set::AckSet;
+    use crate::service::leases::{Answer, LeaseTable};
 
     use sanderling_wire::Subscribe;
 
-    /// A trainer comes back with what it had from before the hub's start, and acknowledges it, before anything is made.
+    /// A trainer returns with a lease from before the restart and acknowledges it before anything is made.
     #[test]
     fn what_is_acknowledged_before_it_is_made_again_shifts_no_number() {
         let dir = tempfile::tempdir().unwrap();
@@ -255,18 +254,21 @@ mod tests {
             ..ServiceConfig::default()
         };
         let (plan, start) = (config.plan().unwrap(), PassStart::default());
-        let done = Done::of(1, &[]).unwrap();
-        let mut desk = Desk::new(config.desk_limits(), 7, done, start);
+        let acked = AckSet::of(1, &[]).unwrap();
+        let mut leases = LeaseTable::new(config.lease_limits(), 7, acked, start);
         let (trainer, held) = ("t", [1]);
         let subscribe = Subscribe { trainer, instance: 1, stream: 7, window: 8, rank: None, held: &held };
-        assert!(desk.subscribe(1, &subscribe).unwrap().late.is_empty());
-        assert_eq!(desk.next(1, false, &held), Some((Vec::new(), Answer::Nothing)));
+        assert!(leases.subscribe(1, &subscribe).unwrap().late.is_empty());
+        assert_eq!(leases.next(1, false, &held), Some((Vec::new(), Answer::Nothing)));
 
-        let hall = Hall::new(desk);
-        make(&plan, (start, 1), &hall, &Stages::new(&SERVICE_STAGES), &Arc::default(), &|_| {}).unwrap();
-        let mut desk = hall.desk();
+        let lease_queue = LeaseQueue::new(leases);
+        make(&plan, (start, 1), &lease_queue, &Stages::new(&SERVICE_STAGES), &Arc::default(), &|_| {})
+            .unwrap();
+        let mut leases = lease_queue.leases();
         for expected in 2..5 {
-            let Some((_, Answer::Batch { number, batch })) = desk.next(1, true, &[]) else { panic!("none") };
+            let Some((_, Answer::Batch { number, batch })) = leases.next(1, true, &[]) else {
+                panic!("none")
+            };
             let mut buffer = sanderling_sample::PackedBuffer::default();
             buffer.resize(batch.payload.len()).copy_from_slice(&batch.payload);
             let rows = sanderling_sample::PackedBatch::parse(buffer).unwrap();

@@ -1,5 +1,5 @@
-//! Where a hub goes on after its end: which minibatches were acknowledged, who has which, and of which input, as a small text file
-//! that is replaced as a whole, with lines behind it for what happened since (`journal`). Knows no desk and no input.
+//! The position of a hub: acknowledged minibatches, leases, and the fingerprint of the input, as a small text file
+//! that is replaced as a whole, with the journal's lines behind it. Knows no lease table and no input.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -11,25 +11,27 @@ use sanderling_sample::key::hash;
 use sanderling_sample::quote;
 use sanderling_wire::limit::UNACKNOWLEDGED_MAX;
 
-use super::desk::{Desk, Holder, PassStart, Record};
-use super::done::Done;
+use super::ack_set::AckSet;
 use super::error::ServiceError;
 use super::journal::{Tail, line_of, records_of};
+use super::leases::{LeaseHolder, LeaseTable, PassStart, Record};
 use super::limit::POSITION_BYTES_MAX;
 
 const LAST: &str = "written at the end";
 const NOT_LAST: &str = "written meanwhile";
 const HEAD: &str = "sanderling hub position 2";
-/// The version of now, and the one before, which had no lines behind the sum.
+/// The current version, and the one before, which had no lines behind the checksum.
 const VERSIONS: [&str; 2] = ["2", "1"];
-/// Salt of the sum that tells a file that was damaged.
+/// Salt of the checksum.
 const SUM_SALT: u64 = 0x706f_7369_7469_6f6e;
 
-/// What decides which rows are in which minibatch, as names and texts: a position is good for the same only.
+/// The settings that decide which rows are in which minibatch, as names and texts; a position fits only equal ones.
 pub(crate) type Fingerprint = Vec<(&'static str, String)>;
 
-/// Locks a position until the result is dropped or the process ends: of two hubs that use one, each would write over what was
-/// acknowledged to the other. The lock is on a file of its own, since the position is replaced; that file stays.
+/// Locks a position until the result is dropped or the process ends.
+///
+/// Of two hubs with one position, each would overwrite the other's acknowledgements. The lock is on a file of its
+/// own, since the position is replaced; that file stays.
 pub(crate) fn claim(path: &Path) -> Result<File, ServiceError> {
     let io = |source| ServiceError::Io { path: path.to_path_buf(), source };
     let file = File::create(beside(path, ".lock")).map_err(io)?;
@@ -38,7 +40,7 @@ pub(crate) fn claim(path: &Path) -> Result<File, ServiceError> {
             let reason = "another hub uses this position; stop that one, or give this one another file";
             Err(io(Error::new(ErrorKind::ResourceBusy, reason)))
         }
-        // A file system without locks: whoever uses one looks after this.
+        // A file system without locks: its operator keeps two hubs apart.
         Ok(()) | Err(TryLockError::Error(_)) => Ok(file),
     }
 }
@@ -49,46 +51,53 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// See the top of this file.
+/// The position of a hub.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Position {
     pub(crate) stream: u64,
-    /// The pass of the first minibatch that was not acknowledged.
+    /// The pass of the first minibatch that is not acknowledged.
     pub(crate) start: PassStart,
     /// Passes that have begun since.
     pub(crate) later: VecDeque<PassStart>,
-    pub(crate) done: Done,
-    pub(crate) holders: Vec<Holder>,
-    /// It was written when nothing could be handed out or acknowledged any more.
+    pub(crate) acked: AckSet,
+    pub(crate) holders: Vec<LeaseHolder>,
+    /// Whether it was written at an orderly end, after the last acknowledgement.
     pub(crate) is_last: bool,
 }
 
 impl Position {
-    /// Of a hub that has handed out nothing.
+    /// The position of a hub that has leased nothing.
     pub(crate) fn new(stream: u64) -> Position {
         Position {
             stream,
             start: PassStart::default(),
             later: VecDeque::new(),
-            done: Done::default(),
+            acked: AckSet::default(),
             holders: Vec::new(),
             is_last: true,
         }
     }
 
-    /// That of a desk.
-    pub(crate) fn of(desk: &Desk, is_last: bool) -> Position {
-        let (done, start) = desk.position();
-        let later = desk.later_passes().collect();
-        Position { stream: desk.stream(), start, later, done: done.clone(), holders: desk.holders(), is_last }
+    /// The position of a lease table.
+    pub(crate) fn of(leases: &LeaseTable, is_last: bool) -> Position {
+        let (acked, start) = leases.position();
+        let later = leases.later_passes().collect();
+        Position {
+            stream: leases.stream(),
+            start,
+            later,
+            acked: acked.clone(),
+            holders: leases.holders(),
+            is_last,
+        }
     }
 
-    /// Notes what happened since.
+    /// Applies a change from the journal.
     pub(crate) fn apply(&mut self, record: &Record) {
         match record {
             Record::Used { trainer, numbers } => {
                 for &number in numbers {
-                    self.done.insert(number);
+                    self.acked.insert(number);
                 }
                 if let Some(holder) = self.holders.iter_mut().find(|holder| holder.name == *trainer) {
                     holder.numbers.retain(|number| !numbers.contains(number));
@@ -100,28 +109,28 @@ impl Position {
             Record::Came { trainer } => {
                 if !self.holders.iter().any(|holder| holder.name == *trainer) {
                     let (numbers, used) = (Vec::new(), Vec::new());
-                    self.holders.push(Holder { name: trainer.clone(), numbers, used });
+                    self.holders.push(LeaseHolder { name: trainer.clone(), numbers, used });
                 }
             }
             Record::Gone { trainer } => self.holders.retain(|holder| holder.name != *trainer),
             Record::Pass(start) => self.later.push_back(*start),
         }
-        while let Some(&start) = self.later.front().filter(|start| start.first <= self.done.prefix()) {
+        while let Some(&start) = self.later.front().filter(|start| start.first <= self.acked.prefix()) {
             self.start = start;
             self.later.pop_front();
         }
     }
 
-    /// What the text does not say, as what happened since.
+    /// The leases, as journal records, since the text has no lines for them.
     fn records(&self) -> Vec<Record> {
-        let used = |holder: &Holder| {
-            let Holder { name, used, .. } = holder;
+        let used = |holder: &LeaseHolder| {
+            let LeaseHolder { name, used, .. } = holder;
             (!used.is_empty()).then(|| Record::Used { trainer: name.clone(), numbers: used.clone() })
         };
         self.later.iter().copied().map(Record::Pass).chain(self.holders.iter().filter_map(used)).collect()
     }
 
-    /// The text, and its sum.
+    /// The text and its checksum.
     fn to_text(&self, fingerprint: &Fingerprint) -> (String, u64) {
         let mut text = format!("{HEAD}\n");
         for (name, value) in fingerprint {
@@ -129,13 +138,13 @@ impl Position {
         }
         let (stream, PassStart { pass, first }) = (self.stream, self.start);
         let _ = writeln!(text, "stream {stream:016x}\npass {pass}\nfirst {first}");
-        let _ = write!(text, "acknowledged 0-{}", self.done.prefix());
-        for (first, end) in self.done.above() {
+        let _ = write!(text, "acknowledged 0-{}", self.acked.prefix());
+        for (first, end) in self.acked.above() {
             let _ = write!(text, " {first}-{end}");
         }
         let _ = write!(text, "\n{}", if self.is_last { LAST } else { NOT_LAST });
-        for Holder { name, numbers, .. } in &self.holders {
-            // As JSON, since a name may have line feeds.
+        for LeaseHolder { name, numbers, .. } in &self.holders {
+            // As JSON, since a name may contain line feeds.
             let _ = write!(text, "\ntrainer {}", serde_json::Value::from(name.as_str()));
             for number in numbers {
                 let _ = write!(text, "\t{number}");
@@ -166,44 +175,44 @@ impl Position {
         if !VERSIONS.contains(&next("sanderling hub position")?) {
             return Err("it is of another version of this program".to_owned());
         }
-        let (body, said) = text.rsplit_once("\nsum ").ok_or_else(|| damaged("it has no sum"))?;
+        let (body, said) = text.rsplit_once("\nsum ").ok_or_else(|| damaged("it has no checksum"))?;
         let sum = hash(body.as_bytes(), SUM_SALT);
         if format!("{sum:016x}\n") != said {
-            return Err(damaged("its sum is wrong"));
+            return Err(damaged("its checksum is wrong"));
         }
         for (name, expected) in fingerprint {
             let found = next(name)?;
             if found != expected {
                 return Err(format!(
-                    "it is a position with {name} {found}, and this is {expected}: go on with what it began with, or \
-                     remove it to begin anew"
+                    "it is a position with {name} {found}, and this is {expected}: continue with those settings, or remove the file to start over"
                 ));
             }
         }
         let number =
-            |name: &str, text: &str| text.parse::<u64>().map_err(|_| format!("{text:?} is no {name}"));
+            |name: &str, text: &str| text.parse::<u64>().map_err(|_| format!("{text:?} is not a {name}"));
         let stream = next("stream")?;
-        let stream = u64::from_str_radix(stream, 16).map_err(|_| format!("{stream:?} is no stream"))?;
+        let stream = u64::from_str_radix(stream, 16).map_err(|_| format!("{stream:?} is not a stream"))?;
         let pass = number("pass", next("pass")?)?;
         let start = PassStart { pass, first: number("number", next("first")?)? };
         let mut ranges = Vec::new();
         for range in next("acknowledged")?.split(' ') {
-            let (first, end) = range.split_once('-').ok_or_else(|| format!("{range:?} is no range"))?;
+            let (first, end) = range.split_once('-').ok_or_else(|| format!("{range:?} is not a range"))?;
             ranges.push((number("number", first)?, number("number", end)?));
         }
-        let done = match ranges[0] {
-            (0, prefix) if start.first <= prefix => Done::of(prefix, &ranges[1..]),
+        let acked = match ranges[0] {
+            (0, prefix) if start.first <= prefix => AckSet::of(prefix, &ranges[1..]),
             _ => None,
         };
-        let done = done.ok_or("its ranges contradict each other")?;
-        // A hub of before knew of no trainers.
+        let acked = acked.ok_or("its ranges contradict each other")?;
+        // Hubs of version 1 wrote no trainers.
         let is_last = lines.next() == Some(LAST);
         let trainers = lines.take_while(|line| !line.starts_with("sum "));
-        let holders = trainers.map(holder_of).collect::<Option<_>>().ok_or("a line of a trainer is none")?;
-        Ok((Position { stream, start, later: VecDeque::new(), done, holders, is_last }, sum))
+        let holders =
+            trainers.map(holder_of).collect::<Option<_>>().ok_or("a trainer line cannot be read")?;
+        Ok((Position { stream, start, later: VecDeque::new(), acked, holders, is_last }, sum))
     }
 
-    /// Reads it; None if there is no file.
+    /// Reads a position; `None` if there is no file.
     pub(crate) fn read(path: &Path, fingerprint: &Fingerprint) -> Result<Option<Position>, ServiceError> {
         let io = |source| ServiceError::Io { path: path.to_path_buf(), source };
         let file = match File::open(path) {
@@ -217,7 +226,7 @@ impl Position {
         Position::of_bytes(&bytes, fingerprint).map(Some).map_err(wrong)
     }
 
-    /// Replaces the file: whatever happens, there is the old one or the new one. The result is for what happens from now on.
+    /// Replaces the file atomically; the result takes the lines of later changes.
     pub(crate) fn write(&self, path: &Path, fingerprint: &Fingerprint) -> Result<Tail, ServiceError> {
         let io = |source| ServiceError::Io { path: path.to_path_buf(), source };
         let new = beside(path, ".new");
@@ -231,7 +240,7 @@ impl Position {
         file.write_all(text.as_bytes()).map_err(io)?;
         file.sync_all().map_err(io)?;
         std::fs::rename(&new, path).map_err(io)?;
-        // Or a power failure brings the old one back, and with it minibatches that were used.
+        // Without the sync, a power failure brings back the old file, and with it minibatches that were used.
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = File::open(folder.unwrap_or(Path::new(".")));
         folder.and_then(|folder| folder.sync_all()).map_err(io)?;
@@ -239,9 +248,9 @@ impl Position {
     }
 }
 
-/// The text of a position, and the lines behind its sum.
+/// Splits a file into the position's text and the lines behind its checksum.
 fn split(bytes: &[u8]) -> Result<(&str, &[u8]), String> {
-    let no_text = |_| damaged("it is no text");
+    let no_text = |_| damaged("it is not text");
     let mark = b"\nsum ";
     let Some(at) = bytes.windows(mark.len()).position(|window| window == mark) else {
         return Ok((std::str::from_utf8(bytes).map_err(no_text)?, &[]));
@@ -252,15 +261,19 @@ fn split(bytes: &[u8]) -> Result<(&str, &[u8]), String> {
     Ok((std::str::from_utf8(text).map_err(no_text)?, log))
 }
 
-fn holder_of(line: &str) -> Option<Holder> {
+fn holder_of(line: &str) -> Option<LeaseHolder> {
     let mut fields = line.strip_prefix("trainer ")?.split('\t');
     let name = serde_json::from_str(fields.next()?).ok()?;
-    Some(Holder { name, numbers: fields.map(str::parse).collect::<Result<_, _>>().ok()?, used: Vec::new() })
+    Some(LeaseHolder {
+        name,
+        numbers: fields.map(str::parse).collect::<Result<_, _>>().ok()?,
+        used: Vec::new(),
+    })
 }
 
-/// Why a file cannot be gone on from, and what to do.
+/// The error text of a damaged file, with what to do.
 fn damaged(what: &str) -> String {
-    format!("{what}: it is damaged: put a copy of it back, or remove it to begin anew")
+    format!("{what}: it is damaged: restore a copy, or remove it to start over")
 }
 
 #[cfg(test)]
@@ -274,8 +287,8 @@ mod tests {
         let fingerprint: Fingerprint = vec![("inputs", "abc".to_owned()), ("batch", "10".to_owned())];
         assert_eq!(Position::read(&path, &fingerprint).unwrap(), None);
         for ranges in [&[][..], &[(9, 12), (13, 14)]] {
-            let done = Done::of(7, ranges).unwrap();
-            let holder = |name: &str, numbers: &[u64], used: &[u64]| Holder {
+            let acked = AckSet::of(7, ranges).unwrap();
+            let holder = |name: &str, numbers: &[u64], used: &[u64]| LeaseHolder {
                 name: name.to_owned(),
                 numbers: numbers.to_vec(),
                 used: used.to_vec(),
@@ -283,7 +296,7 @@ mod tests {
             let holders = vec![holder("a b\tc\n", &[8, 12], &[4, 2]), holder("\nsum \"", &[], &[])];
             let (start, is_last) = (PassStart { pass: 2, first: 6 }, ranges.is_empty());
             let later = VecDeque::from([PassStart { pass: 3, first: 9 }]);
-            let position = Position { stream: u64::MAX - 5, start, later, done, holders, is_last };
+            let position = Position { stream: u64::MAX - 5, start, later, acked, holders, is_last };
             position.write(&path, &fingerprint).unwrap();
             assert_eq!(Position::read(&path, &fingerprint).unwrap(), Some(position));
         }
@@ -301,7 +314,7 @@ mod tests {
             &fingerprint,
             "it ends before its sanderling hub position: it is damaged: put a copy of it back",
         );
-        // Without the lines behind the sum, which may be cut short (`journal`).
+        // Without the journal's lines, which may be cut short.
         let text = &text[..split(text.as_bytes()).unwrap().0.len()];
         for end in 1..text.len() {
             assert!(Position::of_bytes(&text.as_bytes()[..end], &fingerprint).is_err(), "{end}");
@@ -319,10 +332,10 @@ mod tests {
                     acknowledged 0-6 8-9\nwritten meanwhile\ntrainer \"a\"\t7";
         let text = format!("{body}\nsum {:016x}\n", hash(body.as_bytes(), SUM_SALT));
         let fingerprint: Fingerprint = vec![("batch", "10".to_owned())];
-        let holder = Holder { name: "a".to_owned(), numbers: vec![7], used: Vec::new() };
+        let holder = LeaseHolder { name: "a".to_owned(), numbers: vec![7], used: Vec::new() };
         let expected = Position {
             start: PassStart { pass: 1, first: 4 },
-            done: Done::of(6, &[(8, 9)]).unwrap(),
+            acked: AckSet::of(6, &[(8, 9)]).unwrap(),
             holders: vec![holder],
             is_last: false,
             ..Position::new(5)

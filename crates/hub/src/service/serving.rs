@@ -1,4 +1,4 @@
-//! The thread that answers: connections in, the desk behind. Knows no file.
+//! The serving thread: reads requests of all connections and answers from the lease table. Knows no file.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -9,40 +9,40 @@ use sanderling_observe::Latency;
 use sanderling_transport::{Connection, Error, Poller, Received, Sender, Token};
 use sanderling_wire::{Features, Kind};
 
-use crate::decoding::lock;
+use crate::lock::lock;
 
 use super::Status;
 use super::event::Event;
-use super::hall::Hall;
 use super::journal::Journal;
+use super::lease_queue::LeaseQueue;
 use super::limit::{CONNECTIONS_MAX, HELLO_WITHIN, TURN_REQUESTS, WAITING_MAX};
-use super::talk::{Answered, Facts, Talk};
+use super::session::{HubFacts, Outgoing, Session};
 
-/// How often it looks for trainers that are gone and for connections that say nothing.
+/// Interval of the checks for expired trainers and silent connections.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// A connection that was accepted, and what its transport can do.
-pub(super) type Joining = (Box<Connection>, Features);
+/// An accepted connection and the features of its transport.
+pub(super) type Accepted = (Box<Connection>, Features);
 
-/// What the thread works with.
+/// The state of the serving thread.
 pub(super) struct Serving {
     pub(super) poller: Poller,
-    pub(super) joining: Receiver<Joining>,
-    pub(super) hall: Arc<Hall>,
-    /// Where changes are written down before trainers hear of them.
+    pub(super) joining: Receiver<Accepted>,
+    pub(super) lease_queue: Arc<LeaseQueue>,
+    /// The journal, which changes pass before trainers hear of them.
     pub(super) journal: Option<Arc<Journal>>,
-    pub(super) facts: Facts,
+    pub(super) facts: HubFacts,
     pub(super) started: Instant,
-    /// How long answers took.
+    /// Latencies of the answers.
     pub(super) latency: Arc<Mutex<Latency>>,
     pub(super) status: Box<dyn Fn() -> Status + Send>,
     pub(super) on_event: Arc<dyn Fn(Event) + Send + Sync>,
 }
 
 impl Serving {
-    /// Serves until those who accept are gone.
+    /// Serves until the accepting threads are gone.
     pub(super) fn run(mut self) -> Result<(), Error> {
-        let mut talks: HashMap<Token, Talk> = HashMap::new();
+        let mut talks: HashMap<Token, Session> = HashMap::new();
         let (mut ready, mut connections) = (Vec::new(), 0);
         let mut waiting: Vec<Token> = Vec::new();
         let mut look_at = Instant::now() + LOOK_EVERY;
@@ -56,10 +56,10 @@ impl Serving {
                             if talks.len() >= CONNECTIONS_MAX {
                                 continue;
                             }
-                            let talk = Talk::new(connections, features, &self.facts, Instant::now());
+                            let session = Session::new(connections, features, &self.facts, Instant::now());
                             match self.poller.add(*connection) {
-                                Ok(token) => drop(talks.insert(token, talk)),
-                                // The system cannot watch it: that is nothing to the others.
+                                Ok(token) => drop(talks.insert(token, session)),
+                                // The system cannot poll this connection; the others are not affected.
                                 Err(error) => {
                                     (self.on_event)(Event::NotAccepted { reason: error.to_string() });
                                 }
@@ -70,20 +70,20 @@ impl Serving {
                     }
                 }
             }
-            // What they wait for may have been written down.
+            // Their changes may be in the journal by now.
             if is_woken || Instant::now() >= look_at {
                 for token in waiting.drain(..) {
-                    if let Some(talk) = talks.get_mut(&token) {
-                        talk.is_listed = false;
+                    if let Some(session) = talks.get_mut(&token) {
+                        session.is_listed = false;
                         ready.push(token);
                     }
                 }
             }
             for &token in &ready {
-                let Some(talk) = talks.get_mut(&token) else { continue };
-                if !self.turn(token, talk) {
+                let Some(session) = talks.get_mut(&token) else { continue };
+                if !self.turn(token, session) {
                     self.close(token, &mut talks);
-                } else if !talk.waiting.is_empty() && !std::mem::replace(&mut talk.is_listed, true) {
+                } else if !session.waiting.is_empty() && !std::mem::replace(&mut session.is_listed, true) {
                     waiting.push(token);
                 }
             }
@@ -94,25 +94,25 @@ impl Serving {
         }
     }
 
-    fn look(&mut self, talks: &mut HashMap<Token, Talk>) {
-        let silent = |(token, talk): (&Token, &Talk)| {
-            (!talk.greeted && talk.since.elapsed() > HELLO_WITHIN).then_some(*token)
+    fn look(&mut self, talks: &mut HashMap<Token, Session>) {
+        let silent = |(token, session): (&Token, &Session)| {
+            (!session.greeted && session.since.elapsed() > HELLO_WITHIN).then_some(*token)
         };
         let silent: Vec<Token> = talks.iter().filter_map(silent).collect();
         for token in silent {
             self.close(token, talks);
         }
-        let lost = self.hall.desk().expire(self.now_us());
-        self.hall.changed();
+        let lost = self.lease_queue.leases().expire(self.now_us());
+        self.lease_queue.changed();
         for (trainer, minibatches) in lost {
             (self.on_event)(Event::TrainerGone { trainer, minibatches });
         }
     }
 
-    fn close(&mut self, token: Token, talks: &mut HashMap<Token, Talk>) {
+    fn close(&mut self, token: Token, talks: &mut HashMap<Token, Session>) {
         drop(self.poller.remove(token));
-        if let Some(talk) = talks.remove(&token) {
-            self.hall.desk().disconnect(self.now_us(), talk.connection);
+        if let Some(session) = talks.remove(&token) {
+            self.lease_queue.leases().disconnect(self.now_us(), session.connection);
         }
     }
 
@@ -120,30 +120,32 @@ impl Serving {
         self.started.elapsed().as_micros() as u64
     }
 
-    /// Answers what is there, a few requests at a time. `false`: the connection is of no use any more.
-    fn turn(&mut self, token: Token, talk: &mut Talk) -> bool {
-        let Serving { poller, hall, journal, facts, latency, status, .. } = self;
+    /// Answers some of the waiting requests; `false` if the connection is to be closed.
+    fn turn(&mut self, token: Token, session: &mut Session) -> bool {
+        let Serving { poller, lease_queue, journal, facts, latency, status, .. } = self;
         let is_written = |changes: u64| journal.as_ref().is_none_or(|journal| journal.is_written(changes));
         let Some(connection) = poller.connection(token) else { return false };
         let Connection { sender, receiver } = connection;
         for _ in 0..TURN_REQUESTS {
-            match send_all(sender, talk, &is_written) {
+            match send_all(sender, session, &is_written) {
                 Ok(true) => {}
                 Ok(false) => return sender.try_flush().is_ok(),
                 Err(_) => return false,
             }
-            if talk.waiting.len() >= WAITING_MAX {
+            if session.waiting.len() >= WAITING_MAX {
                 break;
             }
-            if talk.closing && talk.waiting.is_empty() {
+            if session.closing && session.waiting.is_empty() {
                 return sender.try_flush().is_ok_and(|all| !all);
             }
-            receiver.limit_frames(talk.frame_bytes_max());
+            receiver.limit_frames(session.frame_bytes_max());
             match receiver.try_receive() {
                 Ok(Received::Frame(bytes)) => {
                     let (begun, is_next) = (Instant::now(), bytes.get(5) == Some(&(Kind::Next as u8)));
-                    let Ok(answered) = talk.answer(bytes, facts, hall, status) else { return false };
-                    talk.waiting.push_back((talk.after, answered));
+                    let Ok(outgoing) = session.answer(bytes, facts, lease_queue, status) else {
+                        return false;
+                    };
+                    session.waiting.push_back((session.after, outgoing));
                     if is_next {
                         lock(latency).record(begun.elapsed());
                     }
@@ -152,37 +154,41 @@ impl Serving {
                 Ok(Received::End) | Err(_) => return false,
             }
         }
-        send_all(sender, talk, &is_written).is_ok() && sender.try_flush().is_ok()
+        send_all(sender, session, &is_written).is_ok() && sender.try_flush().is_ok()
     }
 }
 
-/// Hands the answers to the connection that are to be sent now. `false`: it has no room now.
-fn send_all(sender: &mut Sender, talk: &mut Talk, is_written: &dyn Fn(u64) -> bool) -> Result<bool, String> {
+/// Sends the answers that may be sent now; `false` if the connection has no room.
+fn send_all(
+    sender: &mut Sender,
+    session: &mut Session,
+    is_written: &dyn Fn(u64) -> bool,
+) -> Result<bool, String> {
     loop {
-        let answered = match talk.pending.take() {
-            Some(answered) => answered,
+        let outgoing = match session.pending.take() {
+            Some(outgoing) => outgoing,
             None => {
-                if !talk.waiting.front().is_some_and(|(changes, _)| is_written(*changes)) {
+                if !session.waiting.front().is_some_and(|(changes, _)| is_written(*changes)) {
                     return Ok(true);
                 }
-                let Some((_, answered)) = talk.waiting.pop_front() else { return Ok(true) };
-                talk.pack(answered).map_err(|error| error.to_string())?
+                let Some((_, outgoing)) = session.waiting.pop_front() else { return Ok(true) };
+                session.pack(outgoing).map_err(|error| error.to_string())?
             }
         };
-        if !send(sender, talk, &answered)? {
-            talk.pending = Some(answered);
+        if !send(sender, session, &outgoing)? {
+            session.pending = Some(outgoing);
             return Ok(false);
         }
     }
 }
 
-/// Hands an answer to the connection. `false`: it has no room now.
-fn send(sender: &mut Sender, talk: &Talk, answered: &Answered) -> Result<bool, String> {
-    let bytes = talk.frame_bytes(answered).map_err(|error| error.to_string())?;
+/// Sends an answer; `false` if the connection has no room.
+fn send(sender: &mut Sender, session: &Session, outgoing: &Outgoing) -> Result<bool, String> {
+    let bytes = session.frame_bytes(outgoing).map_err(|error| error.to_string())?;
     let Some(mut slot) = sender.try_frame(bytes).map_err(|error| error.to_string())? else {
         return Ok(false);
     };
-    let bytes = talk.write(answered, &mut slot).map_err(|error| error.to_string())?;
+    let bytes = session.write(outgoing, &mut slot).map_err(|error| error.to_string())?;
     slot.commit(bytes);
     Ok(true)
 }

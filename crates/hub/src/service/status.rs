@@ -1,4 +1,4 @@
-//! What a hub has done so far: for a line of text, and for the message of statistics. Measures nothing itself.
+//! Counters of a hub: as a line of text and as the statistics message. Measures nothing itself.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,49 +6,49 @@ use std::time::Duration;
 use sanderling_observe::{Exposition, LatencySummary, StageTotal};
 use sanderling_wire::{Counter, Latency, Statistics, limit};
 
-use super::desk::TrainerCounts;
+use super::leases::TrainerCounts;
 
-/// One trainer.
+/// One trainer's counters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrainerStatus {
     /// Its name.
     pub name: String,
-    /// Is it connected?
+    /// Whether it is connected.
     pub here: bool,
-    /// What it was given.
+    /// Its counts.
     pub counts: TrainerCounts,
 }
 
-/// What a hub has done since its start.
+/// Counters of a hub since its start.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Status {
-    /// Since when.
+    /// The time since the start.
     pub uptime: Duration,
-    /// Minibatches that are ready, and their bytes.
+    /// Minibatches that are ready.
     pub ready: usize,
     /// See above.
     pub ready_bytes: usize,
-    /// Minibatches that were handed out and not acknowledged, and their bytes.
+    /// Minibatches that are leased and not acknowledged.
     pub unacknowledged: usize,
     /// See above.
     pub unacknowledged_bytes: usize,
-    /// Most minibatches and bytes that were ready at a time.
+    /// The most minibatches that were ready at a time.
     pub ready_max: usize,
     /// See above.
     pub ready_bytes_max: usize,
-    /// Minibatches that were acknowledged, before the start included.
+    /// Minibatches that were acknowledged, those before the start included.
     pub acknowledged: u64,
-    /// Rows that were left out as bad.
+    /// Rows that were skipped as bad.
     pub bad_rows: u64,
-    /// Where the time of the threads went, as `SERVICE_STAGES` are named.
+    /// Time of the threads by stage, named as in `SERVICE_STAGES`.
     pub stages: Vec<StageTotal>,
-    /// How long answers to requests for a minibatch took, without waiting for one.
+    /// Latency of answers to requests for a minibatch, without the wait for one.
     pub next: LatencySummary,
-    /// The trainers that are known.
+    /// The trainers.
     pub trainers: Vec<TrainerStatus>,
 }
 
-/// A number of something: what Prometheus calls it, which ends in `_total` where it only grows, and what it means.
+/// A counter: its name in Prometheus, which ends in `_total` if it only grows, and its help text.
 struct Number<T: 'static> {
     metric: &'static str,
     help: &'static str,
@@ -56,7 +56,7 @@ struct Number<T: 'static> {
 }
 
 impl<T> Number<T> {
-    /// What the message of statistics calls it.
+    /// Its name in the statistics message.
     fn counter(&self) -> &'static str {
         self.metric.strip_suffix(TOTAL).unwrap_or(self.metric)
     }
@@ -74,30 +74,30 @@ const fn number<T>(metric: &'static str, help: &'static str, value: fn(&T) -> u6
 
 const NUMBERS: &[Number<Status>] = &[
     number("ready", "Minibatches that are ready.", |hub| hub.ready as u64),
-    number("ready_bytes", "Bytes of them.", |hub| hub.ready_bytes as u64),
-    number("ready_max", "Most that were ready at a time.", |hub| hub.ready_max as u64),
-    number("ready_max_bytes", "Most bytes that were.", |hub| hub.ready_bytes_max as u64),
-    number("unacknowledged", "Minibatches that trainers have.", |hub| hub.unacknowledged as u64),
-    number("unacknowledged_bytes", "Bytes of them.", |hub| hub.unacknowledged_bytes as u64),
-    number("acknowledged_total", "Minibatches that were used.", |hub| hub.acknowledged),
-    number("bad_rows_total", "Rows left out as bad.", |hub| hub.bad_rows),
+    number("ready_bytes", "Bytes of ready minibatches.", |hub| hub.ready_bytes as u64),
+    number("ready_max", "Most minibatches that were ready at a time.", |hub| hub.ready_max as u64),
+    number("ready_max_bytes", "Most bytes of ready minibatches at a time.", |hub| hub.ready_bytes_max as u64),
+    number("unacknowledged", "Minibatches that are leased to trainers.", |hub| hub.unacknowledged as u64),
+    number("unacknowledged_bytes", "Bytes of leased minibatches.", |hub| hub.unacknowledged_bytes as u64),
+    number("acknowledged_total", "Minibatches that were acknowledged.", |hub| hub.acknowledged),
+    number("bad_rows_total", "Rows skipped as bad.", |hub| hub.bad_rows),
 ];
 
 const TRAINER_NUMBERS: &[Number<TrainerStatus>] = &[
     number("here", "1 while a trainer is connected.", |trainer| u64::from(trainer.here)),
-    number("starts_total", "How often a trainer was started.", |trainer| trainer.counts.starts),
-    number("batches_total", "Minibatches handed to a trainer.", |trainer| trainer.counts.batches),
-    number("rows_total", "Their rows.", |trainer| trainer.counts.rows),
-    number("bytes_total", "Their bytes.", |trainer| trainer.counts.bytes),
-    number("stalls_total", "Times that none was ready.", |trainer| trainer.counts.stalls),
+    number("starts_total", "Starts of a trainer.", |trainer| trainer.counts.starts),
+    number("batches_total", "Minibatches leased to a trainer.", |trainer| trainer.counts.batches),
+    number("rows_total", "Rows leased to a trainer.", |trainer| trainer.counts.rows),
+    number("bytes_total", "Bytes leased to a trainer.", |trainer| trainer.counts.bytes),
+    number("stalls_total", "Requests while no minibatch was ready.", |trainer| trainer.counts.stalls),
     number("late_total", "Acknowledgements that came too late.", |trainer| trainer.counts.late),
-    number("asked_whole_total", "Minibatches whose fed keys it needed.", |trainer| {
-        trainer.counts.asked_whole
+    number("asked_whole_total", "Minibatches requested again with the keys that were fed.", |trainer| {
+        trainer.counts.asked_full
     }),
 ];
 
 impl Status {
-    /// Everything that is one number, the unit last.
+    /// All counters, units last in their names.
     #[must_use]
     pub fn counters(&self) -> Vec<(String, u64)> {
         let numbers = NUMBERS.iter().map(|number| (number.counter().to_owned(), (number.value)(self)));
@@ -116,7 +116,7 @@ impl Status {
         counters
     }
 
-    /// In the text format of Prometheus.
+    /// The counters in the text format of Prometheus.
     #[must_use]
     pub fn exposition(&self) -> String {
         let mut text = Exposition::default();
@@ -127,7 +127,7 @@ impl Status {
             text.single(&name, number.kind(), number.help, (number.value)(self));
         }
         text.stages("sanderling_hub_stage", &[], &self.stages);
-        let help = "How long answers to requests for a minibatch took, without waiting for one.";
+        let help = "Latency of answers to requests for a minibatch, without the wait for one.";
         text.latencies("sanderling_hub_next_latency", help, &[(Vec::new(), self.next)]);
         for number in TRAINER_NUMBERS {
             let name = format!("sanderling_hub_trainer_{}", number.metric);
@@ -139,7 +139,7 @@ impl Status {
         text.finish()
     }
 
-    /// As a message; the counters are those of [`Status::counters`].
+    /// The statistics message; `counters` are those of [`Status::counters`].
     pub(super) fn statistics<'a>(&self, counters: &'a [(String, u64)]) -> Statistics<'a> {
         let next = Latency {
             name: "next",
@@ -160,7 +160,7 @@ impl Status {
     }
 }
 
-/// A trainer's name is its own choice; a counter's has a limit.
+/// A trainer's name cut to the limit of a counter's name.
 fn cut(name: &str) -> &str {
     let mut end = name.len().min(limit::NAME_BYTES_MAX - 32);
     while !name.is_char_boundary(end) {

@@ -1,4 +1,4 @@
-//! Units of the input, decoded by several threads and handed on in the order of the input. Knows nothing of shuffling or
+//! Units of the input, decoded by several threads and passed on in input order. Knows nothing of shuffling or
 //! minibatches.
 
 use std::collections::BTreeMap;
@@ -6,16 +6,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+use sanderling_formats::{BadRows, Decoded, Decoder, Source, Unit};
 use sanderling_observe::{StageTimer, Stages};
-use sanderling_sample::{BadRows, Decoded, Decoder, Encoder, SampleError, Source, Unit};
+use sanderling_sample::{Encoder, SampleError};
 
-use crate::decoding::lock;
+use crate::lock::lock;
 
 use super::making::{DECODE, READ, WAIT};
 
-/// Decoded units that may wait, beside one per thread: this bounds memory.
+/// Decoded units that may wait, beside one per thread; bounds memory.
 const UNITS_AHEAD: u64 = 4;
-/// How often a waiting thread looks whether it is to stop.
+/// Interval at which a waiting thread checks whether to stop.
 const POLL: Duration = Duration::from_millis(50);
 
 /// Every `of`-th unit, from number `index` on.
@@ -27,22 +28,22 @@ pub(crate) struct Share {
 
 struct Taken {
     source: Source,
-    /// Units that were read, all shares.
+    /// Units read so far, of all shares.
     read: u64,
-    /// Units that were given to a thread.
+    /// Units taken by a thread.
     taken: u64,
 }
 
 #[derive(Default)]
 struct Waiting {
     waiting: BTreeMap<u64, Result<Decoded, SampleError>>,
-    /// The next one to hand on.
+    /// The next unit to pass on.
     next: u64,
-    /// Number of units, once the end was seen.
+    /// The number of units, once the end was seen.
     end: Option<u64>,
-    /// Units whose memory may be used again.
+    /// Units whose memory can be reused.
     spare: Vec<Decoded>,
-    /// A thread has ended that must not.
+    /// Whether a thread panicked.
     panicked: bool,
 }
 
@@ -55,13 +56,13 @@ struct Shared {
     ahead: u64,
 }
 
-/// The threads, which end by themselves; nobody waits for them, since one may be reading a stream that is silent.
+/// The decoding threads. Nothing joins them, since one may block on a silent stream; they end by themselves.
 pub(crate) struct Units {
     shared: Arc<Shared>,
     ended: Arc<AtomicBool>,
 }
 
-/// What a thread leaves behind however it ends.
+/// Cleanup when a thread ends or panics.
 struct Leaving<'a>(&'a Shared);
 
 impl Drop for Leaving<'_> {
@@ -74,7 +75,7 @@ impl Drop for Leaving<'_> {
 }
 
 impl Units {
-    /// Starts so many threads; they end when `stopped` is set, or when this is dropped.
+    /// Starts the threads; they end when `stopped` is set or this is dropped.
     pub(crate) fn start(
         source: Source,
         encoder: &Arc<Encoder>,
@@ -104,7 +105,7 @@ impl Units {
         Ok(Units { shared, ended })
     }
 
-    /// The rows of the next unit, perhaps none; None at the end of the input, or when it was stopped.
+    /// The rows of the next unit, perhaps none; `None` at the end of the input or when stopped.
     pub(crate) fn next(&self, timer: &mut StageTimer) -> Result<Option<Decoded>, SampleError> {
         timer.switch(WAIT);
         let mut decoded = lock(&self.shared.decoded);
@@ -128,7 +129,7 @@ impl Units {
         self.shared.changed.wait_timeout(decoded, POLL).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Gives a unit's memory back to be filled again.
+    /// Returns a unit's memory to be reused.
     pub(crate) fn give_back(&self, unit: Decoded) {
         let mut decoded = lock(&self.shared.decoded);
         if (decoded.spare.len() as u64) < self.shared.ahead {
@@ -179,28 +180,28 @@ fn decode(
         timer.stop();
         let failed = result.is_err();
         let mut decoded = lock(&shared.decoded);
-        // Whoever has the next one may always hand it on.
+        // The thread with the next unit never waits.
         while number >= decoded.next + shared.ahead && !is_over() {
             decoded = shared.changed.wait_timeout(decoded, POLL).unwrap_or_else(PoisonError::into_inner).0;
         }
         decoded.waiting.insert(number, result);
         shared.changed.notify_all();
         if failed {
-            // The last word: nothing after it is looked at.
+            // Nothing after an error is looked at.
             decoded.end.get_or_insert(number + 1);
             return;
         }
     }
 }
 
-/// Reads the next unit of this share; false at the end.
+/// Reads the next unit of this share; `false` at the end.
 fn take(taken: &mut Taken, share: Share, unit: &mut Unit) -> Result<bool, SampleError> {
     loop {
         match taken.source.next_unit(unit) {
             Ok(true) => {}
             Ok(false) => return Ok(false),
             Err(error) => {
-                // Nobody else is to have this number.
+                // Takes the number before decoding, so that no other thread gets it.
                 taken.taken += 1;
                 return Err(error);
             }

@@ -1,4 +1,4 @@
-//! What a hub answers, as it changes what a trainer knows of that hub. Asks nothing.
+//! Answers of a hub, applied to the trainer's state of that hub. Sends no request.
 
 use std::collections::BTreeSet;
 
@@ -8,15 +8,15 @@ use sanderling_wire::{
 };
 
 use super::error::HubError;
-use super::link::{Farewell, Known, Link, Phase};
-use super::wholes::Answer;
+use super::full_batches::Answer;
+use super::link::{Announced, Link, Phase, UnsubscribeState};
 use super::{Delivered, FedBatch};
 
-/// Longest wait that a hub may ask for.
+/// Longest pause that a hub may ask for.
 const RETRY_MAX_US: u64 = 1_000_000;
 
 impl Link {
-    /// Takes a frame; minibatches are put into spare buffers.
+    /// Processes a frame; minibatches are put into spare buffers.
     pub(super) fn receive(&mut self, now_us: u64, bytes: &[u8], spare: &mut Vec<PackedBuffer>) {
         self.heard_us = now_us;
         if let Err(error) = self.take_frame(now_us, bytes, spare) {
@@ -58,7 +58,7 @@ impl Link {
         }
         match (self.phase, Reply::decode(frame)?) {
             (_, Reply::Failed(failure)) => {
-                // One that is about to stop will be back, or its successor.
+                // A hub that is about to stop will be back, or its successor.
                 if failure.fault.is_transient() {
                     self.cause = on_one_line(failure.reason);
                     self.give_up(now_us);
@@ -87,9 +87,9 @@ impl Link {
                 self.description = Some(text.to_owned());
                 self.up();
             }
-            (Phase::Up, Reply::Leave(left)) if self.farewell == Farewell::Said => {
+            (Phase::Up, Reply::Leave(left)) if self.unsubscribe == UnsubscribeState::Said => {
                 self.late += left.late.len() as u64;
-                self.farewell = Farewell::Over;
+                self.unsubscribe = UnsubscribeState::Over;
                 self.phase = Phase::Closing { until_us: u64::MAX };
             }
             (Phase::Up, Reply::Next(reply)) => {
@@ -121,14 +121,14 @@ impl Link {
         }
         let columns: Vec<_> =
             subscribed.columns.iter().map(|column| (column.name.to_owned(), column.weighted)).collect();
-        // Whoever reads minibatches was told once.
+        // The columns are announced to the reader once and may not change.
         if self.known.as_ref().is_some_and(|known| known.columns != columns) {
-            let reason = "it has other features than before: start the trainers anew".to_owned();
+            let reason = "its features have changed: restart the trainers".to_owned();
             self.error = Some(HubError::Protocol { hub: self.hub.clone(), reason });
             return;
         }
         self.stream = subscribed.stream;
-        self.known = Some(Known {
+        self.known = Some(Announced {
             columns,
             passes: subscribed.passes,
             stride: subscribed.stride,
@@ -139,7 +139,7 @@ impl Link {
         self.late += late.len() as u64;
         self.held.retain(|number| !late.contains(number));
         self.used.retain(|number| !late.contains(number));
-        // Somebody else has them: they must not be used here.
+        // They are leased to other trainers now and must not be used here.
         self.ready.retain(|delivered| !late.contains(&delivered.number));
         if self.description.is_none() && self.agreed.features.has(Features::DESCRIBE) {
             self.phase = Phase::Describing;
@@ -202,7 +202,7 @@ impl Link {
             Ok((batch, fed)) if self.held.insert(number) => {
                 self.ready.push_back(Delivered { hub: self.index, pass, number, batch, fed });
             }
-            // It is here already.
+            // A duplicate of a minibatch that is here.
             Ok(_) => {}
             Err(reason) => self.no_minibatch(number, &reason),
         }
@@ -213,16 +213,16 @@ impl Link {
         self.error = Some(HubError::Protocol { hub: self.hub.clone(), reason });
     }
 
-    /// What was fed is of columns that are there, and lack their keys.
+    /// Checks that the fed columns exist and that the minibatch lacks their keys.
     fn check_ahead(&self, now_us: u64, batch: &PackedBatch, ahead: &Ahead<'_>) -> Result<FedBatch, String> {
         if !self.agreed.features.has(Features::FED) {
-            return Err("lacks keys, and nobody has agreed to that".to_owned());
+            return Err("lacks keys, which this trainer did not accept".to_owned());
         }
         let &Ahead { batch: number, age_us, columns, servers, keys } = ahead;
         let rows = batch.rows();
         for &column in columns {
             if column as usize >= batch.columns() {
-                return Err(format!("has {} columns, and number {column} was fed", batch.columns()));
+                return Err(format!("has {} columns, but column {column} was fed", batch.columns()));
             }
             if !rows.keys(column as usize).is_empty() {
                 return Err(format!("has keys in column {column}, which were fed"));
@@ -238,9 +238,9 @@ impl Link {
         })
     }
 
-    /// A minibatch with all its keys, or why there is none.
+    /// Processes a minibatch with all its keys, or the reason that there is none.
     fn whole(&mut self, now_us: u64, id: u64, outcome: Outcome<'_>) {
-        let Some(asked) = self.whole_asked.remove(&id) else { return };
+        let Some(asked) = self.full_requested.remove(&id) else { return };
         let answer: Answer = match outcome {
             Outcome::Batch { number, payload, .. } if number == asked.number => {
                 match self.parse(payload, PackedBuffer::new()) {
@@ -249,12 +249,14 @@ impl Link {
                 }
             }
             Outcome::Batch { number, .. } | Outcome::Fed { number, .. } => {
-                return self
-                    .no_minibatch(number, &format!("is no answer to who asks for all of {}", asked.number));
+                return self.no_minibatch(
+                    number,
+                    &format!("is no answer to a request for all keys of {}", asked.number),
+                );
             }
             Outcome::Wait { retry_after_us } => {
                 self.whole_until_us = now_us + retry_after_us.min(RETRY_MAX_US);
-                return self.whole_wanted.push_back(asked);
+                return self.full_wanted.push_back(asked);
             }
             Outcome::Failed { reason } => {
                 let (hub, reason) = (self.hub.clone(), on_one_line(reason));
@@ -263,15 +265,15 @@ impl Link {
             }
             Outcome::Over | Outcome::Nothing => None,
         };
-        self.wholes.push((asked.ticket, answer));
+        self.full_batches.push((asked.ticket, answer));
     }
 
-    /// A minibatch is read by the columns that were announced.
+    /// Checks that a minibatch has the columns that were announced.
     fn check_columns(&self, batch: PackedBatch) -> Result<PackedBatch, String> {
         let announced = self.known.as_ref().map_or(&[][..], |known| &known.columns);
         let (found, rows) = (batch.columns(), batch.rows());
         if found != announced.len() {
-            return Err(format!("has {found} columns, and not the {} that were announced", announced.len()));
+            return Err(format!("has {found} columns, not the {} announced", announced.len()));
         }
         let other =
             announced.iter().enumerate().find(|&(at, (_, weighted))| rows.values(at).is_some() != *weighted);

@@ -1,12 +1,12 @@
-//! What can go wrong between a trainer and its hubs, each naming the hub. Knows no frame.
+//! Errors between a trainer and its hubs; each names the hub. Knows no frame.
 
 use std::time::Duration;
 
-/// Why there are no more minibatches. It stays so: open another subscription once the cause is gone.
+/// The reason that a subscription has ended. Open another one once the cause is gone.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HubError {
-    /// The addresses make no sense.
+    /// The addresses cannot be parsed.
     #[error("{0}")]
     Address(String),
     /// The hub cannot read its input, or has failed otherwise.
@@ -14,61 +14,60 @@ pub enum HubError {
     Failed {
         /// Its address.
         hub: String,
-        /// What it says.
+        /// The hub's reason.
         reason: String,
     },
-    /// The hub does not take this trainer: a wrong token, a rank that another has, another process of the same name.
+    /// The hub refuses this trainer: a wrong token, a rank that is taken, or another process of the same name.
     #[error("hub {hub} refuses: {reason}")]
     Refused {
         /// Its address.
         hub: String,
-        /// What it says.
+        /// The hub's reason.
         reason: String,
     },
-    /// Certificates do not fit, or one of the two talks TLS and the other does not. Names the hub.
+    /// The certificates do not match, or only one side uses TLS. Names the hub.
     #[error("{0}")]
     Tls(String),
     /// The hub could not be reached for too long.
-    #[error("hub {hub} is gone for more than {} s: {cause}", waited.as_secs())]
+    #[error("hub {hub} has been unreachable for {} s: {cause}", waited.as_secs())]
     Gone {
         /// Its address.
         hub: String,
-        /// For how long it was waited for.
+        /// How long the trainer tried.
         waited: Duration,
-        /// What the last attempt failed with.
+        /// The error of the last attempt.
         cause: String,
     },
-    /// The hub was started anew and does not know where it was.
+    /// The hub was restarted without its position.
     #[error(
-        "hub {hub} was started anew without its position (--position): rows would be used twice; start the trainers \
-         anew, too"
+        "hub {hub} was restarted without its position (--position): rows would be used twice; restart the trainers, too"
     )]
     Restarted {
         /// Its address.
         hub: String,
     },
-    /// The hubs do not serve the same.
+    /// The hubs serve different data.
     #[error("hubs {first} and {second} differ in {what}: they must have the same configuration")]
     Different {
-        /// The address of one.
+        /// The address of one hub.
         first: String,
-        /// The address of the other.
+        /// The address of the other hub.
         second: String,
-        /// In what.
+        /// The fact in which they differ.
         what: &'static str,
     },
-    /// What came is no answer.
+    /// The hub sent something that is no valid answer.
     #[error("hub {hub}: {reason}")]
     Protocol {
         /// Its address.
         hub: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// Who waited for the hubs was told to stop.
-    #[error("stopped while hubs were waited for")]
+    /// The caller stopped the wait for the hubs.
+    #[error("stopped while waiting for hubs")]
     Stopped,
-    /// The system has no descriptors left.
+    /// The system has no file descriptors left.
     #[error("{0}")]
     System(String),
 }

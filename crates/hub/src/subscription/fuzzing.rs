@@ -1,4 +1,4 @@
-//! A hub's answers without a hub: what a fuzzer sees of the state machine behind a subscription. Opens nothing.
+//! The answers of a hub without a hub: the state machine behind a subscription, for a fuzzer. Opens nothing.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use sanderling_wire::{Agreed, Compression, Features};
 use super::link::{Link, Want};
 use super::{Delivered, HubError, SubscribeOptions};
 
-/// One hub as its trainer sees it.
+/// The trainer's state of one hub.
 #[derive(Debug)]
 pub struct Answers {
     link: Link,
@@ -17,7 +17,7 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Before there is a connection, on which this is to be offered.
+    /// Creates the state before there is a connection; `compression` is offered on it.
     pub fn new(compression: Compression) -> Answers {
         let compression = Some(compression);
         let options = SubscribeOptions { takes_fed: true, compression, ..SubscribeOptions::default() };
@@ -26,17 +26,17 @@ impl Answers {
         Answers { link, now_us: 0, spare: Vec::new() }
     }
 
-    /// What holds on the connection.
+    /// The settings negotiated on the connection.
     pub fn agreed(&self) -> Agreed {
         self.link.agreed
     }
 
-    /// Names of the columns, and whether their keys have values, as the hub has said last.
+    /// The columns that the hub announced last: name, and whether keys have values.
     pub fn columns(&self) -> Option<&[(String, bool)]> {
         self.link.known().map(|known| &known.columns[..])
     }
 
-    /// Does what there is to do after so long; every attempt to connect succeeds.
+    /// Advances the clock by `waited` and does what is due; every attempt to connect succeeds.
     pub fn go_on(&mut self, waited: Duration) -> Result<(), HubError> {
         self.now_us += waited.as_micros() as u64;
         loop {
@@ -50,22 +50,22 @@ impl Answers {
         self.link.error().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// A whole frame came.
+    /// Processes a whole frame.
     pub fn receive(&mut self, frame: &[u8]) {
         self.link.receive(self.now_us, frame, &mut self.spare);
     }
 
-    /// The keys of a minibatch are wanted.
+    /// Asks for a minibatch with all its keys.
     pub fn ask_keys(&mut self, number: u64) {
         self.link.ask_whole(number, number);
     }
 
-    /// Minibatches with all their keys that have come.
+    /// Takes the minibatches with all their keys that have arrived.
     pub fn keys(&mut self) -> Vec<PackedBatch> {
         self.link.take_wholes().into_iter().filter_map(|(_, batch)| batch).collect()
     }
 
-    /// The next minibatch, which was used up at once if told so.
+    /// Takes the next minibatch, and acknowledges it if told so.
     pub fn take(&mut self, acknowledge: bool) -> Option<Delivered> {
         let delivered = self.link.take()?;
         if acknowledge {

@@ -1,5 +1,6 @@
-//! One hub as a trainer sees it, as a state machine: what is asked, what came, what was used, and the connection's life. It
-//! is fed with frames and the time and says what to do next; it opens nothing, waits for nothing and reads no clock.
+//! The trainer's state of one hub, as a state machine: requests, arrivals, acknowledgements and the life of the
+//! connection. It is fed with frames and the time and returns the next action; it opens nothing, never blocks and
+//! reads no clock.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -9,19 +10,19 @@ use sanderling_wire::{
 };
 
 use super::error::HubError;
-use super::wholes::Answer;
+use super::full_batches::Answer;
 use super::{Delivered, SubscribeOptions};
 
-/// First and longest wait before another attempt to connect.
+/// First pause before another attempt to connect.
 const BACKOFF_MIN_US: u64 = 1_000;
 const BACKOFF_MAX_US: u64 = 500_000;
 
-/// What the one who holds the connection is to do next.
+/// The next action of the connection's owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Want {
-    /// Open a connection, then say [`Link::connected`] or [`Link::disconnected`].
+    /// Open a connection, then call [`Link::connected`] or [`Link::disconnected`].
     Connect,
-    /// Send [`Link::outgoing`], then say [`Link::sent`].
+    /// Send [`Link::outgoing`], then call [`Link::sent`].
     Send,
     /// Close the connection.
     Close,
@@ -31,7 +32,7 @@ pub(super) enum Want {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// No connection; none is tried before this time.
+    /// No connection; the next attempt is due at this time.
     Down {
         until_us: u64,
     },
@@ -40,25 +41,25 @@ pub(super) enum Phase {
     Subscribing,
     Describing,
     Up,
-    /// The connection is of no use any more and is to be closed.
+    /// The connection is to be closed.
     Closing {
         until_us: u64,
     },
 }
 
-/// How far this trainer's farewell is.
+/// The state of this trainer's unsubscribe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Farewell {
+pub(super) enum UnsubscribeState {
     No,
     Wanted,
     Said,
-    /// Nothing more is asked or said.
+    /// Done: nothing more is sent.
     Over,
 }
 
-/// What a hub says about its minibatches.
+/// The facts that a hub announced about its minibatches.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct Announced {
     pub(super) columns: Vec<(String, bool)>,
     pub(super) passes: u64,
     pub(super) stride: u32,
@@ -66,21 +67,21 @@ pub(super) struct Known {
     pub(super) window: u32,
 }
 
-/// A request that has no answer yet.
+/// A request without an answer yet.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct PendingRequest {
     wanted: bool,
     used: Vec<u64>,
 }
 
-/// A question for a minibatch with all its keys.
+/// A request for a minibatch with all its keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct WholeAsked {
+pub(super) struct FullBatchRequest {
     pub(super) ticket: u64,
     pub(super) number: u64,
 }
 
-/// See the top of this file. All times are microseconds on the caller's clock.
+/// The trainer's state of one hub. All times are microseconds on the caller's clock.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) index: usize,
@@ -91,43 +92,43 @@ pub(super) struct Link {
     pub(super) agreed: Agreed,
     pub(super) offer: Offer,
     pub(super) stream: u64,
-    pub(super) known: Option<Known>,
-    /// What its rows are made by, if it can say so and was asked.
+    pub(super) known: Option<Announced>,
+    /// The description of its rows, once it was asked for and sent.
     pub(super) description: Option<String>,
-    /// Whether all that is asked once was answered.
+    /// Whether the requests that are sent once were answered.
     pub(super) introduced: bool,
-    /// Whether minibatches are asked for: not before somebody waits for the first one.
+    /// Whether minibatches are asked for: not before the first call waits for one.
     pub(super) asks: bool,
-    pub(super) farewell: Farewell,
+    pub(super) unsubscribe: UnsubscribeState,
     pub(super) outgoing: VecDeque<Buffer>,
     pub(super) ids: u64,
-    pub(super) asked: BTreeMap<u64, Asked>,
-    /// What was delivered and not used up, whether it waits here or not.
+    pub(super) asked: BTreeMap<u64, PendingRequest>,
+    /// Minibatches that were delivered and not acknowledged, whether they wait here or not.
     pub(super) held: BTreeSet<u64>,
-    /// What was used up and is not said yet.
+    /// Acknowledgements that are not sent yet.
     pub(super) used: Vec<u64>,
     pub(super) ready: VecDeque<Delivered>,
     pub(super) wait_until_us: u64,
-    /// The hub had none: it is asked for one at a time until one comes.
+    /// Whether the hub had none ready: it is asked for one at a time until one comes.
     pub(super) starved: bool,
     pub(super) over: bool,
     pub(super) attempts: u32,
-    /// Since when there is no subscription.
+    /// The time at which the subscription was lost.
     pub(super) down_since_us: Option<u64>,
     pub(super) heard_us: u64,
     pub(super) cause: String,
     pub(super) error: Option<HubError>,
-    /// For what comes compressed.
+    /// Unpacks compressed frames.
     pub(super) unpacker: Codec,
     pub(super) late: u64,
     pub(super) waits: u64,
-    /// Minibatches that are to be asked for with all their keys, not before this time.
-    pub(super) whole_wanted: VecDeque<WholeAsked>,
+    /// Requests for minibatches with all their keys, not to be sent before this time.
+    pub(super) full_wanted: VecDeque<FullBatchRequest>,
     pub(super) whole_until_us: u64,
-    /// Those that were asked for, by the id of the request.
-    pub(super) whole_asked: BTreeMap<u64, WholeAsked>,
-    /// What became of them.
-    pub(super) wholes: Vec<(u64, Answer)>,
+    /// The requests that were sent, by request id.
+    pub(super) full_requested: BTreeMap<u64, FullBatchRequest>,
+    /// Their outcomes.
+    pub(super) full_batches: Vec<(u64, Answer)>,
 }
 
 impl Link {
@@ -145,7 +146,7 @@ impl Link {
             description: None,
             introduced: false,
             asks: false,
-            farewell: Farewell::No,
+            unsubscribe: UnsubscribeState::No,
             outgoing: VecDeque::new(),
             ids: 0,
             asked: BTreeMap::new(),
@@ -163,10 +164,10 @@ impl Link {
             unpacker: Codec::new(),
             late: 0,
             waits: 0,
-            whole_wanted: VecDeque::new(),
+            full_wanted: VecDeque::new(),
             whole_until_us: 0,
-            whole_asked: BTreeMap::new(),
-            wholes: Vec::new(),
+            full_requested: BTreeMap::new(),
+            full_batches: Vec::new(),
         }
     }
 
@@ -174,11 +175,11 @@ impl Link {
         &self.hub
     }
 
-    pub(super) fn known(&self) -> Option<&Known> {
+    pub(super) fn known(&self) -> Option<&Announced> {
         self.known.as_ref()
     }
 
-    /// Has the hub nothing more, for anybody?
+    /// Whether the hub has nothing more for any trainer.
     pub(super) fn is_over(&self) -> bool {
         self.over && self.ready.is_empty()
     }
@@ -187,24 +188,24 @@ impl Link {
         self.error.as_ref()
     }
 
-    /// The next minibatch that has come.
+    /// Takes the next minibatch that has arrived.
     pub(super) fn take(&mut self) -> Option<Delivered> {
         self.ready.pop_front()
     }
 
-    /// A minibatch was used up.
+    /// Acknowledges a minibatch.
     pub(super) fn acknowledge(&mut self, number: u64) {
         if self.held.remove(&number) {
             self.used.push(number);
         }
     }
 
-    /// Is there nothing that the hub does not know?
+    /// Whether the hub has confirmed every acknowledgement.
     pub(super) fn is_settled(&self) -> bool {
         self.over || self.used.is_empty() && self.asked.values().all(|asked| asked.used.is_empty())
     }
 
-    /// What to do now. After anything but [`Want::Nothing`], ask again.
+    /// The next action. Call it again after any action except [`Want::Nothing`].
     pub(super) fn want(&mut self, now_us: u64) -> Want {
         self.expire(now_us);
         match self.phase {
@@ -212,7 +213,9 @@ impl Link {
                 self.phase = Phase::Down { until_us };
                 Want::Close
             }
-            _ if self.error.is_some() || self.over || self.farewell == Farewell::Over => Want::Nothing,
+            _ if self.error.is_some() || self.over || self.unsubscribe == UnsubscribeState::Over => {
+                Want::Nothing
+            }
             Phase::Down { until_us } if until_us <= now_us => {
                 self.down_since_us.get_or_insert(now_us);
                 self.phase = Phase::Connecting;
@@ -221,10 +224,10 @@ impl Link {
             Phase::Up => {
                 if self.outgoing.is_empty() {
                     self.ask_for_wholes(now_us);
-                    match self.farewell {
-                        Farewell::No if self.asks => self.ask(now_us),
-                        Farewell::Wanted => self.say_farewell(now_us),
-                        Farewell::No | Farewell::Said | Farewell::Over => {}
+                    match self.unsubscribe {
+                        UnsubscribeState::No if self.asks => self.ask(now_us),
+                        UnsubscribeState::Wanted => self.say_farewell(now_us),
+                        UnsubscribeState::No | UnsubscribeState::Said | UnsubscribeState::Over => {}
                     }
                 }
                 self.want_to_send()
@@ -238,9 +241,9 @@ impl Link {
         if self.outgoing.is_empty() { Want::Nothing } else { Want::Send }
     }
 
-    /// When to ask again though nothing was received.
+    /// The time at which to call [`Link::want`] again without a frame.
     pub(super) fn wake_us(&self) -> Option<u64> {
-        if self.error.is_some() || self.over || self.farewell == Farewell::Over {
+        if self.error.is_some() || self.over || self.unsubscribe == UnsubscribeState::Over {
             return None;
         }
         let silent_us = self.heard_us.saturating_add(self.options.timeout.as_micros() as u64) + 1;
@@ -250,8 +253,8 @@ impl Link {
             Phase::Up => {
                 let ask_us = self.may_ask().then_some(self.wait_until_us);
                 let waits = self.waits_for_answers();
-                let whole_us = (!self.whole_wanted.is_empty()).then_some(self.whole_until_us);
-                let ask_us = ask_us.filter(|_| self.asks && self.farewell == Farewell::No);
+                let whole_us = (!self.full_wanted.is_empty()).then_some(self.whole_until_us);
+                let ask_us = ask_us.filter(|_| self.asks && self.unsubscribe == UnsubscribeState::No);
                 let silent_us = waits.then_some(silent_us);
                 ask_us.into_iter().chain(silent_us).chain(whole_us).min()
             }
@@ -262,7 +265,7 @@ impl Link {
     /// Gives up a hub that is gone for too long, and a connection that is silent.
     fn expire(&mut self, now_us: u64) {
         let waited = Duration::from_micros(now_us.saturating_sub(self.down_since_us.unwrap_or(now_us)));
-        let is_needed = !self.over && self.farewell != Farewell::Over;
+        let is_needed = !self.over && self.unsubscribe != UnsubscribeState::Over;
         if waited > self.options.patience && is_needed && self.error.is_none() {
             let (hub, cause) = (self.hub.clone(), self.cause.clone());
             self.error = Some(HubError::Gone { hub, waited, cause });
@@ -278,39 +281,42 @@ impl Link {
     }
 
     fn waits_for_answers(&self) -> bool {
-        !self.asked.is_empty() || !self.whole_asked.is_empty() || self.farewell == Farewell::Said
+        !self.asked.is_empty()
+            || !self.full_requested.is_empty()
+            || self.unsubscribe == UnsubscribeState::Said
     }
 
-    /// A minibatch that is held here is wanted with all its keys.
+    /// Asks for a minibatch held here with all its keys.
     pub(super) fn ask_whole(&mut self, ticket: u64, number: u64) {
-        self.whole_wanted.push_back(WholeAsked { ticket, number });
+        self.full_wanted.push_back(FullBatchRequest { ticket, number });
     }
 
-    /// What became of such questions. Who has left, or knows that all is over, holds nothing any more.
+    /// Takes the outcomes of such requests. After an unsubscribe or the end of all passes the trainer holds none.
     pub(super) fn take_wholes(&mut self) -> Vec<(u64, Answer)> {
-        if self.over || self.farewell != Farewell::No {
-            let asked = std::mem::take(&mut self.whole_asked).into_values();
-            self.wholes.extend(self.whole_wanted.drain(..).chain(asked).map(|asked| (asked.ticket, None)));
+        if self.over || self.unsubscribe != UnsubscribeState::No {
+            let asked = std::mem::take(&mut self.full_requested).into_values();
+            self.full_batches
+                .extend(self.full_wanted.drain(..).chain(asked).map(|asked| (asked.ticket, None)));
         }
-        std::mem::take(&mut self.wholes)
+        std::mem::take(&mut self.full_batches)
     }
 
     fn ask_for_wholes(&mut self, now_us: u64) {
-        if now_us < self.whole_until_us || self.farewell != Farewell::No {
+        if now_us < self.whole_until_us || self.unsubscribe != UnsubscribeState::No {
             return;
         }
-        while let Some(asked) = self.whole_wanted.pop_front() {
+        while let Some(asked) = self.full_wanted.pop_front() {
             if !self.waits_for_answers() {
                 self.heard_us = now_us;
             }
             self.ids += 1;
             self.put(&Request::Keys(Keys { number: asked.number }), self.ids);
-            self.whole_asked.insert(self.ids, asked);
+            self.full_requested.insert(self.ids, asked);
         }
     }
 
-    /// Hub and trainer do not agree on what protects the connection. That does not pass by itself, unless they agreed before: then a certificate
-    /// may have been renewed on one side first.
+    /// Handles hub and trainer disagreeing on TLS. That does not pass by itself, unless they agreed before: a
+    /// certificate may have been renewed on one side first.
     pub(super) fn unfit(&mut self, reason: String) {
         if self.known.is_none() && self.error.is_none() {
             self.error = Some(HubError::Tls(reason));
@@ -334,16 +340,16 @@ impl Link {
         self.known.as_ref().map_or(0, |known| known.window.min(self.options.window) as usize)
     }
 
-    /// Is there room for another minibatch, once the hub knows what was used? It hears of that before.
+    /// Whether there is room for another minibatch once the hub has the acknowledgements, which it gets first.
     fn may_ask(&self) -> bool {
         let wanted = self.asked.values().filter(|asked| asked.wanted).count();
         self.held.len() + wanted < self.window() && !(self.starved && wanted > 0)
     }
 
-    /// Puts a request together, if there is something to ask or to say.
+    /// Builds the next request, if one is due.
     fn ask(&mut self, now_us: u64) {
         let wanted = now_us >= self.wait_until_us && self.may_ask();
-        // One request at a time that only says something: what was used meanwhile goes with the next.
+        // At most one pure acknowledgement is under way: later acknowledgements go with the next request.
         let is_saying = self.asked.values().any(|asked| !asked.used.is_empty());
         if !wanted && (self.used.is_empty() || is_saying) {
             return;
@@ -354,32 +360,36 @@ impl Link {
         self.ids += 1;
         let used = std::mem::take(&mut self.used);
         self.put(&Request::Next(sanderling_wire::Next { wanted, used: &used }), self.ids);
-        self.asked.insert(self.ids, Asked { wanted, used });
+        self.asked.insert(self.ids, PendingRequest { wanted, used });
     }
 
-    /// The trainer wants nothing more of this hub, and what it has here shall go to others at once. A hub that is not there, or
-    /// does not understand farewells, notices by the connection, and hands on when it has waited for long enough.
+    /// Unsubscribes from this hub, which then releases the leases at once. A hub that is down, or of a version
+    /// without unsubscribe, releases them when the trainer expires.
     pub(super) fn leave(&mut self) {
-        if self.farewell != Farewell::No {
+        if self.unsubscribe != UnsubscribeState::No {
             return;
         }
         let can = self.phase == Phase::Up && self.agreed.features.has(Features::LEAVE);
-        self.farewell =
-            if can && !self.over && self.error.is_none() { Farewell::Wanted } else { Farewell::Over };
+        self.unsubscribe = if can && !self.over && self.error.is_none() {
+            UnsubscribeState::Wanted
+        } else {
+            UnsubscribeState::Over
+        };
     }
 
-    /// Is there nothing more to say?
+    /// Whether the unsubscribe is done.
     pub(super) fn has_left(&self) -> bool {
-        self.over || self.error.is_some() || self.farewell == Farewell::Over
+        self.over || self.error.is_some() || self.unsubscribe == UnsubscribeState::Over
     }
 
     fn say_farewell(&mut self, now_us: u64) {
-        // What is asked on this connection is answered before, and what comes by it is handed on with the rest.
+        // Requests on this connection are answered first; minibatches that arrive with them are released with the
+        // rest.
         self.heard_us = now_us;
         self.ids += 1;
         let used = std::mem::take(&mut self.used);
         self.put(&Request::Leave(Leave { used: &used }), self.ids);
-        self.farewell = Farewell::Said;
+        self.unsubscribe = UnsubscribeState::Said;
     }
 
     pub(super) fn put(&mut self, request: &Request<'_>, id: u64) {
@@ -399,16 +409,16 @@ impl Link {
         self.outgoing.front().map_or(&[], Buffer::bytes)
     }
 
-    /// It is on its way.
+    /// Notes that the frame was sent.
     pub(super) fn sent(&mut self) {
         self.outgoing.pop_front();
     }
 
-    /// A connection is open.
+    /// Notes that a connection is open.
     pub(super) fn connected(&mut self, now_us: u64, features: Features) {
         (self.phase, self.heard_us) = (Phase::Greeting, now_us);
         let fed = if self.options.takes_fed { Features::FED } else { Features::NONE };
-        // What stays in memory is copied faster than compressed.
+        // Shared memory copies faster than it compresses.
         let compression = self.options.compression.filter(|_| !features.has(Features::NO_CHECKSUM));
         let packed = compression.map_or(Features::NONE, Compression::feature);
         let features = features | Features::DESCRIBE | Features::LEAVE | fed | packed;
@@ -419,15 +429,15 @@ impl Link {
         self.put(&Request::Hello(Hello { offer: self.offer, token: &token, name: &name }), 0);
     }
 
-    /// There is no connection, or no longer. What the hub did not hear will be said again.
+    /// Notes that there is no connection, or no longer; requests without an answer are sent again.
     pub(super) fn disconnected(&mut self, now_us: u64, cause: String) {
         self.cause = cause;
-        if self.farewell != Farewell::No {
-            // It is not said again: the connection's end says as much, later.
-            self.farewell = Farewell::Over;
+        if self.unsubscribe != UnsubscribeState::No {
+            // It is not repeated: the end of the connection has the same effect, later.
+            self.unsubscribe = UnsubscribeState::Over;
         }
         self.outgoing.clear();
-        self.whole_wanted.extend(std::mem::take(&mut self.whole_asked).into_values());
+        self.full_wanted.extend(std::mem::take(&mut self.full_requested).into_values());
         for (_, asked) in std::mem::take(&mut self.asked) {
             self.used.extend(asked.used);
         }

@@ -1,34 +1,35 @@
-//! How a trainer reaches its hubs, and how much it asks of them. Opens nothing.
+//! Options of a subscription. Opens nothing.
 
 use std::time::Duration;
 
 use sanderling_transport::{SPIN_US_DEFAULT, TlsClient};
 use sanderling_wire::Compression;
 
-/// How hubs are reached, and how much is asked of each.
+/// Options of a subscription.
 #[derive(Debug, Clone)]
 pub struct SubscribeOptions {
-    /// Minibatches of one hub that are here, or asked for, and not acknowledged, from 1; a hub may grant fewer.
+    /// Most minibatches of one hub that are here or asked for and not acknowledged, at least 1; a hub may grant
+    /// fewer.
     pub window: u32,
-    /// This trainer's place, for hubs that assign minibatches in turn. Hubs then take strict turns, too.
+    /// This trainer's rank, for hubs that assign minibatches by rank. Hubs then take strict turns, too.
     pub rank: Option<u32>,
     /// Bearer token, or empty.
     pub token: String,
-    /// Whom to trust, for TLS on TCP.
+    /// The certificates to trust; enables TLS on TCP.
     pub tls: Option<TlsClient>,
-    /// A connection on which nothing comes for so long, though something was asked, is given up for another.
+    /// A connection is replaced when a request gets no answer for this long.
     pub timeout: Duration,
-    /// A hub that could not be reached for so long is gone: an error.
+    /// A hub that cannot be reached for this long is an error.
     pub patience: Duration,
-    /// How long waits stay awake at most before they sleep, in microseconds.
+    /// Busy-poll time before blocking, in microseconds.
     pub spin_us: u32,
-    /// Another number with every start of the trainer.
+    /// A number that differs with every start of the trainer.
     pub instance: u64,
-    /// How minibatches of 1 KiB and more are compressed, for slow links; never in shared memory. A hub of before sends them
-    /// plain.
+    /// Compression of minibatches of 1 KiB and more, for slow links; never used in shared memory. Hubs of older
+    /// versions send plain minibatches.
     pub compression: Option<Compression>,
-    /// Whether minibatches are of use whose keys the hub has fed to parameter servers ([`Delivered::fed`](crate::Delivered::fed)).
-    /// A hub that does so refuses others.
+    /// Whether the trainer takes minibatches whose keys the hub fed to parameter servers
+    /// ([`Delivered::fed`](crate::Delivered::fed)). A hub that feeds refuses trainers that do not.
     pub takes_fed: bool,
 }
 

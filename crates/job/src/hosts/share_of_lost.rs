@@ -4,7 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-use sanderling_sample::{Batch, Decoded, Rows};
+use sanderling_formats::Decoded;
+use sanderling_sample::{Batch, Rows};
 
 use super::control_msg::{ALL, Loss};
 use super::owner::owner;

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sanderling_client::{Meeting, SyncGroup, SyncOptions};
+use sanderling_formats::{BadRowPolicy, BadRows, DataConfig};
 use sanderling_observe::Stages;
-use sanderling_sample::{BadRowPolicy, BadRows, DataConfig, EncodeOptions, Encoder, LabelUse, Spec};
+use sanderling_sample::{EncodeOptions, Encoder, LabelUse, Spec};
 use sanderling_transport::Poller;
 
 use super::Hosts;

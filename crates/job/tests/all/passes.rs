@@ -9,13 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sanderling_client::StepGradients;
+use sanderling_formats::batch_file::{BatchFileOptions, BatchFileWriter};
+use sanderling_formats::{BLOCK_BYTES, BadRows, DataConfig, Decoder, Reader, Source, Unit};
 use sanderling_job::{Input, JobError, Options, Order, STAGES, Tables, Worker, run};
 use sanderling_observe::Stages;
-use sanderling_sample::batch_file::{BatchFileOptions, BatchFileWriter};
-use sanderling_sample::{
-    BLOCK_BYTES, BadRows, DataConfig, Decoder, EncodeOptions, Encoder, LabelUse, Reader, Rows, Source, Spec,
-    Unit,
-};
+use sanderling_sample::{EncodeOptions, Encoder, LabelUse, Rows, Spec};
 use sanderling_store::{Init, Optimizer, PushScale, Table, TableConfig};
 
 const SEED: u64 = 11;

@@ -1,6 +1,6 @@
 //! The `[data]` table of a configuration. Opens no file.
 
-use sanderling_sample::DataConfig;
+use sanderling_formats::DataConfig;
 use serde::{Deserialize, Serialize};
 
 /// The `[data]` table: which files, and how to read them.

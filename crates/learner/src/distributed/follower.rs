@@ -8,9 +8,9 @@ use std::sync::mpsc::Sender;
 use std::time::Instant;
 
 use sanderling_client::Cluster;
+use sanderling_formats::fit::fit;
 use sanderling_job::JobError;
 use sanderling_observe::{Resident, Stages};
-use sanderling_sample::fit::fit;
 
 use super::job_shared::{Judged, Start, WorkerMsg};
 use super::{JobOptions, STAGES, Workers, work};

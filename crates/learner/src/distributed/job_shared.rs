@@ -6,8 +6,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use sanderling_formats::BadRows;
 use sanderling_job::Input;
-use sanderling_sample::{BadRows, Encoder};
+use sanderling_sample::Encoder;
 
 use super::staleness::Pushes;
 use crate::config::Config;

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use sanderling_formats::{BadRows, DataConfig};
 use sanderling_learner::{Config, LearnError, Model, evaluate, predict};
-use sanderling_sample::{BadRows, DataConfig};
 use sanderling_store::{CheckpointWriter, Init, Optimizer, RowColumns, RowRef, Table, TableConfig};
 
 const CONFIG: &str = "

@@ -7,8 +7,8 @@ use std::process::Command;
 use std::sync::mpsc::channel;
 
 use crate::runs::Place;
+use sanderling_formats::BLOCK_BYTES;
 use sanderling_learner::{Event, LearnError, Summary};
-use sanderling_sample::BLOCK_BYTES;
 
 /// Looks at the progress after which the pipe is closed, so that who waits for it comes to an end.
 const LOOKS_MAX: u32 = 400;

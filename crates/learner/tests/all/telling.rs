@@ -7,12 +7,13 @@ use std::sync::atomic::AtomicBool;
 
 use crate::runs::{self, Place, Random, close, row};
 use sanderling_client::CONSTANT_KEY;
+use sanderling_formats::{BadRows, DataConfig, Reader};
 use sanderling_learner::distributed::JobOptions;
 use sanderling_learner::{
     BIAS_TABLE, Config, Evaluation, Event, Importance, KnownKeys, MeasuredOn, Model, RunOptions, evaluate,
     predict, train,
 };
-use sanderling_sample::{BadRows, DataConfig, LabelUse, Reader};
+use sanderling_sample::LabelUse;
 
 fn evaluated(model: &Model, file: &str) -> Evaluation {
     let reading = &model.config().data.reading;

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use crate::runs::{Place, Random, close, row};
 use sanderling_client::ClientError;
+use sanderling_formats::{BadRows, DataConfig};
+use sanderling_inspect::{ProfileOptions, profile, suggest};
 use sanderling_learner::{Config, Event, LearnError, Metrics, Model, evaluate, predict};
-use sanderling_sample::profile::{ProfileOptions, profile, suggest};
-use sanderling_sample::{BadRows, DataConfig};
 use sanderling_store::StoreError;
 
 /// Metrics of a model over a file whose path is quoted for TOML.

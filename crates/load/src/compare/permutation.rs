@@ -1,7 +1,7 @@
 //! The permutation test of a difference of means: how often would chance alone, which deals the same numbers
 //! to two sides anew, make as large a difference? Knows nothing of what the numbers are.
 
-use sanderling_sample::random::{Rng, below};
+use sanderling_random::{Rng, below};
 
 /// Up to so many ways to deal, all are tried (10 runs on each side have 184 756); beyond it, so many random
 /// ones.

@@ -1,6 +1,6 @@
 //! Comparisons against numbers of another program, and against what chance does to many simulated ones.
 
-use sanderling_sample::random::Rng;
+use sanderling_random::Rng;
 
 use super::*;
 

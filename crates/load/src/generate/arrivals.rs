@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use sanderling_observe::numbers::time;
-use sanderling_sample::random::Rng;
+use sanderling_random::Rng;
 
 use super::{GenerateError, Purpose, within};
 

@@ -7,7 +7,7 @@
 //! and nothing has to be remembered. Turning a group is a bijection of it, so at any time all ranks mean
 //! different keys and the law stays what it was.
 
-use sanderling_sample::random::mix;
+use sanderling_random::mix;
 
 /// Most groups, and so the finest part of the ranks that moves at once.
 const GROUPS_MAX: u64 = 4096;

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sanderling_sample::random::{Rng, ZIPF_RANKS_MAX, Zipf, mix};
+use sanderling_random::{Rng, ZIPF_RANKS_MAX, Zipf, mix};
 
 use super::drift::Drift;
 use super::scatter::Scatter;

@@ -1,7 +1,7 @@
 //! How many keys are asked for at once: sizes of batches, and keys per sample of a ragged batch. Knows no
 //! key.
 
-use sanderling_sample::random::Rng;
+use sanderling_random::Rng;
 
 use super::{At, GenerateError, Purpose, Seeds, within};
 

@@ -5,7 +5,7 @@
 //! are kept whose hash begins with so many zero bits that they fit; each stands for a power of two of keys.
 //! Exact while all fit, and then off by a standard error of 1.2 / sqrt([`KEPT_MAX`]).
 
-use sanderling_sample::random::mix;
+use sanderling_random::mix;
 
 /// The most keys that are kept.
 pub const KEPT_MAX: usize = 4096;

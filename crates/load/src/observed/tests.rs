@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use proptest::prelude::*;
-use sanderling_sample::random::Rng;
+use sanderling_random::Rng;
 
 use super::distribution::{DIGITS, NS_MAX};
 use super::series::INTERVALS_MAX;

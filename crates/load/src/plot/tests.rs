@@ -84,7 +84,7 @@ fn a_run_over_time_has_two_panels() {
 /// 3000 calls/s to a server that stands still for a second.
 fn frozen() -> RunResult {
     let mut observed = Observed::new(&["pull".to_owned()], Duration::from_secs(20));
-    let mut rng = sanderling_sample::random::Rng::new(5, 0, 0);
+    let mut rng = sanderling_random::Rng::new(5, 0, 0);
     for number in 0..60_000 {
         let at = f64::from(number) / 3000.0;
         let began = if (8.0..9.0).contains(&at) { 9.0 + (at - 8.0) / 9.0 } else { at };

@@ -10,7 +10,7 @@ use hdrhistogram::serialization::Deserializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 use proptest::prelude::*;
 use sanderling_observe::SimdLevel;
-use sanderling_sample::random::Rng;
+use sanderling_random::Rng;
 
 use super::*;
 use crate::observed::Observed;

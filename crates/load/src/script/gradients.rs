@@ -1,7 +1,7 @@
 //! Gradients that a push sends: made natively, once, and sent again and again. Knows no table: how many values are needed is
 //! told to it.
 
-use sanderling_sample::random::splitmix;
+use sanderling_random::splitmix;
 
 use crate::generate::{At, Seeds};
 

@@ -1,6 +1,6 @@
 //! Which function a cycle calls, by weight: `pull:98,push:2`. Knows no script, only names.
 
-use sanderling_sample::random::splitmix;
+use sanderling_random::splitmix;
 
 use crate::generate::Seeds;
 

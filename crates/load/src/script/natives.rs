@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use rune::alloc::fmt::TryWrite;
 use rune::runtime::{Formatter, Object, Protocol, VmResult};
 use rune::{Any, ContextError, Module};
-use sanderling_sample::random::splitmix;
+use sanderling_random::splitmix;
 use sanderling_store::Pooling;
 
 use crate::request::{Failure, Request, TableId};

@@ -7,7 +7,7 @@ use super::{PACKED_ALIGN_BYTES, Place};
 const WORD_BYTES: usize = size_of::<u64>();
 const LINE_WORDS: usize = PACKED_ALIGN_BYTES / WORD_BYTES;
 
-/// Bytes that start on a cache line, and what is noted of the columns in them. It keeps its memory.
+/// Bytes that start on a cache line, and memory for the list of columns. It keeps its memory.
 #[derive(Debug, Default)]
 pub struct PackedBuffer {
     words: Vec<u64>,
@@ -24,8 +24,8 @@ impl PackedBuffer {
         PackedBuffer::default()
     }
 
-    /// Makes it so many bytes long and lends them to be written; what they hold before is not said. Memory grows at once:
-    /// a length from elsewhere must have been checked.
+    /// Sets the length and returns the bytes to be written; their content is unspecified. Memory grows at once: check
+    /// a length from elsewhere first.
     pub fn resize(&mut self, bytes: usize) -> &mut [u8] {
         let words = bytes.div_ceil(WORD_BYTES) + LINE_WORDS;
         if self.words.len() < words {

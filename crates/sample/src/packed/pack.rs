@@ -9,7 +9,7 @@ use super::{
 use crate::rows::Rows;
 use crate::spec::Spec;
 
-/// Bytes that suffice to pack the rows: what they need if no two columns share their row boundaries.
+/// Bytes that suffice to pack the rows, if no two columns share row boundaries.
 #[must_use]
 pub fn packed_bytes_max(rows: &Rows<'_>) -> usize {
     let array = |count: usize, item_bytes: usize| (count * item_bytes).next_multiple_of(PACKED_ALIGN_BYTES);
@@ -24,7 +24,7 @@ pub fn packed_bytes_max(rows: &Rows<'_>) -> usize {
         + (0..rows.columns()).map(column).sum::<usize>()
 }
 
-/// Packs rows into a buffer, in place of what it held.
+/// Packs rows into a buffer, replacing its content.
 ///
 /// # Errors
 /// More columns, rows or bytes than a packed batch may have.
@@ -42,7 +42,7 @@ pub fn pack_into(rows: &Rows<'_>, out: &mut [u8]) -> Result<usize, PackedError> 
     pack_columns(rows, &[], out)
 }
 
-/// The same with columns that have no keys there, in any row: those at these ascending places.
+/// Packs rows like [`pack_into`] with the columns at these ascending indices emptied of keys.
 ///
 /// # Errors
 /// As [`pack_into`].
@@ -101,7 +101,7 @@ fn fitting(rows: &Rows<'_>) -> Result<usize, PackedError> {
     Ok(bytes)
 }
 
-/// Copies an array and fills up with zeros to where the next one starts.
+/// Copies an array and pads with zeros to the start of the next.
 fn put<T: NoUninit>(out: &mut [u8], at: &mut usize, array: &[T]) {
     let end = *at + size_of_val(array);
     out[*at..end].copy_from_slice(cast_slice(array));
@@ -109,7 +109,7 @@ fn put<T: NoUninit>(out: &mut [u8], at: &mut usize, array: &[T]) {
     out[end..*at].fill(0);
 }
 
-/// The same for row boundaries, which start at 0 in a packed batch.
+/// Copies row boundaries, which start at 0 in a packed batch.
 fn put_offsets(out: &mut [u8], at: &mut usize, offsets: &[u32]) {
     if offsets[0] == 0 {
         return put(out, at, offsets);

@@ -1,15 +1,15 @@
-//! Sparse features: which pairs of a libsvm or libffm line they read. Reads no text.
+//! Sparse features: the pairs of a libsvm or libffm line that they read. Reads no text.
 
 use super::{Feature, FeatureKind, Spec, bad};
 use crate::error::SampleError;
 
-/// Columns of libffm text are called this, with the number of the field behind it.
+/// The prefix of libffm column names; the field number follows.
 pub const LIBFFM_COLUMN: &str = "field_";
 
-/// Features read libffm fields with numbers up to this.
+/// The largest libffm field number that features read.
 pub const LIBFFM_FIELD_MAX: u32 = 65_535;
 
-/// The number of the libffm field that a column is.
+/// The libffm field number of a column name.
 fn libffm_field(column: &str) -> Option<u32> {
     let number = column.strip_prefix(LIBFFM_COLUMN)?;
     let field = number.parse::<u32>().ok().filter(|field| *field <= LIBFFM_FIELD_MAX)?;
@@ -18,7 +18,7 @@ fn libffm_field(column: &str) -> Option<u32> {
 }
 
 impl Feature {
-    /// The libffm fields whose pairs the feature reads: those that its columns name. None: it reads the pairs of the whole line.
+    /// The libffm fields that the feature reads, from the names of its columns. `None`: it reads the whole line.
     #[must_use]
     pub fn fields(&self) -> Option<Vec<u32>> {
         let name = self.column.as_ref().unwrap_or(&self.name);
@@ -36,7 +36,7 @@ impl Spec {
         Spec { feature: fields.into_iter().map(feature).collect(), ..Spec::default() }
     }
 
-    /// Sparse features: one that reads the whole line, or any number that read libffm fields.
+    /// Checks the sparse features: one that reads the whole line, or any number that read libffm fields.
     pub(super) fn check_sparse(&self) -> Result<(), SampleError> {
         let mut taken = std::collections::HashMap::new();
         for feature in &self.feature {

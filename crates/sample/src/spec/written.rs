@@ -1,13 +1,14 @@
-//! What a feature may not say when somebody writes it, though saved models may hold it: fitting leaves `buckets` beside the
-//! boundaries, finds none where all numbers are alike, and takes those of batch files, however many. Reads no data.
+//! Checks of a feature in a configuration that a saved model need not pass: fitting leaves `buckets` beside the
+//! boundaries, finds no boundary if all numbers are equal, and takes any number of them from batch files. Reads no
+//! data.
 
 use super::{DefaultField, Feature, FeatureKind, KeyRule};
 use crate::field::{Field, raw_key, with_text};
 
-/// Checks all features of a configuration, each by itself and beside the others.
+/// Checks all features of a configuration, alone and together.
 ///
 /// # Errors
-/// As [`Feature::check_written`]; a cross that takes a field of several values for one.
+/// As [`Feature::check_written`]; also a cross that reads a multi-valued field as one value.
 pub fn check_all_written(features: &[Feature]) -> Result<(), String> {
     features.iter().try_for_each(Feature::check_written)?;
     let crosses = features.iter().filter(|it| it.kind == FeatureKind::Cross && it.separator.is_none());
@@ -30,7 +31,7 @@ pub fn check_all_written(features: &[Feature]) -> Result<(), String> {
 }
 
 impl Feature {
-    /// Checks a feature, or a family, as it stands in a configuration, before anything of it is fitted.
+    /// Checks a feature, or a family, of a configuration before any fitting.
     ///
     /// # Errors
     /// The reason, with the feature's name: settings that contradict each other, do nothing, or fail at the first missing field.
@@ -75,7 +76,7 @@ mod tests {
     fn check(feature: &str, expected: Result<(), &str>) {
         let spec: Spec = toml::from_str(&format!("[[feature]]\n{feature}")).unwrap();
         assert_eq!(spec.feature[0].check_written(), expected.map_err(str::to_string), "{feature}");
-        // A saved model goes on loading.
+        // A saved model still loads.
         spec.expand().unwrap();
     }
 

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use sanderling_learner::LearnError;
-use sanderling_sample::profile::{
+use sanderling_formats::{DataConfig, input};
+use sanderling_inspect::{
     ColumnProfile, DataProfile, ProfileOptions, SparseProfile, ValueCount, profile_first, suggest,
 };
-use sanderling_sample::{DataConfig, input};
+use sanderling_learner::LearnError;
 
 use super::Args;
 use crate::failure::Failure;

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use sanderling_client::{Address, TlsClient};
+use sanderling_formats::input;
 use sanderling_job::{Hosts, Observer, OnLoss, Options, Place, TlsServer};
 use sanderling_learner::Config;
-use sanderling_sample::{input, key};
+use sanderling_sample::key;
 
 use crate::command::quantity;
 use crate::failure::Failure;

@@ -15,7 +15,7 @@ fn answer(link: &mut Link, agreed: &Agreed, reply: &Reply<'_>, id: u64) {
     link.receive(0, frame.bytes(), &mut Vec::new());
 }
 
-/// What the link sends now: kind and id.
+/// The request that the link sends now: kind and id.
 fn sent(link: &mut Link) -> Option<(Kind, u64)> {
     (link.want(0) == Want::Send).then(|| {
         let Ok(Parsed::Frame(frame)) = Frame::parse(link.outgoing(), &link.agreed) else { panic!("a frame") };
@@ -95,7 +95,7 @@ fn subscribed_to(columns: &[(&str, bool)]) -> (Link, Agreed) {
 fn a_hub_of_before_is_not_asked_what_it_does_not_know() {
     let (mut link, _) = subscribed(Features::NONE);
     assert!(link.introduced && link.description.is_none());
-    assert_eq!((sent(&mut link), link.wake_us()), (None, None), "nobody waits for a minibatch");
+    assert_eq!((sent(&mut link), link.wake_us()), (None, None), "no caller waits for a minibatch");
     link.asks = true;
     assert_eq!(sent(&mut link), Some((Kind::Next, 1)));
     link.leave();
@@ -115,7 +115,7 @@ fn a_farewell_says_what_was_used_and_is_the_last_word() {
     link.leave();
     assert!(!link.has_left());
     assert_eq!(sent(&mut link), Some((Kind::Leave, 3)));
-    // What was asked before comes before.
+    // Answers to earlier requests come first.
     let nothing = Outcome::Wait { retry_after_us: 5 };
     for id in [1, 2] {
         answer(&mut link, &agreed, &Reply::Next(NextReply { late: &[], outcome: nothing }), id);
@@ -152,7 +152,7 @@ fn a_minibatch_has_the_columns_that_were_announced() {
     let announced = [("a", false), ("b", true)];
     for (weighted, expected) in [
         (&[false, true][..], None),
-        (&[false], Some("has 1 columns, and not the 2")),
+        (&[false], Some("has 1 columns, not the 2")),
         (&[], Some("has 0 columns")),
         (&[false, true, true], Some("has 3 columns")),
         (&[false, false], Some("lacks the values of column \"b\"")),
@@ -196,9 +196,9 @@ fn what_was_fed_is_of_columns_that_are_there_and_lack_their_keys() {
         (&none, &[1][..], true, None),
         (&none, &[], true, None),
         (&none, &[0], true, Some("has keys in column 0, which were fed")),
-        (&none, &[1, 2], true, Some("has 2 columns, and number 2 was fed")),
+        (&none, &[1, 2], true, Some("has 2 columns, but column 2 was fed")),
         (&one_row([2, 1]), &[1], true, Some("has keys in column 1")),
-        (&none, &[1], false, Some("lacks keys, and nobody has agreed to that")),
+        (&none, &[1], false, Some("lacks keys, which this trainer did not accept")),
     ] {
         let (mut link, agreed) =
             if agrees { subscribed_fed() } else { subscribed_to(&[("a", false), ("b", true)]) };
@@ -245,10 +245,10 @@ fn keys_are_asked_for_again_until_there_is_an_answer() {
     let whole = one_row([2, 1]);
     let outcome = Outcome::Batch { pass: 0, number: 3, rows: 1, payload: whole.bytes() };
     answer(&mut link, &agreed, &Reply::Keys(outcome), 4);
-    let wholes = link.take_wholes();
-    let [(1, Some(batch))] = &wholes[..] else { panic!("{wholes:?}") };
+    let full_batches = link.take_wholes();
+    let [(1, Some(batch))] = &full_batches[..] else { panic!("{wholes:?}") };
     assert_eq!(batch.rows().keys(1).len(), 1);
-    // Who leaves is told that it has nothing any more.
+    // A trainer that leaves is told that it holds nothing.
     link.ask_whole(5, 3);
     link.leave();
     assert!(matches!(link.take_wholes()[..], [(5, None)]));
@@ -343,7 +343,7 @@ fn compressed_bytes_that_are_damaged_are_an_error_or_harmless() {
         let refused =
             matches!(link.error(), Some(HubError::Protocol { reason, .. }) if reason.contains("frame"));
         assert!(refused, "{:?}", link.error());
-        // What was not agreed on is refused as a frame.
+        // A frame that was not negotiated is refused.
         let (mut link, _) = subscribed_to(&[("a", false), ("b", true)]);
         assert_eq!(sent(&mut link), Some((Kind::Next, 1)));
         link.receive(0, whole.bytes(), &mut Vec::new());

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use sanderling_learner::{Config, Event, LearnError, Model, RunOptions, Summary, ValidLine, train};
-use sanderling_sample::synth::{SynthConfig, generate};
+use sanderling_synth::{SynthConfig, generate};
 
 /// Pseudo-random integers for test data (Knuth's MMIX generator, upper bits).
 pub(crate) struct Random(pub(crate) u64);

@@ -1,0 +1,392 @@
+//! Parquet and Arrow IPC files (file and stream format) as record batches of the columns that the spec reads, and
+//! their rows as fields. Decoding itself is the arrow and parquet crates'; this module picks columns, bounds sizes
+//! and names the file in every error. It knows no bad-row policy and no thread.
+
+mod cells;
+mod ipc;
+mod nesting;
+mod pages;
+mod seekable;
+mod unpacked;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, NullArray, RecordBatch, RecordBatchOptions, StringArray};
+use arrow::datatypes::{DataType, Field as SchemaField, Schema, SchemaRef};
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+
+pub use crate::temporary::TEMPORARY_BYTES_MAX;
+pub use cells::{Cells, cells_of, decode};
+pub use unpacked::{UNPACKED_FREE_BYTES, UNPACKED_RATIO_MAX};
+
+use sanderling_sample::{Encoder, SampleError};
+use seekable::Seekable;
+
+use crate::folder::partitions;
+use crate::format::{Compression, Format};
+use crate::patient::Wanted;
+
+/// Most rows of a record batch; a larger one, as in an IPC file, is sliced.
+pub const ROWS_PER_BATCH_MAX: usize = 4096;
+
+/// A Parquet or Arrow IPC file, read front to back.
+pub struct ColumnarFile {
+    path: PathBuf,
+    file: Reader,
+    /// The source of each output column.
+    order: Vec<Source>,
+    schema: SchemaRef,
+    rows_declared: Option<u64>,
+    rows_read: u64,
+    /// The record batch at hand, and how many of its rows were returned.
+    pending: Option<(RecordBatch, usize)>,
+    at_end: bool,
+}
+
+/// The source of an output column.
+#[derive(Clone, Debug)]
+enum Source {
+    /// An index into the columns read.
+    Column(usize),
+    /// An optional column that the file lacks, or a missing value in its path.
+    Nothing,
+    /// The file's path.
+    Path(String),
+}
+
+enum Reader {
+    Parquet(Box<ParquetRecordBatchReader>, Arc<pages::Budget>),
+    Ipc(Box<ipc::IpcFile>),
+}
+
+/// A column to read.
+struct Asked<'a> {
+    name: &'a str,
+    optional: bool,
+}
+
+impl std::fmt::Debug for ColumnarFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ColumnarFile").field("path", &self.path).field("rows_read", &self.rows_read).finish()
+    }
+}
+
+impl ColumnarFile {
+    /// Opens a file (or `-`, standard input) for an encoder and reads only its input columns.
+    ///
+    /// A compressed file, a url or a pipe is first copied into a temporary file of at most [`TEMPORARY_BYTES_MAX`].
+    ///
+    /// # Errors
+    /// `Io` if the file cannot be read; `BadFile` if it is not of the format, or lacks a column, or has a column of a
+    /// type that is no field (structs, maps, lists of lists).
+    pub fn open(
+        path: &Path,
+        format: Format,
+        compression: Compression,
+        encoder: &Encoder,
+    ) -> Result<ColumnarFile, SampleError> {
+        Self::open_while(path, format, compression, encoder, None)
+    }
+
+    /// Opens a file like [`ColumnarFile::open`]; stops copying it once it is not wanted any more.
+    pub(crate) fn open_while(
+        path: &Path,
+        format: Format,
+        compression: Compression,
+        encoder: &Encoder,
+        wanted: Option<&Wanted>,
+    ) -> Result<ColumnarFile, SampleError> {
+        let names = encoder.input_columns().iter().enumerate();
+        let asked: Vec<Asked<'_>> =
+            names.map(|(index, name)| Asked { name, optional: encoder.is_optional(index) }).collect();
+        guarded(path, "opening", || {
+            Self::open_columns(path, format, Seekable::open(path, compression, wanted)?, Some(&asked))
+        })
+    }
+
+    /// Opens a file with all its columns, in their order, whatever their types.
+    pub fn open_all(
+        path: &Path,
+        format: Format,
+        compression: Compression,
+    ) -> Result<ColumnarFile, SampleError> {
+        guarded(path, "opening", || {
+            Self::open_columns(path, format, Seekable::open(path, compression, None)?, None)
+        })
+    }
+
+    fn open_columns(
+        path: &Path,
+        format: Format,
+        source: Seekable,
+        asked: Option<&[Asked<'_>]>,
+    ) -> Result<ColumnarFile, SampleError> {
+        match format {
+            Format::Parquet => Self::open_parquet(path, source, asked),
+            Format::Arrow => Self::open_ipc(path, source, asked),
+            other => Err(bad_file(path, format!("{other:?} is a text format, not a columnar one"))),
+        }
+    }
+
+    fn open_parquet(
+        path: &Path,
+        source: Seekable,
+        asked: Option<&[Asked<'_>]>,
+    ) -> Result<ColumnarFile, SampleError> {
+        let refused = |reason| bad_file(path, format!("is refused: {reason}"));
+        if let Some(footer) = nesting::footer_of(&source).map_err(refused)? {
+            nesting::check(&footer).map_err(refused)?;
+        }
+        let failed = |error| bad_file(path, format!("does not read as Parquet: {error}"));
+        let metadata = pages::metadata_of(&source).map_err(failed)?;
+        let columns = Projection::new(path, metadata.schema(), asked)?;
+        let rows_declared = row_count(path, metadata.metadata().row_groups())?;
+        let mask = ProjectionMask::roots(metadata.parquet_schema(), columns.read.iter().copied());
+        let (source, rows) = pages::Pages::new(source, metadata.metadata(), &mask).map_err(refused)?;
+        let budget = source.budget();
+        let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(source, metadata);
+        let reader = builder.with_projection(mask).with_batch_size(rows).build();
+        let reader = Reader::Parquet(Box::new(reader.map_err(failed)?), budget);
+        Ok(Self::new(path, reader, columns, Some(rows_declared)))
+    }
+
+    fn open_ipc(
+        path: &Path,
+        source: Seekable,
+        asked: Option<&[Asked<'_>]>,
+    ) -> Result<ColumnarFile, SampleError> {
+        let failed = |error| bad_file(path, format!("does not read as Arrow IPC: {error}"));
+        if source.len_bytes() == 0 {
+            return Err(bad_file(path, "is empty; an Arrow IPC file starts with a schema"));
+        }
+        let mut file = ipc::IpcFile::open(source).map_err(failed)?;
+        let columns = Projection::new(path, file.schema(), asked)?;
+        file.project(columns.read.clone());
+        Ok(Self::new(path, Reader::Ipc(Box::new(file)), columns, None))
+    }
+
+    fn new(path: &Path, file: Reader, columns: Projection, rows_declared: Option<u64>) -> ColumnarFile {
+        ColumnarFile {
+            path: path.to_path_buf(),
+            file,
+            order: columns.order,
+            schema: columns.schema,
+            rows_declared,
+            rows_read: 0,
+            pending: None,
+            at_end: false,
+        }
+    }
+
+    /// The columns that [`ColumnarFile::next`] yields: parallel to the encoder's input columns, or all of the file's.
+    #[must_use]
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// Rows yielded so far. The next batch's first row is this plus 1.
+    #[must_use]
+    pub fn rows_read(&self) -> u64 {
+        self.rows_read
+    }
+
+    /// The number of rows that the file declares, if its format does (Parquet).
+    #[must_use]
+    pub fn rows_declared(&self) -> Option<u64> {
+        self.rows_declared
+    }
+
+    /// The next rows, at most [`ROWS_PER_BATCH_MAX`], with one column per input column of the encoder (of type Null
+    /// where the file lacks an optional one). `None` at the end.
+    ///
+    /// # Errors
+    /// `BadFile` if the file is damaged from here on, or ends with fewer rows than it declares.
+    #[allow(clippy::should_implement_trait)] // an Iterator would yield Option<Result>, and go on after an error
+    pub fn next(&mut self) -> Result<Option<RecordBatch>, SampleError> {
+        loop {
+            if let Some(batch) = self.next_slice() {
+                return Ok(Some(batch));
+            }
+            if self.at_end {
+                return Ok(None);
+            }
+            // Stays set on an error: data behind a damaged place is not trusted.
+            self.at_end = true;
+            let file = &mut self.file;
+            let read = guarded(&self.path, "reading", || {
+                Ok(match file {
+                    Reader::Parquet(reader, budget) => {
+                        budget.begin();
+                        reader.next().transpose()
+                    }
+                    Reader::Ipc(file) => file.next(),
+                })
+            })?;
+            match read {
+                Ok(Some(batch)) => {
+                    self.at_end = false;
+                    self.accept(&batch)?;
+                }
+                Ok(None) => return self.check_end().map(|()| None),
+                Err(error) => {
+                    let reason = format!("damaged after row {}: {error}", self.rows_read);
+                    return Err(bad_file(&self.path, reason));
+                }
+            }
+        }
+    }
+
+    /// Puts the columns in order.
+    fn accept(&mut self, batch: &RecordBatch) -> Result<(), SampleError> {
+        let rows = batch.num_rows();
+        let column = |source: &Source| -> ArrayRef {
+            match source {
+                Source::Column(index) => Arc::clone(batch.column(*index)),
+                Source::Nothing => Arc::new(NullArray::new(rows)),
+                Source::Path(value) => {
+                    Arc::new(StringArray::from_iter_values(std::iter::repeat_n(value, rows)))
+                }
+            }
+        };
+        let columns: Vec<ArrayRef> = self.order.iter().map(column).collect();
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options).map_err(
+            |error| bad_file(&self.path, format!("damaged after row {}: {error}", self.rows_read)),
+        )?;
+        self.pending = Some((batch, 0));
+        Ok(())
+    }
+
+    /// The next slice of the record batch at hand; shorter if its lists are long.
+    fn next_slice(&mut self) -> Option<RecordBatch> {
+        let (batch, start) = self.pending.as_mut()?;
+        let left = batch.num_rows() - *start;
+        if left == 0 {
+            self.pending = None;
+            return None;
+        }
+        let mut slice = batch.slice(*start, ROWS_PER_BATCH_MAX.min(left));
+        while slice.num_rows() > 1 && !cells::is_bounded(&slice) {
+            slice = slice.slice(0, slice.num_rows() / 2);
+        }
+        *start += slice.num_rows();
+        self.rows_read += slice.num_rows() as u64;
+        Some(slice)
+    }
+
+    fn check_end(&self) -> Result<(), SampleError> {
+        match self.rows_declared {
+            Some(declared) if declared != self.rows_read => {
+                let reason = format!("declares {declared} rows but holds {}", self.rows_read);
+                Err(bad_file(&self.path, reason))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The columns that are read, in file order, and how they make up the output.
+struct Projection {
+    /// Indices of top-level columns, ascending, each once.
+    read: Vec<usize>,
+    order: Vec<Source>,
+    schema: SchemaRef,
+}
+
+impl Projection {
+    fn new(path: &Path, schema: &Schema, asked: Option<&[Asked<'_>]>) -> Result<Projection, SampleError> {
+        let Some(asked) = asked else {
+            let read: Vec<usize> = (0..schema.fields().len()).collect();
+            let order = (0..read.len()).map(Source::Column).collect();
+            return Ok(Projection {
+                read,
+                order,
+                schema: Arc::new(nullable(schema.fields().iter().cloned())),
+            });
+        };
+        let in_path = partitions(path);
+        let in_path = |name: &str| in_path.iter().find(|partition| partition.name == name);
+        let mut found = Vec::with_capacity(asked.len());
+        for Asked { name, optional } in asked {
+            let mut matches = (0..schema.fields().len()).filter(|&index| schema.field(index).name() == name);
+            let index = matches.next();
+            if matches.next().is_some() {
+                return Err(bad_file(path, format!("has more than one column {name:?}; rename one")));
+            }
+            match index {
+                None if !optional && in_path(name).is_none() => {
+                    let reason = format!("has no column {name:?}; its columns are {}", names(schema));
+                    return Err(bad_file(path, reason));
+                }
+                Some(index) if !cells::is_supported(schema.field(index).data_type()) => {
+                    let kind = schema.field(index).data_type();
+                    let reason = format!(
+                        "column {name:?} has type {kind}; expected numbers, text, booleans, times or lists of them"
+                    );
+                    return Err(bad_file(path, reason));
+                }
+                index => found.push(index),
+            }
+        }
+        let mut read: Vec<usize> = found.iter().copied().flatten().collect();
+        read.sort_unstable();
+        read.dedup();
+        let source = |index: &Option<usize>, asked: &Asked<'_>| match index {
+            Some(index) => read.binary_search(index).map_or(Source::Nothing, Source::Column),
+            None => in_path(asked.name)
+                .and_then(|partition| partition.value.clone())
+                .map_or(Source::Nothing, Source::Path),
+        };
+        let order: Vec<Source> = found.iter().zip(asked).map(|(index, asked)| source(index, asked)).collect();
+        let fields =
+            found.iter().zip(asked).zip(&order).map(|((index, asked), source)| match (index, source) {
+                (Some(index), _) => Arc::clone(&schema.fields()[*index]),
+                (None, Source::Path(_)) => Arc::new(SchemaField::new(asked.name, DataType::Utf8, true)),
+                (None, _) => Arc::new(SchemaField::new(asked.name, DataType::Null, true)),
+            });
+        let schema = Arc::new(nullable(fields));
+        Ok(Projection { read, order, schema })
+    }
+}
+
+/// Makes all columns nullable: a null in a column that is declared without nulls is a missing field, not an error.
+fn nullable(fields: impl Iterator<Item = Arc<SchemaField>>) -> Schema {
+    Schema::new(fields.map(|field| field.as_ref().clone().with_nullable(true)).collect::<Vec<_>>())
+}
+
+/// At most this many column names are listed in an error.
+const NAMES_LISTED_MAX: usize = 50;
+
+fn names(schema: &Schema) -> String {
+    let listed: Vec<&str> =
+        schema.fields().iter().take(NAMES_LISTED_MAX).map(|field| field.name().as_str()).collect();
+    let more = schema.fields().len().saturating_sub(NAMES_LISTED_MAX);
+    if more == 0 { listed.join(", ") } else { format!("{}, and {more} more", listed.join(", ")) }
+}
+
+fn row_count(path: &Path, groups: &[parquet::file::metadata::RowGroupMetaData]) -> Result<u64, SampleError> {
+    let sum =
+        groups.iter().try_fold(0u64, |sum, group| sum.checked_add(u64::try_from(group.num_rows()).ok()?));
+    sum.ok_or_else(|| bad_file(path, "declares a negative number of rows"))
+}
+
+fn bad_file(path: &Path, reason: impl Into<String>) -> SampleError {
+    SampleError::BadFile { path: path.to_path_buf(), reason: reason.into() }
+}
+
+/// Runs library code on a file's bytes. The arrow and parquet crates promise errors, not the absence of panics, on
+/// hostile bytes; a panic there is a damaged file and must not take a training run's process down.
+fn guarded<T>(
+    path: &Path,
+    doing: &str,
+    work: impl FnOnce() -> Result<T, SampleError>,
+) -> Result<T, SampleError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().copied().map(String::from);
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+        Err(bad_file(path, format!("damaged: {doing} it failed an internal check ({text})")))
+    })
+}
