@@ -91,7 +91,7 @@ sanitizer() {
         # Shared memory between ends of a connection, sums that several bring, a server with clients in its process, and the threads
         # of a client, a queue, a hub and a job.
         try "$1 sanitizer, other crates" env CARGO_TARGET_DIR="target/$1" "${UNSTABLE[@]}" test "${build_std[@]}" \
-            --target $HOST --release --no-fail-fast -p sanderling-transport -p sanderling-meet -p sanderling-server \
+            --target $HOST --release --no-fail-fast -p sanderling-transport -p sanderling-sync -p sanderling-server \
             -p sanderling-client -p sanderling-feed -p sanderling-hub -p sanderling-job --lib \
             --test conversation --test faults --test hostile_ring --test killed_peer --test polling --test steps \
             --test serving --test checkpoints --test embedded --test fed --test pipeline --test remote --test embedding \

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use sanderling_meet::{Progress, Said, Who};
 use sanderling_store::{PushScale, StoreError, Table, bad_gradient};
+use sanderling_sync::{Progress, Said, Who};
 use sanderling_wire::StepGradients;
 
 use crate::cluster::Cluster;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime};
 
-use sanderling_meet::Place;
+use sanderling_sync::Place;
 use sanderling_transport::ReceiveBudget;
 use sanderling_wire::{Agreed, Fault, Home, Identity, Restored, Saved, StatsScope};
 

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use sanderling_meet::limit::MEETING_BYTES_MAX;
+use sanderling_sync::limit::MEETING_BYTES_MAX;
 
 use super::{SyncGroup, Way};
 use crate::error::ClientError;

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sanderling_meet::limit::BYTES_MAX;
-use sanderling_meet::{Budget, Complete, Group, Met, OfTable, Progress, Refused, Said, Sums, Uneven, Who};
 use sanderling_store::{PushClock, PushScale, Table};
+use sanderling_sync::limit::BYTES_MAX;
+use sanderling_sync::{Budget, Complete, Group, Met, OfTable, Progress, Refused, Said, Sums, Uneven, Who};
 use sanderling_wire::StepGradients;
 
 use super::shards::Shards;

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sanderling_meet::{Progress, Said, Who};
 use sanderling_store::PushScale;
+use sanderling_sync::{Progress, Said, Who};
 use sanderling_wire::{self as wire, Meet, Member, Met, PushStep, Reply, Request, StepGradients, WaitStep};
 
 use super::{CalledOff, Handed, nap};

@@ -3,8 +3,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use sanderling_meet::{Gradients, Part};
 use sanderling_store::{PushScale, index_part};
+use sanderling_sync::{Gradients, Part};
 use sanderling_wire::StepGradients;
 
 use crate::dealt::{Dealt, gather};

@@ -4,8 +4,8 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use sanderling_meet::{Complete, Gradients, Group, Met, Part, Progress, Refused, Said, Uneven, Who};
 use sanderling_store::PushScale;
+use sanderling_sync::{Complete, Gradients, Group, Met, Part, Progress, Refused, Said, Uneven, Who};
 use sanderling_wire as wire;
 use sanderling_wire::{Meet, Member, PushStep, Reply, StepGradients, StepState, WaitStep};
 

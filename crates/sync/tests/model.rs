@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use sanderling_meet::{Budget, Complete, Gradients, Group, Part, Progress, Refused, Said, Uneven, Who};
+use sanderling_sync::{Budget, Complete, Gradients, Group, Part, Progress, Refused, Said, Uneven, Who};
 
 const WORKERS: u32 = 3;
 const PLACES: usize = 2;

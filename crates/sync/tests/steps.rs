@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use sanderling_meet::{Budget, Fixed, Gradients, Group, Met, Part, Refused, Said, Uneven, Who};
+use sanderling_sync::{Budget, Fixed, Gradients, Group, Met, Part, Refused, Said, Uneven, Who};
 
 fn group(workers: u32) -> Group<Uneven> {
     Group::new(workers, Budget::new(1 << 20)).unwrap()
