@@ -1,6 +1,7 @@
 """Holds this repository to the rules of `structure.py`, and each rule to being able to fail."""
 
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,10 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture(scope="module")
 def files() -> list[str]:
-    """Every file that git tracks and that is still there, relative to the root."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
-    if listed.returncode != 0:
+    tracked = structure.tracked_files(ROOT)
+    if tracked is None:
         pytest.skip("skipped: not a git checkout, so there is no list of tracked files")
-    return [file for file in listed.stdout.split("\0") if file and (ROOT / file).is_file()]
+    return tracked
 
 
 def test_crates_know_only_whom_they_may() -> None:
@@ -43,6 +43,20 @@ def test_readme_commands_exist() -> None:
     readme, makefile = (ROOT / "README.md").read_text(), (ROOT / "Makefile").read_text()
     assert "make test" in readme
     assert structure.command_problems(readme, makefile) == []
+
+
+@pytest.mark.parametrize("kind", structure.COUNTS)
+def test_counts_may_only_fall(kind: str, files: list[str]) -> None:
+    ceilings = tomllib.loads((ROOT / "tests" / "ceilings.toml").read_text())
+    assert structure.ceiling_problems(structure.COUNTS[kind](ROOT, files), ceilings[kind]) == []
+
+
+def test_the_commit_has_a_short_subject() -> None:
+    command = ["git", "log", "--max-count=1", "--no-merges", "--format=%s"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        pytest.skip("skipped: not a git checkout, so there is no commit")
+    assert structure.subject_problems(listed.stdout.splitlines()) == []
 
 
 def features(*selected: str) -> set[str]:
@@ -184,3 +198,106 @@ def test_a_dead_link_is_found(tmp_path: Path, text: str, problems: int) -> None:
 )
 def test_a_missing_command_is_found(readme: str, problems: int) -> None:
     assert len(structure.command_problems(readme, "test: ## x\ndemo:\n")) == problems
+
+
+def test_a_count_above_its_ceiling_is_found() -> None:
+    assert structure.ceiling_problems({"a": 2, "b": 1, "c": 0}, {"a": 2}) == ["b: 1, at most 0"]
+
+
+def test_ceilings_are_lowered_and_never_raised() -> None:
+    ceilings = {"lines": {"a": 5, "b": 5, "c": 5}}
+    assert structure.lowered(ceilings, {"lines": {"a": 3, "b": 9}}) == {"lines": {"a": 3, "b": 5}}
+
+
+@pytest.mark.parametrize(
+    ("line", "count"),
+    [
+        ("// Whoever holds the lock waits.", 1),
+        ("    /// the same as above.", 1),
+        ("//! A lock that nobody holds.", 1),
+        ("// A thread that holds the lock waits; see what it does.", 0),
+        ('let a = "Who is this";', 0),
+    ],
+)
+def test_a_vague_comment_is_counted(tmp_path: Path, line: str, count: int) -> None:
+    files = write(tmp_path, {"crates/hub/src/a.rs": f"//! Reads a row.\n{line}\n"})
+    assert structure.comment_counts(tmp_path, files) == {"hub": count}
+
+
+@pytest.mark.parametrize(
+    ("code", "count"),
+    [
+        ('bail!("nobody answers {address}")', 1),
+        ('bail!("no server answers {address}")', 0),
+        ('a("what")', 0),
+        ('// "nobody is here"', 0),
+        ('#[cfg(test)]\nmod tests {\n    const A: &str = "nobody is here";\n}', 0),
+    ],
+)
+def test_a_vague_message_is_counted(tmp_path: Path, code: str, count: int) -> None:
+    files = write(tmp_path, {"crates/hub/src/a.rs": code})
+    assert structure.message_counts(tmp_path, files) == {"hub": count}
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ('def a() -> None:\n    """Pushes rows. Those that are new are made."""\n', 1),
+        ("# Somebody else reads\n# the file.\n", 1),
+        ('"""Pushes rows, and\nthose that are new are made."""\n', 0),
+    ],
+)
+def test_a_vague_docstring_is_counted(tmp_path: Path, text: str, count: int) -> None:
+    assert structure.stub_counts(tmp_path, write(tmp_path, {"python/a.pyi": text})) == {"python/a.pyi": count}
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("A row is made. Those that are old stay.", 1),
+        ("- Whose row it is\n- the row,\n  whose key is 1", 1),
+        ("| key | row |\n|---|---|\n| 1 | The same |", 1),
+        ("| What | whose |\n|---|---|\n| 1 | 2 |", 0),
+        ("# What a server does\n\nIt serves somebody's\nrows.", 1),
+        ("What is a row? A vector.", 0),
+        ("```\nWhat a command prints.\n```", 0),
+    ],
+)
+def test_a_vague_sentence_of_a_page_is_counted(tmp_path: Path, text: str, count: int) -> None:
+    assert structure.page_counts(tmp_path, write(tmp_path, {"a.md": text})) == {"a.md": count}
+
+
+def test_a_wide_line_of_a_page_is_counted(tmp_path: Path) -> None:
+    files = write(tmp_path, {"a.md": f"{'a' * 120}\n{'b' * 121}\n", "a.rs": "c" * 121})
+    assert structure.column_counts(tmp_path, files) == {"a.md": 1}
+
+
+def test_a_long_source_file_is_found(tmp_path: Path) -> None:
+    files = write(tmp_path, {"a.rs": "\n" * 501, "b.py": "\n" * 500, "c.md": "\n" * 600})
+    assert structure.line_counts(tmp_path, files) == {"a.rs": 501}
+
+
+def test_a_long_subject_is_found() -> None:
+    assert len(structure.subject_problems(["a" * 72, "b" * 73])) == 1
+
+
+def source(*used: str) -> str:
+    return "".join(f"use {path};\n" for path in used)
+
+
+CIRCLE = {"b.rs": source("crate::c::C"), "c.rs": source("crate::d::{self, D}"), "d/mod.rs": source("std::fs")}
+
+
+@pytest.mark.parametrize(
+    ("tree", "size"),
+    [
+        (CIRCLE, 0),
+        (CIRCLE | {"d/mod.rs": source("crate::b::B")}, 0),
+        (CIRCLE | {"d/mod.rs": source("crate::a::A"), "a.rs": source("crate::b::{e::E, B as A}")}, 4),
+        (CIRCLE | {"d/mod.rs": source("crate::A"), "a.rs": source("crate::b"), "lib.rs": source("a::A")}, 4),
+        (CIRCLE | {"d/mod.rs": "#[cfg(test)]\nmod tests {\nuse crate::a;\n}", "a.rs": source("crate::b")}, 0),
+    ],
+)
+def test_a_circle_of_imports_is_found(tmp_path: Path, tree: dict[str, str], size: int) -> None:
+    files = write(tmp_path, {"crates/hub/src/lib.rs": ""} | {f"crates/hub/src/{name}": tree[name] for name in tree})
+    assert structure.circle_counts(tmp_path, files) == ({"hub": size} if size else {})
