@@ -31,9 +31,10 @@ EDGES: dict[str, set[str]] = {
     "transport": set(),
     "server": {"wire", "transport", "store", "sync", "observe"},
     "control": {"server", "observe", "transport"},
-    "bench": {"sample", "store", "observe", "wire", "transport", "client", "server", "control"},
-    "load": {"sample", "store", "client", "server", "observe", "wire", "transport"},
-    "cli": {"sample", "hub", "feed", "store", "client", "learner", "observe", "bench", "load", "server", "control"}
+    "terminal": {"sample", "client", "observe", "control"},
+    "bench": {"sample", "store", "observe", "wire", "transport", "client", "server", "control", "terminal"},
+    "load": {"sample", "store", "client", "server", "observe", "wire", "transport", "terminal"},
+    "cli": {"sample", "hub", "feed", "store", "client", "learner", "observe", "terminal", "server", "control"}
     | {"wire", "transport", "job"},
     "python": {"cli", "learner", "sample", "store", "client", "hub", "feed", "job", "control"} | {"observe"},
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use sanderling_bench::BenchError;
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -12,15 +13,21 @@ mod rpc_server;
 mod store;
 
 /// Measure what this machine can do
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[derive(Debug, clap::Parser)]
+#[command(
+    name = "sanderling-bench",
+    bin_name = "sanderling bench",
+    version,
+    max_term_width = 100,
+    after_help = "\
 Example:
   # the embedding table beside the limit of the memory
   sanderling bench store
   # pulls over all transports, and over gRPC
   sanderling bench rpc
   # its options
-  sanderling bench rpc --help")]
+  sanderling bench rpc --help"
+)]
 pub(crate) struct Args {
     #[command(subcommand)]
     part: Part,
@@ -39,6 +46,15 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         Part::Store(args) => store::run(args),
         Part::Rpc(args) => rpc::run(args),
         Part::RpcServer(args) => rpc_server::run(args),
+    }
+}
+
+/// An error of a benchmark as one of this program.
+fn failed(error: BenchError) -> Failure {
+    match error {
+        BenchError::Options(_) => Failure::Usage(error.to_string()),
+        BenchError::Client(error) => Failure::Client(error),
+        error => Failure::Run(error.to_string()),
     }
 }
 

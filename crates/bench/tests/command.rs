@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 fn run(line: &str) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_sanderling")).args(line.split_whitespace()).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_sanderling-bench")).args(line.split_whitespace()).output().unwrap()
 }
 
 fn text(bytes: &[u8]) -> &str {
@@ -32,7 +32,7 @@ fn check_rows(json: &Value, ops: &[&str], dists: &[&str], threads: &[u64]) {
     }
 }
 
-const TINY: &str = "bench store --keys 2000 --dim 4 --batch 32 --samples 2 --rounds 1 --batches 50";
+const TINY: &str = "store --keys 2000 --dim 4 --batch 32 --samples 2 --rounds 1 --batches 50";
 
 #[test]
 fn json_on_standard_output_is_all_there_is() {
@@ -84,7 +84,7 @@ const TRANSPORTS: [&str; 9] = [
     "grpc-bidi",
     "grpc-unary-untuned",
 ];
-const TINY_RPC: &str = "bench rpc --rows 3000 --dim 4 --batch 16 --rounds 2 --seconds 0.02 --calls 3";
+const TINY_RPC: &str = "rpc --rows 3000 --dim 4 --batch 16 --rounds 2 --seconds 0.02 --calls 3";
 
 /// That answers are right is checked by the benchmark itself, which ends otherwise.
 #[test]
@@ -148,19 +148,19 @@ fn transports_for_people() {
 #[test]
 fn what_cannot_be_measured_is_said() {
     for (line, code, part) in [
-        ("bench", 2, "sanderling bench"),
-        ("bench store --keys 0", 2, "keys = 0"),
-        ("bench store --threads 0", 2, "threads = 0"),
-        ("bench store --ops pul", 2, "pull_pooled"),
-        ("bench store --dists zipf", 2, "zipf0.99"),
-        ("bench store --ids odd", 2, "shifted"),
-        ("bench store --keys 2000000000 --dim 4096", 1, "lower the keys or the dim"),
-        ("bench rpc --transports telepathy", 2, "grpc-bidi"),
-        ("bench rpc --in-flight 65 --transports tcp", 2, "in-flight = 65"),
-        ("bench rpc --rows 2000000000 --dim 4096 --batch 8 --transports shm", 1, "lower the rows"),
-        ("bench rpc-server nonsense", 2, "expected"),
+        ("", 2, "sanderling bench"),
+        ("store --keys 0", 2, "keys = 0"),
+        ("store --threads 0", 2, "threads = 0"),
+        ("store --ops pul", 2, "pull_pooled"),
+        ("store --dists zipf", 2, "zipf0.99"),
+        ("store --ids odd", 2, "shifted"),
+        ("store --keys 2000000000 --dim 4096", 1, "lower the keys or the dim"),
+        ("rpc --transports telepathy", 2, "grpc-bidi"),
+        ("rpc --in-flight 65 --transports tcp", 2, "in-flight = 65"),
+        ("rpc --rows 2000000000 --dim 4096 --batch 8 --transports shm", 1, "lower the rows"),
+        ("rpc-server nonsense", 2, "expected"),
         (
-            "bench store --keys 10 --rounds 1 --batches 1 --samples 1 --json /nonexistent/a.json",
+            "store --keys 10 --rounds 1 --batches 1 --samples 1 --json /nonexistent/a.json",
             1,
             "/nonexistent/a.json",
         ),
@@ -169,7 +169,10 @@ fn what_cannot_be_measured_is_said() {
         assert_eq!(done.status.code(), Some(code), "{line}: {}", text(&done.stderr));
         assert!(text(&done.stderr).contains(part), "{line}: {}", text(&done.stderr));
     }
-    let help = run("bench store --help");
+    for line in ["--help", "rpc --help"] {
+        assert!(text(&run(line).stdout).contains("Example:\n"), "{line}");
+    }
+    let help = run("store --help");
     for part in ["Example:\n", "\n  sanderling bench store\n"] {
         assert!(text(&help.stdout).contains(part), "{}", text(&help.stdout));
     }

@@ -14,8 +14,13 @@ mod run;
 mod selftest;
 
 /// Load tables with scripted requests: how many they bear, and how late answers are
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[derive(Debug, clap::Parser)]
+#[command(
+    name = "sanderling-load",
+    bin_name = "sanderling load",
+    version,
+    max_term_width = 100,
+    after_help = "\
 Example:
   # tables in this process, the serving workload
   sanderling load run
@@ -31,7 +36,8 @@ Example:
   sanderling load list
 
 How a workload is written is in docs/load-scripts.md. \
-Training runs are compared by sanderling compare, not here.")]
+Training runs are compared by sanderling compare, not here."
+)]
 pub(crate) struct Args {
     #[command(subcommand)]
     part: Part,
@@ -78,7 +84,7 @@ fn watched(bar: &Bar, what: &str, progress: Progress) -> bool {
 
 /// Servers that are not waited for after Ctrl-C are no failure of theirs.
 fn unreached(failure: sanderling_load::request::Failure) -> Failure {
-    if failure.kind == "stopped" { Failure::Stopped } else { Failure::Load(failure.reason) }
+    if failure.kind == "stopped" { Failure::Stopped } else { Failure::Run(failure.reason) }
 }
 
 /// Wrong arguments are told from what went wrong.
@@ -90,6 +96,6 @@ fn failed(error: EngineError) -> Failure {
         | EngineError::Number { .. } => Failure::Usage(error.to_string()),
         EngineError::Stopped(_) => Failure::Stopped,
         EngineError::Target(failure) => unreached(failure),
-        error => Failure::Load(error.to_string()),
+        error => Failure::Run(error.to_string()),
     }
 }

@@ -32,7 +32,7 @@ struct Waiting {
 }
 
 /// From now on [`say`] waits for nobody: a thread writes. What a panic says goes the same way.
-pub(crate) fn start() {
+pub fn start() {
     let thread = std::thread::Builder::new().name("log".to_owned());
     // Without a thread it is as before.
     if LOG.get().is_some()
@@ -45,7 +45,7 @@ pub(crate) fn start() {
 }
 
 /// Has a line written to standard error, here and now unless this is a server.
-pub(crate) fn say(line: String) {
+pub fn say(line: String) {
     match LOG.get() {
         Some(log) => log.put(line),
         // There is nowhere to say that it failed.
@@ -54,7 +54,7 @@ pub(crate) fn say(line: String) {
 }
 
 /// Waits until what was said is written, but not for long.
-pub(crate) fn finish() {
+pub fn finish() {
     if let Some(log) = LOG.get() {
         log.finish(FINISH_WITHIN);
     }

@@ -7,7 +7,7 @@ use std::fs::canonicalize;
 use std::io::Write;
 use std::path::Path;
 
-pub(crate) use sanderling_observe::numbers::{bytes, count};
+pub use sanderling_observe::numbers::{bytes, count};
 use sanderling_sample::{OutputFile, refuse_url};
 use serde::Serialize;
 
@@ -16,30 +16,32 @@ use crate::log;
 use crate::width::{self, fold, wrapped};
 
 /// So many in a second: rounded, as in every table, so that one run is the same number everywhere.
-pub(crate) fn per_s(per_s: f64) -> String {
+pub fn per_s(per_s: f64) -> String {
     count(per_s.round_ties_even() as u64)
 }
 
 /// Prints a line to standard error, as `eprintln!` does, which panics though where nobody reads it any more: a server must
 /// save and a run must end all the same.
+#[macro_export]
 macro_rules! note {
     ($($argument:tt)*) => { $crate::output::note(format_args!($($argument)*)) };
 }
 
 /// The same for what another process has a part in, a name or a reason: that stays on its line, or it could say what this one
 /// has not said.
+#[macro_export]
 macro_rules! note_line {
     ($($argument:tt)*) => { $crate::output::note_line(format_args!($($argument)*)) };
 }
 
 /// What `note!` does.
-pub(crate) fn note(line: std::fmt::Arguments<'_>) {
+pub fn note(line: std::fmt::Arguments<'_>) {
     let line = line.to_string();
     log::say(wrapped(&shown(&line), width::of_stderr()).into_owned());
 }
 
 /// What `note_line!` does.
-pub(crate) fn note_line(line: std::fmt::Arguments<'_>) {
+pub fn note_line(line: std::fmt::Arguments<'_>) {
     let line = line.to_string();
     log::say(wrapped(&on_a_line(&line), width::of_stderr()).into_owned());
 }
@@ -51,7 +53,7 @@ fn shown(text: &str) -> Cow<'_, str> {
 }
 
 /// The same for what is to stay on its line.
-pub(crate) fn on_a_line(text: &str) -> Cow<'_, str> {
+pub fn on_a_line(text: &str) -> Cow<'_, str> {
     escaped(text, char::is_control)
 }
 
@@ -72,49 +74,49 @@ fn escaped(text: &str, commands: impl Fn(char) -> bool) -> Cow<'_, str> {
 }
 
 /// Prints the JSON line that `--json` promises.
-pub(crate) fn json(value: &impl Serialize) -> Result<(), Failure> {
+pub fn json(value: &impl Serialize) -> Result<(), Failure> {
     let line = serde_json::to_string(value).map_err(std::io::Error::from)?;
     text(&line)
 }
 
 /// Prints lines to standard output.
-pub(crate) fn text(lines: &str) -> Result<(), Failure> {
+pub fn text(lines: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}", shown(lines))?;
     Ok(out.flush()?)
 }
 
 /// Prints lines for a person to standard output: a terminal gets long lines wrapped to its width.
-pub(crate) fn prose(lines: &str) -> Result<(), Failure> {
+pub fn prose(lines: &str) -> Result<(), Failure> {
     text(&wrapped(lines, width::of_stdout()))
 }
 
 /// Prints without ending the line.
-pub(crate) fn part(text: &str) -> Result<(), Failure> {
+pub fn part(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     write!(out, "{}", shown(text))?;
     Ok(out.flush()?)
 }
 
 /// Clears a terminal and goes to its first line.
-pub(crate) fn clear() -> Result<(), Failure> {
+pub fn clear() -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     write!(out, "\x1b[2J\x1b[H")?;
     Ok(out.flush()?)
 }
 
 /// Refuses a file that cannot be written: not to be found out after minutes of work.
-pub(crate) fn check(path: &Path) -> Result<(), Failure> {
+pub fn check(path: &Path) -> Result<(), Failure> {
     OutputFile::check(path).map_err(|error| not_written(path, &error))
 }
 
 /// Refuses a url where a local folder or file is written.
-pub(crate) fn not_a_url(option: &str, path: &Path) -> Result<(), Failure> {
+pub fn not_a_url(option: &str, path: &Path) -> Result<(), Failure> {
     refuse_url(path).map_err(|reason| Failure::Usage(format!("{option} {}: {reason}", path.display())))
 }
 
 /// Refuses an output that would replace one of the files that are read.
-pub(crate) fn not_over<'a>(
+pub fn not_over<'a>(
     option: &str,
     output: &Path,
     mut inputs: impl Iterator<Item = &'a Path>,
@@ -129,39 +131,34 @@ pub(crate) fn not_over<'a>(
 }
 
 /// Writes all of a file.
-pub(crate) fn save(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+pub fn save(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     OutputFile::save(path, bytes).map_err(|error| not_written(path, &error))
 }
 
 /// The error with the file's name.
-pub(crate) fn not_written(path: &Path, error: &std::io::Error) -> Failure {
+pub fn not_written(path: &Path, error: &std::io::Error) -> Failure {
     Failure::Output(std::io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
 /// Name and value pairs, one per line, values aligned.
-pub(crate) fn pairs(rows: &[(&str, String)]) -> String {
+pub fn pairs(rows: &[(&str, String)]) -> String {
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let lines = rows.iter().map(|(name, value)| format!("{name:width$}  {}", on_a_line(value)));
     lines.collect::<Vec<_>>().join("\n")
 }
 
 /// A table with a header, columns aligned: the first and the last to the left, the others to the right.
-pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     columns(header, rows, &[0, header.len().saturating_sub(1)])
 }
 
 /// A table with a header, columns aligned: those at the positions in `left` to the left, the others to the right.
-pub(crate) fn columns(header: &[&str], rows: &[Vec<String>], left: &[usize]) -> String {
+pub fn columns(header: &[&str], rows: &[Vec<String>], left: &[usize]) -> String {
     columns_within(header, rows, left, None)
 }
 
 /// A table of aligned columns, folded where it is wider than a terminal: each part repeats the leading columns in `left`.
-pub(crate) fn columns_within(
-    header: &[&str],
-    rows: &[Vec<String>],
-    left: &[usize],
-    width: Option<usize>,
-) -> String {
+pub fn columns_within(header: &[&str], rows: &[Vec<String>], left: &[usize], width: Option<usize>) -> String {
     let rows: Vec<Vec<String>> =
         rows.iter().map(|row| row.iter().map(|cell| on_a_line(cell).into_owned()).collect()).collect();
     let widths: Vec<usize> = (0..header.len())
@@ -185,12 +182,12 @@ pub(crate) fn columns_within(
 }
 
 /// A metric that may not exist (AUC of one class).
-pub(crate) fn metric(value: Option<f64>) -> String {
+pub fn metric(value: Option<f64>) -> String {
     value.map_or_else(|| "undefined".to_string(), |value| format!("{value:.6}"))
 }
 
 /// The rows of [`pairs`] that every measurement of a model begins with.
-pub(crate) fn quality(
+pub fn quality(
     (auc, logloss): (Option<f64>, Option<f64>),
     (prob_mean, real_mean): (Option<f64>, Option<f64>),
 ) -> Vec<(&'static str, String)> {

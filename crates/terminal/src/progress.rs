@@ -5,7 +5,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use sanderling_learner::ScanProgress;
 
 mod lines;
 use lines::{Done, Lines};
@@ -15,7 +14,7 @@ const OF_BYTES: &str =
 const OF_A_STREAM: &str = "{spinner} {msg:.bold} {bytes} {binary_bytes_per_sec}";
 
 /// A bar over the bytes of the input, or over steps.
-pub(crate) struct Bar {
+pub struct Bar {
     bar: ProgressBar,
     shown: bool,
     /// Of a log; None on a terminal, and if nothing is to be said.
@@ -44,7 +43,7 @@ impl Log {
 }
 
 impl Bar {
-    pub(crate) fn new(quiet: bool) -> Self {
+    pub fn new(quiet: bool) -> Self {
         let shown = !quiet && std::io::stderr().is_terminal();
         let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(None, target);
@@ -61,10 +60,10 @@ impl Bar {
         }
     }
 
-    /// Shows how far a named piece of work is.
-    pub(crate) fn scan(&self, what: &str, scan: ScanProgress) {
+    /// Shows how many bytes of a named piece of work are read, of how many if that is known.
+    pub fn scan(&self, what: &str, bytes_read: u64, bytes_total: Option<u64>) {
         if let Some(log) = &self.log {
-            log.say(what, Done::Bytes { read: scan.bytes_read, total: scan.bytes_total });
+            log.say(what, Done::Bytes { read: bytes_read, total: bytes_total });
         }
         if !self.shown {
             return;
@@ -72,12 +71,12 @@ impl Bar {
         let begins = self.bar.message() != what;
         if begins {
             // Of a stream, how much has been read is all there is to show.
-            self.set_style(if scan.bytes_total.is_some() { OF_BYTES } else { OF_A_STREAM });
+            self.set_style(if bytes_total.is_some() { OF_BYTES } else { OF_A_STREAM });
         }
         // At once, or for a moment it shows what has been read of one input beside the size of another.
         self.bar.update(|state| {
-            state.set_pos(scan.bytes_read);
-            if let Some(total) = scan.bytes_total {
+            state.set_pos(bytes_read);
+            if let Some(total) = bytes_total {
                 state.set_len(total);
             }
         });
@@ -89,7 +88,7 @@ impl Bar {
     }
 
     /// Shows how far a piece of work in steps of about the same length is, and what it is at.
-    pub(crate) fn steps(&self, what: &str, done: usize, of: usize) {
+    pub fn steps(&self, what: &str, done: usize, of: usize) {
         if let Some(log) = &self.log {
             log.say(what, Done::Steps { done: done as u64, of: of as u64 });
         }
@@ -105,7 +104,7 @@ impl Bar {
     }
 
     /// Prints a line above the bar.
-    pub(crate) fn line(&self, line: &str) {
+    pub fn line(&self, line: &str) {
         if let Some(log) = &self.log {
             log.lock().note_line(log.started.elapsed());
         }
@@ -113,7 +112,7 @@ impl Bar {
     }
 
     /// Takes the bar away.
-    pub(crate) fn finish(&self) {
+    pub fn finish(&self) {
         self.bar.finish_and_clear();
     }
 }
@@ -168,9 +167,8 @@ mod tests {
         let target = ProgressDrawTarget::term_like(Box::new(written.clone()));
         let bar = Bar { bar: ProgressBar::with_draw_target(None, target), shown: true, log: None };
         bar.set_style(OF_BYTES);
-        let scan = |what: &str, bytes_read: u64, bytes_total: u64| {
-            bar.scan(what, ScanProgress { bytes_read, bytes_total: Some(bytes_total) });
-        };
+        let scan =
+            |what: &str, bytes_read: u64, bytes_total: u64| bar.scan(what, bytes_read, Some(bytes_total));
         scan("pass 1/1", 300 << 10, 300 << 10);
         scan("validating", 10 << 10, 70 << 10);
         let shown = written.0.lock().unwrap().clone();

@@ -5,14 +5,14 @@ use std::time::Duration;
 use sanderling_observe::numbers;
 
 /// Such as `500ms`, `10s`, `1.5m`, `2h`.
-pub(crate) fn time(text: &str) -> Result<Duration, String> {
+pub fn time(text: &str) -> Result<Duration, String> {
     numbers::time(text).ok_or_else(|| {
         format!("{text:?} is not a time: a number with one of the units us, ms, s, m, h, as in 10s")
     })
 }
 
 /// Such as `4096`, `512MiB`, `4GiB`.
-pub(super) fn bytes(text: &str) -> Result<u64, String> {
+pub fn bytes(text: &str) -> Result<u64, String> {
     let trimmed = text.trim();
     let end = trimmed.find(|c: char| !c.is_ascii_digit()).unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(end);

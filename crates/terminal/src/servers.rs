@@ -1,6 +1,6 @@
 //! Options about parameter servers, shared by the commands that talk to some.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +8,6 @@ use clap::Args;
 use sanderling_client::{
     Address, Cluster, Compression, ConnectOptions, Hedge, OnWait, Stop, TlsClient, addresses, compression,
 };
-use sanderling_learner::Model;
 
 use crate::failure::Failure;
 use crate::token::read_token;
@@ -20,7 +19,7 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Where the parameter servers are, and how they are asked.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Parameter servers")]
-pub(crate) struct ServerArgs {
+pub struct ServerArgs {
     /// The tables are on these servers, all shards: host:port, tcp://host:port, unix:PATH, shm:NAME or grpc://host:port,
     /// with commas between them
     #[arg(long, value_name = "ADDR,...")]
@@ -32,7 +31,7 @@ pub(crate) struct ServerArgs {
 /// How parameter servers are asked, whichever they are.
 #[derive(Debug, Default, PartialEq, Args)]
 #[command(next_help_heading = "Parameter servers")]
-pub(crate) struct AskArgs {
+pub struct AskArgs {
     /// The servers' token is in this file
     #[arg(long, value_name = "FILE")]
     ps_token_file: Option<PathBuf>,
@@ -60,7 +59,7 @@ pub(crate) struct AskArgs {
 
 /// A time within the bounds.
 fn timeout(text: &str) -> Result<Duration, String> {
-    let time = crate::command::quantity::time(text)?;
+    let time = crate::quantity::time(text)?;
     if !(TIMEOUT_MIN..=TIMEOUT_MAX).contains(&time) {
         return Err("10ms to 24h are possible".to_owned());
     }
@@ -68,21 +67,13 @@ fn timeout(text: &str) -> Result<Duration, String> {
 }
 
 impl ServerArgs {
-    /// A saved model, with its tables in this process, or as they are on the servers if any were named.
-    pub(crate) fn model(&self, path: &Path) -> Result<Model, Failure> {
-        Ok(match self.connect()? {
-            Some(cluster) => Model::open_on_servers(path, &cluster)?,
-            None => Model::load(path)?,
-        })
-    }
-
     /// The servers, if any were named. Those that are silent are waited for no longer once the process is told to stop.
-    pub(crate) fn connect(&self) -> Result<Option<Arc<Cluster>>, Failure> {
+    pub fn connect(&self) -> Result<Option<Arc<Cluster>>, Failure> {
         self.connect_within(None)
     }
 
     /// Connects as [`connect`](Self::connect) does; `timeout` is the configuration's, for a command line without `--ps-timeout`.
-    pub(crate) fn connect_within(&self, timeout: Option<Duration>) -> Result<Option<Arc<Cluster>>, Failure> {
+    pub fn connect_within(&self, timeout: Option<Duration>) -> Result<Option<Arc<Cluster>>, Failure> {
         let Some(text) = self.address()? else { return Ok(None) };
         let found = addresses(text).map_err(|error| Failure::Usage(format!("--ps: {error}")))?;
         if found == [Address::Embedded] {
@@ -96,7 +87,7 @@ impl ServerArgs {
     }
 
     /// Where they are, as it was given.
-    pub(crate) fn address(&self) -> Result<Option<&str>, Failure> {
+    pub fn address(&self) -> Result<Option<&str>, Failure> {
         if self.ps.is_none() && self.ask != AskArgs::default() {
             return Err(Failure::Usage(
                 "the options --ps-... say how servers are asked: name some with --ps".to_owned(),
@@ -106,20 +97,20 @@ impl ServerArgs {
     }
 
     /// How they are asked.
-    pub(crate) fn ask(&self) -> &AskArgs {
+    pub fn ask(&self) -> &AskArgs {
         &self.ask
     }
 }
 
 impl AskArgs {
     /// The same for one who waits for silent servers no longer once the process is told to stop.
-    pub(crate) fn options_until_told(&self) -> Result<ConnectOptions, Failure> {
+    pub fn options_until_told(&self) -> Result<ConnectOptions, Failure> {
         let stop = Some(Stop::flag(&crate::stop::told()));
         Ok(ConnectOptions { stop, ..self.options()? })
     }
 
     /// As the client takes them.
-    pub(crate) fn options(&self) -> Result<ConnectOptions, Failure> {
+    pub fn options(&self) -> Result<ConnectOptions, Failure> {
         let mut options = ConnectOptions {
             prefer_local: !self.ps_no_local,
             f16_rows: self.ps_f16,

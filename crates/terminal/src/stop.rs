@@ -6,14 +6,14 @@ use std::sync::{Arc, Once, OnceLock};
 use crate::failure::INTERRUPTED;
 
 /// The flag, for who only looks at it.
-pub(crate) fn told() -> Arc<AtomicBool> {
+pub fn told() -> Arc<AtomicBool> {
     static TOLD: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     Arc::clone(TOLD.get_or_init(Arc::default))
 }
 
 /// The flag; the handler is installed on first use and stays for the life of the process. Others may set it, too: a job whose
 /// worker elsewhere was stopped.
-pub(crate) fn flag() -> Arc<AtomicBool> {
+pub fn flag() -> Arc<AtomicBool> {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         let (told, heard) = (told(), AtomicBool::new(false));

@@ -16,7 +16,7 @@ const PASSABLE_BY_OTHERS: u32 = 0o011;
 
 /// What is in the file, without the spaces and line breaks around it; an error names the file. An empty token is none: it would
 /// let in everybody. One that others can read is said, once, since this may not be the user who can change that.
-pub(crate) fn read_token(path: &Path) -> Result<String, String> {
+pub fn read_token(path: &Path) -> Result<String, String> {
     static SAID: Once = Once::new();
     if let Some(exposure) = exposure(path) {
         SAID.call_once(|| note_line!("{}", exposure.words(path)));
@@ -26,7 +26,7 @@ pub(crate) fn read_token(path: &Path) -> Result<String, String> {
 
 /// Reads the token of a server, whose tables depend on it. A file that other users can write is refused, and a file that they can
 /// read is refused unless `open` allows it.
-pub(crate) fn read_server_token(path: &Path, open: bool) -> Result<String, String> {
+pub fn read_server_token(path: &Path, open: bool) -> Result<String, String> {
     let token = read(path)?;
     match exposure(path) {
         Some(Exposure::Readable) if open => {}

@@ -14,12 +14,12 @@ const INDENT_MAX: usize = 24;
 const INDENT: usize = 2;
 
 /// The width of the terminal that standard error is; none if it is no terminal.
-pub(crate) fn of_stderr() -> Option<usize> {
+pub fn of_stderr() -> Option<usize> {
     of(terminal_size_of::<Stderr>(std::io::stderr()))
 }
 
 /// The width of the terminal that standard output is; none if it is no terminal.
-pub(crate) fn of_stdout() -> Option<usize> {
+pub fn of_stdout() -> Option<usize> {
     of(terminal_size_of::<Stdout>(std::io::stdout()))
 }
 
@@ -28,7 +28,7 @@ fn of(size: Option<(Width, terminal_size::Height)>) -> Option<usize> {
 }
 
 /// The text with lines of at most so many characters; words that are longer stay whole.
-pub(crate) fn wrapped(text: &str, width: Option<usize>) -> Cow<'_, str> {
+pub fn wrapped(text: &str, width: Option<usize>) -> Cow<'_, str> {
     match width {
         Some(width) if text.lines().any(|line| line.chars().count() > width) => {
             Cow::Owned(text.split('\n').map(|line| wrapped_line(line, width)).collect::<Vec<_>>().join("\n"))
@@ -71,7 +71,7 @@ fn indent_of(line: &str) -> usize {
 }
 
 /// The columns of a table that stand together, given all widths and how many columns at the left every part repeats.
-pub(crate) fn fold(widths: &[usize], repeated: usize, width: Option<usize>) -> Vec<Vec<usize>> {
+pub fn fold(widths: &[usize], repeated: usize, width: Option<usize>) -> Vec<Vec<usize>> {
     let all = || vec![(0..widths.len()).collect()];
     let Some(width) = width else { return all() };
     let cost = |columns: &[usize]| columns.iter().map(|&at| widths[at] + 2).sum::<usize>().saturating_sub(2);

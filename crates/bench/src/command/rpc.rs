@@ -104,16 +104,11 @@ pub(super) fn run(args: &Args) -> Result<u8, Failure> {
         return Err(start_again(&program));
     }
     super::check(args.json.as_deref())?;
-    // Inside Python the program is the interpreter.
-    let in_python = program.file_stem().is_some_and(|name| name.to_string_lossy().starts_with("python"));
-    let before: &[&str] = if in_python { &["-m", "sanderling"] } else { &[] };
-    let before: Vec<String> =
-        before.iter().chain(&["bench", super::rpc_server::NAME]).map(ToString::to_string).collect();
     let bar = Bar::new(args.quiet);
-    let launch = Launch { program: &program, args: &before };
+    let launch = Launch { program: &program, args: &[super::rpc_server::NAME.to_owned()] };
     let report = measure(&options, launch, &mut |what, done, of| bar.steps(what, done, of));
     bar.finish();
-    super::show(&report?, args.json.as_deref(), describe)?;
+    super::show(&report.map_err(super::failed)?, args.json.as_deref(), describe)?;
     Ok(0)
 }
 

@@ -14,7 +14,7 @@ pub(super) const NAME: &str = "rpc-server";
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  sanderling bench rpc                                       starts it")]
+  sanderling bench rpc    starts it")]
 pub(super) struct Args {
     /// What to serve, as JSON
     serve: String,
@@ -23,7 +23,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<u8, Failure> {
     let options: ServeOptions =
         serde_json::from_str(&args.serve).map_err(|error| Failure::Usage(error.to_string()))?;
-    let serving = serve(&options)?;
+    let serving = serve(&options).map_err(super::failed)?;
     output::json(&serving.places)?;
     // Whoever started us holds the other end, and is gone when it is closed.
     std::io::stdin().read_to_end(&mut Vec::new())?;

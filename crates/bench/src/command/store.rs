@@ -105,7 +105,9 @@ pub(super) fn run(args: &Args) -> Result<u8, Failure> {
     let bar = Bar::new(args.quiet);
     let report = store::run(&options, &mut |what, done, of| bar.steps(what, done, of));
     bar.finish();
-    super::show(&report?, args.json.as_deref(), |report| describe(report, args.sweep))?;
+    super::show(&report.map_err(super::failed)?, args.json.as_deref(), |report| {
+        describe(report, args.sweep)
+    })?;
     Ok(0)
 }
 

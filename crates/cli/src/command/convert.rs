@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use sanderling_hub::{Pass, PassOptions, STAGES};
 use sanderling_learner::config::Inputs;
-use sanderling_learner::{Config, LearnError, ScanProgress};
+use sanderling_learner::{Config, LearnError};
 use sanderling_observe::Stages;
 use sanderling_sample::batch_file::{BLOCK_ROWS, BatchFileOptions, BatchFileWriter, BlockCompression};
 use sanderling_sample::fit::fit;
@@ -131,7 +131,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         if shown.elapsed() >= PROGRESS_INTERVAL {
             shown = Instant::now();
             let (bytes_read, bytes_total) = (pass.bytes_read(), pass.bytes_total());
-            bar.scan("converting", ScanProgress { bytes_read, bytes_total });
+            bar.scan("converting", bytes_read, bytes_total);
         }
     }
     bar.finish();

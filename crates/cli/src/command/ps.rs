@@ -13,10 +13,10 @@ use sanderling_server::{
 use sanderling_transport::{OwnToken, user_dir};
 use serde::Deserialize;
 
-use crate::command::quantity;
 use crate::failure::{Failure, INTERRUPTED};
 use crate::log;
 use crate::output;
+use crate::quantity;
 use crate::token::read_server_token;
 
 /// Where a server listens unless told otherwise.

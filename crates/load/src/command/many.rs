@@ -12,10 +12,10 @@ use sanderling_load::show;
 use super::plan::{LoopArgs, WorkloadArgs, reach, target};
 use super::run::{check, failed_too_often, prepare, save};
 use super::{failed, watched};
-use crate::command::quantity::time;
 use crate::failure::{FAILED, Failure, INTERRUPTED};
 use crate::output;
 use crate::progress::Bar;
+use crate::quantity::time;
 use crate::servers::{AskArgs, ServerArgs};
 
 /// Run a workload at several rates: the curve of latency over throughput
@@ -279,6 +279,6 @@ pub(super) fn compared(file: &ResultFile) -> Result<String, Failure> {
         let label = if side == Side::A { "A" } else { "B" };
         file.runs.iter().filter(|run| run.label == label).collect()
     };
-    let comparison = compare(&of(Side::A), &of(Side::B)).map_err(|error| Failure::Load(error.to_string()))?;
+    let comparison = compare(&of(Side::A), &of(Side::B)).map_err(|error| Failure::Run(error.to_string()))?;
     Ok(show::comparison(&comparison))
 }

@@ -11,8 +11,8 @@ use sanderling_load::target::{EMBEDDED, Target};
 
 use super::creation::{Created, CreationArgs};
 use super::{failed, unreached};
-use crate::command::quantity::time;
 use crate::failure::Failure;
+use crate::quantity::time;
 use crate::servers::{AskArgs, ServerArgs};
 
 /// What is asked.

@@ -77,7 +77,7 @@ pub(super) struct ListArgs {
 }
 
 fn read(path: &Path) -> Result<ResultFile, Failure> {
-    ResultFile::load(path).map_err(|error| Failure::Load(error.to_string()))
+    ResultFile::load(path).map_err(|error| Failure::Run(error.to_string()))
 }
 
 pub(super) fn show(args: &ShowArgs) -> Result<u8, Failure> {
@@ -156,7 +156,7 @@ pub(super) fn plot(args: &PlotArgs) -> Result<u8, Failure> {
     };
     let bytes = match args.out.extension().and_then(|extension| extension.to_str()) {
         Some("svg") => plot::svg(&figure).into_bytes(),
-        Some("png") => plot::png(&figure).map_err(|error| Failure::Load(error.to_string()))?,
+        Some("png") => plot::png(&figure).map_err(|error| Failure::Run(error.to_string()))?,
         _ => {
             let out = args.out.display();
             return Err(Failure::Usage(format!("{out}: figures are written as .svg or .png")));

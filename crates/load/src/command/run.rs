@@ -189,6 +189,6 @@ pub(super) fn save(file: &ResultFile, path: Option<&PathBuf>) -> Result<(), Fail
             note!("interrupted: {name} stays as it was");
             Ok(())
         }
-        saved => saved.map_err(|error| Failure::Load(error.to_string())),
+        saved => saved.map_err(|error| Failure::Run(error.to_string())),
     }
 }

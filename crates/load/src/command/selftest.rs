@@ -6,10 +6,10 @@ use sanderling_load::engine::THREADS_MAX;
 use sanderling_load::selftest::{SelfTest, measure};
 
 use super::failed;
-use crate::command::quantity::time;
 use crate::failure::Failure;
 use crate::output;
 use crate::progress::Bar;
+use crate::quantity::time;
 
 /// Say what the load generator itself can do on this machine, so that client and server can be told apart
 #[derive(Debug, clap::Args)]

@@ -11,8 +11,8 @@ use sanderling_job::{Hosts, Observer, OnLoss, Options, Place, TlsServer};
 use sanderling_learner::Config;
 use sanderling_sample::{input, key};
 
-use crate::command::quantity;
 use crate::failure::Failure;
+use crate::quantity;
 use crate::token::read_token;
 
 /// How long workers on several hosts wait for each other, each time: a person starts them, one after the other. Whoever dies

@@ -2,30 +2,26 @@
 //! its files promise, and what it says of mistakes. Judges no number.
 #![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
-#[path = "load/creation.rs"]
 mod creation;
-#[path = "../../server/tests/peer/mod.rs"]
-mod peer;
-mod process;
-#[allow(dead_code)] // it is for other test programs, too
-#[path = "ctl/server.rs"]
-mod server;
+mod served;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use process::Process;
 use serde_json::Value;
+use served::Served;
 
-fn run(folder: &Path, line: &str) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_sanderling"))
-        .arg("load")
-        .args(line.split_whitespace())
-        .current_dir(folder)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap()
+/// The program with these words as its arguments, its output kept.
+fn command(folder: &Path, words: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sanderling-load"));
+    command.args(words.split_whitespace()).current_dir(folder).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn run(folder: &Path, words: &str) -> Output {
+    command(folder, words).output().unwrap()
 }
 
 /// What it prints when all is well; nothing is said beside.
@@ -45,6 +41,21 @@ fn check_wrong(folder: &Path, line: &str, code: i32, expected: &[&str]) {
     for part in expected {
         assert!(errors.contains(part), "{line}: {part} is not in {errors}");
     }
+}
+
+#[test]
+fn help_has_an_example_and_fits_a_terminal() {
+    let parts = ["", "schema", "load", "run", "sweep", "search", "ab", "show", "plot", "list", "selftest"];
+    for part in parts {
+        let mut command = command(Path::new("."), &format!("{part} --help"));
+        let help = command.env("COLUMNS", "80").output().unwrap().stdout;
+        let help = String::from_utf8(help).unwrap();
+        assert!(help.contains("Example") && help.contains("Usage: sanderling load"), "{help}");
+        assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
+    }
+    let tree = command(Path::new("."), "--command-tree").output().unwrap().stdout;
+    let tree: Value = serde_json::from_slice(&tree).unwrap();
+    assert_eq!(tree["subcommands"].as_array().unwrap().len(), parts.len() - 1, "{tree}");
 }
 
 fn json(path: &Path) -> Value {
@@ -98,8 +109,8 @@ fn a_run_is_two_lines_and_a_file() {
 fn a_server_is_loaded_swept_searched_and_compared() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let (one, other) = (Process::start(folder, "", ""), Process::start(folder, "", ""));
-    let (a, b) = (one.addresses[0].to_string(), other.addresses[0].to_string());
+    let (one, other) = (Served::start(folder), Served::start(folder));
+    let (a, b) = (one.address(), other.address());
     assert_eq!(said(folder, &format!("schema {TINY} --ps {a}")).trim(), "serve: 0 rows");
     let loaded = said(folder, &format!("load {TINY} --ps {a} --threads 2"));
     assert!(loaded.starts_with("serve: 5,000 rows, 10 calls"), "{loaded}");
@@ -240,9 +251,7 @@ fn scripts_print_to_standard_error() {
 /// Ends a command by a signal when something can have been measured: later and later, since machines are slow.
 fn interrupted(folder: &Path, line: &str, has_begun: impl Fn(&Output) -> bool) -> Output {
     for wait_ms in [1500, 5000, 20_000] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_sanderling"));
-        command.arg("load").args(line.split_whitespace()).current_dir(folder);
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let child = command(folder, line).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(wait_ms));
         // Not INT, which a command ignores until it hears signals if those who started it do.
         let killed = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();

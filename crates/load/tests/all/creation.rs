@@ -4,31 +4,34 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use super::served::Served;
+use super::{TINY, command, run};
 
-use super::TINY;
-use super::server::{Said, Server, sanderling};
-
-/// The tables of a server: name, rows, and whether they are temporary.
-fn tables(server: &Server, folder: &Path) -> Vec<(String, u64, bool)> {
-    let said = server.ctl(folder, "--json tables").json();
-    let table = |table: &Value| {
-        let name = table["name"].as_str().unwrap().to_owned();
-        (name, table["rows"].as_u64().unwrap(), table["temporary"].as_bool().unwrap())
-    };
-    said[0]["tables"].as_array().unwrap().iter().map(table).collect()
+/// How a command ended, and what it printed.
+#[derive(Debug)]
+struct Ended {
+    code: i32,
+    errors: String,
 }
 
-fn load(folder: &Path, words: &str) -> Said {
-    Said::of(sanderling(folder, &format!("load {words}")))
+impl Ended {
+    #[track_caller]
+    fn fails(&self, code: i32, expected: &str) {
+        assert!(self.code == code && self.errors.contains(expected), "{expected}: {self:?}");
+    }
+}
+
+fn load(folder: &Path, words: &str) -> Ended {
+    let output = run(folder, words);
+    Ended { code: output.status.code().unwrap(), errors: String::from_utf8(output.stderr).unwrap() }
 }
 
 #[test]
 fn a_load_says_what_it_would_create_and_creates_nothing_unasked() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let (one, other) = (Server::start(folder, ""), Server::start(folder, ""));
-    let (a, b) = (&one.address, &other.address);
+    let (one, other) = (Served::start(folder), Served::start(folder));
+    let (a, b) = (one.address(), other.address());
     for words in [
         format!("run --ps {a} {TINY}"),
         format!("sweep --ps {a} {TINY} --rates 100"),
@@ -36,13 +39,13 @@ fn a_load_says_what_it_would_create_and_creates_nothing_unasked() {
         format!("ab {a} {b} {TINY}"),
     ] {
         let said = load(folder, &words);
-        for part in ["--create", "\"serve\"", "5,000 rows", "KiB", &a.to_string(), "1 server"] {
+        for part in ["--create", "\"serve\"", "5,000 rows", "KiB", &a, "1 server"] {
             said.fails(2, part);
         }
         let line = said.errors.trim_end();
         assert!(line.lines().count() == 1 && line.chars().count() <= 220, "{line}");
     }
-    assert!(tables(&one, folder).is_empty() && tables(&other, folder).is_empty());
+    assert!(one.tables().is_empty() && other.tables().is_empty());
 
     // Told to, it says so in a line before, and in another after.
     let said = load(folder, &format!("run --ps {a} {TINY} -n 200 --create"));
@@ -52,75 +55,71 @@ fn a_load_says_what_it_would_create_and_creates_nothing_unasked() {
     assert!(lines[1].contains("dropped table \"serve\""), "{said:?}");
     let said = load(folder, &format!("ab {a} {b} {TINY} --runs 2 -n 50 --create --quiet"));
     assert!(said.code == 0 && said.errors.is_empty(), "{said:?}");
-    assert!(tables(&one, folder).is_empty() && tables(&other, folder).is_empty());
+    assert!(one.tables().is_empty() && other.tables().is_empty());
 }
 
 #[test]
 fn what_is_kept_or_was_there_stays() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let server = Server::start(folder, "");
-    let run = format!("run --ps {} {TINY} -n 200 --quiet", server.address);
+    let server = Served::start(folder);
+    let run = format!("run --ps {} {TINY} -n 200 --quiet", server.address());
     assert_eq!(load(folder, &format!("{run} --create --keep")).code, 0);
     let kept = [("serve".to_owned(), 5000, false)];
-    assert_eq!(tables(&server, folder), kept);
+    assert_eq!(server.tables(), kept);
     let said = load(folder, &run);
     assert!(said.code == 0 && said.errors.is_empty(), "{said:?}");
-    assert_eq!(tables(&server, folder), kept);
+    assert_eq!(server.tables(), kept);
     // One without rows is filled when that was asked for, and is nobody's to drop.
-    assert_eq!(server.ctl(folder, "drop --yes serve").code, 0);
-    assert_eq!(load(folder, &format!("schema --ps {} {TINY}", server.address)).code, 0);
+    server.control().drop_table("serve").unwrap();
+    assert_eq!(load(folder, &format!("schema --ps {} {TINY}", server.address())).code, 0);
     load(folder, &run).fails(2, "fills table \"serve\"");
     assert_eq!(load(folder, &format!("{run} --create")).code, 0);
-    assert_eq!(tables(&server, folder), kept);
+    assert_eq!(server.tables(), kept);
 }
 
 #[test]
 fn a_temporary_table_is_dropped_after_errors_and_signals_and_never_saved() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let server = Server::start(folder, "--data data");
+    let server = Served::start_with(folder, |config| config.data = Some(folder.join("data")));
     let script = "pub fn schema(ctx) { ctx.create(\"bad\", #{ dim: 4 }); }\n\
         pub fn load_cycles() { 5 }\npub async fn load(ctx, my) { let x = 1 + \"a\"; }\npub async fn go(ctx, my) {}\n";
     std::fs::write(folder.join("bad.rn"), script).unwrap();
-    let said = load(folder, &format!("run ./bad.rn --ps {} --create", server.address));
+    let said = load(folder, &format!("run ./bad.rn --ps {} --create", server.address()));
     said.fails(1, "loading stopped");
     said.fails(1, "dropped table \"bad\"");
-    assert!(tables(&server, folder).is_empty());
+    assert!(server.tables().is_empty());
 
-    let words = format!("load run --ps {} {TINY} -d 600s --create", server.address);
-    let child = sanderling(folder, &words).spawn().unwrap();
+    let words = format!("run --ps {} {TINY} -d 600s --create", server.address());
+    let child = command(folder, &words).spawn().unwrap();
     let begun = Instant::now();
-    while tables(&server, folder) != [("serve".to_owned(), 5000, true)] {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", tables(&server, folder));
+    while server.tables() != [("serve".to_owned(), 5000, true)] {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", server.tables());
         std::thread::sleep(Duration::from_millis(50));
     }
-    let shown = server.ctl(folder, "tables").out;
-    let row: Vec<&str> = shown.lines().nth(1).unwrap().split_whitespace().collect();
-    assert!(shown.lines().next().unwrap().contains("temporary") && row.contains(&"yes"), "{shown}");
-    let saved = server.ctl(folder, "--json save meanwhile").json();
-    assert_eq!(saved[0]["rows"], 0, "{saved:?}");
+    assert_eq!(server.control().save("meanwhile", 0).unwrap().rows, 0);
     let pid = child.id().to_string();
     assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     let done = child.wait_with_output().unwrap();
     let errors = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.code() == Some(130) && errors.contains("dropped table"), "{errors}");
-    assert!(tables(&server, folder).is_empty());
+    assert!(server.tables().is_empty());
 }
 
 #[test]
 fn tables_that_could_not_be_dropped_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let mut server = Server::start(folder, "");
-    let words = format!("load run --ps {} {TINY} -d 2s --create --ps-timeout 1s", server.address);
-    let child = sanderling(folder, &words).spawn().unwrap();
+    let server = Served::start(folder);
+    let words = format!("run --ps {} {TINY} -d 2s --create --ps-timeout 1s", server.address());
+    let child = command(folder, &words).spawn().unwrap();
     let begun = Instant::now();
-    while tables(&server, folder) != [("serve".to_owned(), 5000, true)] {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", tables(&server, folder));
+    while server.tables() != [("serve".to_owned(), 5000, true)] {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", server.tables());
         std::thread::sleep(Duration::from_millis(20));
     }
-    server.child.kill().unwrap();
+    drop(server);
     let killed = Instant::now();
     let done = child.wait_with_output().unwrap();
     let errors = String::from_utf8_lossy(&done.stderr);
