@@ -48,7 +48,7 @@ miri() {
     fi
     try miri env MIRIFLAGS="-Zmiri-disable-isolation" CARGO_TARGET_DIR=target/miri \
         cargo +nightly miri test -p sanderling-store --lib -- \
-        index:: rights:: versions:: rows:: slab:: words:: writer:: memory:: samples:: sketch:: clock::
+        index::tests rows::allocator:: rows::slab:: simd:: writer:: memory:: key_sampler:: sketch:: clock::
     try "miri, threads" env MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-many-seeds=0..8" CARGO_TARGET_DIR=target/miri \
         cargo +nightly miri test -p sanderling-store --test threads
 }

@@ -19,7 +19,7 @@ import sanderling._native
 PREFETCHES_MIN = 5
 # Copy-out, copy-out of one weight, pooling, push.
 LOOKUPS_MIN = 4
-LOOKUP = "sanderling_store::words::run::run_"
+LOOKUP = "sanderling_store::simd::run::run_"
 # Functions that are so near each other are disassembled at once, with what is between: objdump reads a library of a
 # hundred megabytes each time. To disassemble all of it takes half a minute.
 NEAR_BYTES = 1 << 20

@@ -177,6 +177,7 @@ def test_unexplained_unsafe_is_found(tmp_path: Path, text: str, allowed: bool, p
         ("[a](b.md) and [c](https://example.org/x) and `[d](nowhere.md)`", 0),
         ("[a](b.md#the-second-one) and [b](#here)\n# Here\n", 0),
         ("[a](nowhere.md)", 1),
+        ("[a][b]\n\n[b]: b.md#here\n", 1),
         ("![a](nowhere.png)", 1),
         ("[a](b.md#nowhere)", 1),
         ("```\n[a](nowhere.md)\n```\n", 0),
@@ -268,8 +269,10 @@ def test_a_vague_sentence_of_a_page_is_counted(tmp_path: Path, text: str, count:
 
 
 def test_a_wide_line_of_a_page_is_counted(tmp_path: Path) -> None:
-    files = write(tmp_path, {"a.md": f"{'a' * 120}\n{'b' * 121}\n", "a.rs": "c" * 121})
-    assert structure.column_counts(tmp_path, files) == {"a.md": 1}
+    prose, rows, block = [120, 121], [499, 500], [140, 141]
+    lines = [*("a" * width for width in prose), *(f"|{'b' * width}" for width in rows), "```"]
+    text = "\n".join([*lines, *("c" * width for width in block), "```"])
+    assert structure.column_counts(tmp_path, write(tmp_path, {"a.md": text, "a.rs": "d" * 121})) == {"a.md": 3}
 
 
 def test_a_long_source_file_is_found(tmp_path: Path) -> None:

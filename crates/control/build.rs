@@ -7,11 +7,9 @@ use std::path::PathBuf;
 use protox::prost::Message;
 
 const SERVICE: &str = "proto/control.proto";
-const FRAMES: &str = "proto/frames.proto";
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed={SERVICE}");
-    println!("cargo:rerun-if-changed={FRAMES}");
     let files = protox::compile([SERVICE], ["proto"])?;
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("control.bin"), files.encode_to_vec())?;
@@ -19,7 +17,5 @@ fn main() -> Result<(), Box<dyn Error>> {
         .btree_map(".")
         .message_attribute(".", "#[derive(serde::Serialize)]")
         .compile_fds(files)?;
-    // `Bytes`, so that a piece shares the memory that it was received in.
-    tonic_prost_build::configure().bytes(".").compile_fds(protox::compile([FRAMES], ["proto"])?)?;
     Ok(())
 }

@@ -500,7 +500,7 @@ class Table:
         """Sizes, and what has happened.
 
         `rows`, `free_rows`, `pushes`, `index_bytes`, `slab_bytes`, `huge_bytes`, `admitted`, `rejected`, `evicted`,
-        `full`, `moved_home`.
+        `rejected_full`, `promoted`.
         """
     def reserve(self, rows: int) -> bool:
         """Makes room in the index for so many rows in all; False when there is none."""
@@ -508,7 +508,7 @@ class Table:
         """Moves up to `budget` hot keys to where searches for them begin, and lets stale rows go.
 
         Of the next `budget` rows those go that `eviction` by age or norm finds too old or too small. Returns
-        `sampled`, `moved_home` and `evicted`.
+        `sampled`, `promoted` and `evicted`.
         """
     def __len__(self) -> int: ...
     def __contains__(self, key: int, /) -> bool: ...
@@ -692,7 +692,7 @@ def connect(
 ) -> Connection:
     """Reach all servers of a cluster, with commas between their addresses.
 
-    An address is "tcp://host:port", "unix:PATH", "shm:NAME" or "grpc://host:port".
+    An address is "tcp://host:port", "unix:PATH" or "shm:NAME".
     `token` is the servers' shared auth token; without it, the one that a server of this user and host made is used.
     `ca_file` (PEM) turns TLS on and names whom to trust. A request without an answer within `timeout` seconds fails,
     and so does all that is asked of a server that has been away for so long, until it answers again. A server that has
@@ -704,7 +704,7 @@ def connect(
 
     For slow links: `f16_rows` has pulled rows travel in half precision, each value rounded to the nearest (relative
     error at most 2^-11; below 2^-14 an absolute one of at most 2^-25) and what is beyond 65504 to that; `compression`
-    is for requests and answers of 1 KiB and more over TCP and gRPC. `hedge`, "p95" or a number of microseconds, asks
+    is for requests and answers of 1 KiB and more over TCP. `hedge`, "p95" or a number of microseconds, asks
     for a pull that takes longer than that once more over a second connection; at most 5 % of pulls.
     """
 

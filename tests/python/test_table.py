@@ -258,10 +258,10 @@ def test_a_bounded_table_admits_and_evicts() -> None:
     stats = table.stats()
     assert stats["rows"] == len(table) == stats["admitted"] - stats["evicted"]
     assert stats["evicted"] > 0
-    assert stats["full"] == 0
+    assert stats["rejected_full"] == 0
     assert table.bytes <= 4 << 20
     assert stats["rejected"] >= 90_000  # the first sighting of nearly all
-    assert set(table.maintain(100)) == {"sampled", "moved_home", "evicted"}
+    assert set(table.maintain(100)) == {"sampled", "promoted", "evicted"}
 
 
 def test_new_keys_are_admitted_as_the_table_says(make: Make) -> None:

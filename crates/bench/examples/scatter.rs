@@ -1,6 +1,6 @@
 //! Is it faster to send rows from where they are, one piece per row, than to gather them into one buffer first? Replies of
 //! about a mebibyte go one way over a socket, the two ways in turn: `cargo run --release -p sanderling-bench --example
-//! scatter [SECONDS]`. Knows no table: rows stand still. See docs/design/0007-large-rows-are-gathered-too.md.
+//! scatter [SECONDS]`. Knows no table: rows stand still. See docs/design/0007-large-rows-are-gathered.md.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // an example ends where something is wrong, and prints
 
 use std::io::IoSlice;

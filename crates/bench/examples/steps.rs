@@ -1,6 +1,6 @@
 //! How long a step takes that workers do together, by where they meet and by how their gradients are counted, and a barrier:
 //! `cargo run --release -p sanderling-bench --example steps [STEPS]`. Workers and servers are threads of this process. Knows no
-//! model: gradients stand still. See docs/design/0010-steps-meet-at-the-servers.md.
+//! model: gradients stand still. See docs/design/0010-synchronous-steps-at-the-servers.md.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // an example ends where something is wrong, and prints
 
 use std::sync::Arc;

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use sanderling_bench::median;
 use sanderling_sample::{Batch, DataConfig, EncodeOptions, Encoder, Format, LabelUse, Reader, Spec};
-use sanderling_store::{To, prefetch};
+use sanderling_store::{PrefetchHint, prefetch};
 
 const ROUNDS: usize = 5;
 const ALPHA_INVERSE: f32 = 20.0;
@@ -78,7 +78,9 @@ fn pass(
             let mut asked = 0;
             for (row, label) in batch.labels.iter().enumerate() {
                 let ahead = column.offsets[(row + AHEAD_ROWS).min(batch.len())] as usize;
-                column.keys[asked..ahead].iter().for_each(|&key| prefetch(table, key as usize, To::Change));
+                column.keys[asked..ahead]
+                    .iter()
+                    .for_each(|&key| prefetch(table, key as usize, PrefetchHint::Write));
                 asked = ahead;
                 let span = column.offsets[row] as usize..column.offsets[row + 1] as usize;
                 logits += learn(table, &column.keys[span.clone()], &column.values[span], *label);

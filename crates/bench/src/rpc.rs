@@ -25,7 +25,7 @@ use sanderling_observe::Machine;
 use sanderling_observe::machine::available_bytes;
 use sanderling_server::framing;
 use sanderling_store::Table;
-use sanderling_transport::{ConnectOptions, Connector, TlsClient};
+use sanderling_transport::{ConnectOptions, TlsClient};
 
 use crate::result::BenchError;
 use crate::rounds::median;
@@ -135,7 +135,7 @@ pub fn run(
 fn roles(options: &RpcOptions) -> Vec<Role> {
     let any = |of: fn(Transport) -> bool| options.transports.iter().any(|&one| of(one));
     let mut roles = Vec::new();
-    if any(|one| one.is_framed() && one != Transport::Tls) {
+    if any(|one| one.has_constant() && one != Transport::Tls) {
         roles.push(Role::Frames);
     }
     if any(|one| one == Transport::Tls) {
@@ -229,11 +229,9 @@ impl Cell {
     }
 }
 
-/// The connections of every transport, of the server and of the one of constants; and what carries those over gRPC, which
-/// must last as long.
+/// The connections of every transport, to the server and to the server of constants.
 struct Callers {
     all: HashMap<(Transport, bool), Vec<Box<dyn Caller>>>,
-    _connector: Connector,
 }
 
 impl Callers {
@@ -251,10 +249,8 @@ fn connect(options: &RpcOptions, servers: &[ServerProcess], folder: &Path) -> Re
     let empty = Table::new(table_config(options))?;
     let mut plain = ConnectOptions::new(framing(FRAME_BYTES_MAX));
     plain.spin_us = options.spin_us;
-    let connector = sanderling_control::connector();
-    plain.grpc = Some(connector.clone());
     let runtime = Arc::new(rival::runtime()?);
-    let mut callers = Callers { all: HashMap::new(), _connector: connector };
+    let mut callers = Callers { all: HashMap::new() };
     if options.transports.contains(&Transport::InProcess) {
         let table = Arc::new(loaded_table(options)?);
         let caller = |_| -> Box<dyn Caller> {
@@ -272,7 +268,7 @@ fn connect(options: &RpcOptions, servers: &[ServerProcess], folder: &Path) -> Re
             way.tls = Some(TlsClient::from_ca_file(&folder.join(CERTIFICATE))?);
         }
         let caller = |_| -> Result<Box<dyn Caller>, BenchError> {
-            if transport.is_framed() {
+            if transport.has_constant() {
                 let to = address.parse().map_err(sanderling_transport::Error::from)?;
                 let open = if *constant { FramedCaller::bare } else { FramedCaller::to_server };
                 return Ok(Box::new(open(*transport, &to, &way, options, &batches)?));

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use sanderling_observe::Machine;
 use sanderling_observe::machine::available_bytes;
-use sanderling_store::limit::Limit;
+use sanderling_store::roofline::Roofline;
 use sanderling_store::{PushScale, StoreError, Table};
 
 use crate::keys::{Dist, Keys};
@@ -227,7 +227,7 @@ impl Cell<'_> {
         step: &mut dyn FnMut(),
     ) -> Result<Vec<Measured>, BenchError> {
         let Cell { options, table, keys, .. } = *self;
-        let limit = Limit::of(table);
+        let limit = Roofline::of(table);
         let scene = Scene {
             table,
             keys,
@@ -256,7 +256,7 @@ impl Cell<'_> {
     /// Bytes of the cache lines that must be touched.
     fn bytes_per_key(&self) -> f64 {
         let lines = |words: usize| (words * size_of::<f32>()).div_ceil(LINE_BYTES) * LINE_BYTES;
-        let limit = Limit::of(self.table);
+        let limit = Roofline::of(self.table);
         let bytes = match self.op {
             Op::Push => LINE_BYTES + 2 * lines(limit.row_words()),
             _ => LINE_BYTES + lines(limit.weight_words()),

@@ -2,7 +2,7 @@
 //! of its own. A second look at the same keys would find them in the cache. Knows nothing of rounds and rates.
 
 use sanderling_sample::random::{Rng, below, mix};
-use sanderling_store::limit::Limit;
+use sanderling_store::roofline::Roofline;
 use sanderling_store::{Absent, Dedup, Pooling, PushScale, StoreError, Table};
 
 use crate::keys::Keys;
@@ -132,12 +132,12 @@ impl<'a> Worker<'a> {
         match kind {
             Kind::Gather { ahead } => {
                 let (lines, out) = (&self.lines[first..end], &mut self.out[..keys * dim]);
-                Limit::of(table).gather(lines, numbers, ahead, out);
+                Roofline::of(table).gather(lines, numbers, ahead, out);
             }
             Kind::Pool { ahead } => {
-                Limit::of(table).pool(numbers, offsets(), ahead, &mut self.out[..bags * dim]);
+                Roofline::of(table).pool(numbers, offsets(), ahead, &mut self.out[..bags * dim]);
             }
-            Kind::Rewrite { ahead } => Limit::rewrite(table, numbers, ahead, &mut self.row),
+            Kind::Rewrite { ahead } => Roofline::rewrite(table, numbers, ahead, &mut self.row),
             Kind::PullPooled => {
                 let out = &mut self.out[..bags * dim];
                 let ids = &self.ids[first..end];

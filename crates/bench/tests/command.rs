@@ -73,17 +73,8 @@ fn a_table_for_people_and_json_in_a_file() {
     assert!(best.any(|row| &row["ahead"] == ahead), "{json}");
 }
 
-const TRANSPORTS: [&str; 9] = [
-    "in-process",
-    "shm",
-    "unix",
-    "tcp",
-    "tls",
-    "grpc-frames",
-    "grpc-unary",
-    "grpc-bidi",
-    "grpc-unary-untuned",
-];
+const TRANSPORTS: [&str; 8] =
+    ["in-process", "shm", "unix", "tcp", "tls", "grpc-unary", "grpc-bidi", "grpc-unary-untuned"];
 const TINY_RPC: &str = "rpc --rows 3000 --dim 4 --batch 16 --rounds 2 --seconds 0.02 --calls 3";
 
 /// That answers are right is checked by the benchmark itself, which ends otherwise.

@@ -21,9 +21,6 @@ mod saved_model;
 mod scores;
 mod timing;
 
-/// What lets a client of this process reach `grpc://` addresses, for the Python module, which has this crate anyway.
-pub use sanderling_control::connector as grpc_connector;
-
 pub use command::train::DEEP_MODELS;
 
 /// Train, evaluate and look into CTR models whose embedding tables outgrow a laptop.

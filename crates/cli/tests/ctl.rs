@@ -1,8 +1,6 @@
 //! The control plane of `sanderling ps` and `sanderling ctl`, with real processes: what an operator asks, and who may ask.
 #![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
-#[path = "../../server/tests/peer/mod.rs"]
-mod peer;
 #[path = "ctl/server.rs"]
 mod server;
 #[path = "ctl/web_page.rs"]
@@ -14,7 +12,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use peer::{LONG, Peer, TABLE};
+use sanderling_testkit::{LONG, RawClient, TABLE};
 use serde_json::Value;
 use server::{Said, Server, sanderling};
 use tonic::Code;
@@ -28,8 +26,8 @@ use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
 /// A table with 100 rows, after 3 pulls and 1 push of a client that calls itself something awkward.
-fn fill(server: &Server) -> (Peer, u32) {
-    let mut peer = Peer::silent(&server.address).unwrap();
+fn fill(server: &Server) -> (RawClient, u32) {
+    let mut peer = RawClient::silent(&server.address).unwrap();
     peer.hello("", "a \"b\"").unwrap();
     let table = peer.create("t", TABLE).unwrap();
     let keys: Vec<u64> = (0..100).collect();

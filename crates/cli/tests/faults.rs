@@ -2,12 +2,10 @@
 //! learns what is wrong and from whom, nobody else is disturbed, and nothing is left over. `docs/operations.md` has the list.
 #![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
-mod grpc;
 mod hostile;
 mod links;
-#[path = "../../server/tests/peer/mod.rs"]
-mod peer;
 mod process;
+mod tls;
 
 use std::io::Write;
 use std::process::Command;
@@ -17,11 +15,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hostile::{hello, raw, receive};
-use peer::{DIM, LONG, Peer, TABLE};
 use process::Process;
 use sanderling_client::{Client, ClientError, Cluster, ConnectOptions, RemoteTable};
 use sanderling_sample::{Batch, Rows};
 use sanderling_store::{Absent, Init, Optimizer, Pooling, PushScale, TableConfig};
+use sanderling_testkit::{DIM, LONG, RawClient, TABLE};
 use sanderling_transport::Address;
 use sanderling_wire::{Fault, Features, Offer, Pull, Request, RowFormat};
 
@@ -45,8 +43,7 @@ fn config(name: &str) -> TableConfig {
 }
 
 fn options(timeout: Duration) -> ConnectOptions {
-    let grpc = Some(grpc::connector());
-    ConnectOptions { timeout, prefer_local: false, grpc, ..ConnectOptions::default() }
+    ConnectOptions { timeout, prefer_local: false, ..ConnectOptions::default() }
 }
 
 fn cluster(address: &Address, timeout: Duration) -> Arc<Cluster> {
@@ -110,7 +107,7 @@ fn a_server_killed_in_a_push_stream_has_its_last_save_and_says_that_it_is_anothe
     let folder = tempfile::tempdir().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| check_killed(&format!("unix:{}/a", folder.path().display())));
-        scope.spawn(|| check_killed("grpc://127.0.0.1:0"));
+        scope.spawn(|| check_killed("127.0.0.1:0"));
     });
 }
 
@@ -176,7 +173,7 @@ fn a_paused_server_is_named_and_its_pushes_are_applied_at_most_once() {
     // Each way with a server of its own, all at once: each takes the client's whole patience.
     let check = |way: usize| {
         let folder = tempfile::tempdir().unwrap();
-        let process = Process::start_everywhere(folder.path(), TO_FILE, "");
+        let process = Process::start(folder.path(), TO_FILE, "");
         let address = &process.addresses[way];
         let name = address.to_string();
         push(&RemoteTable::create(&cluster(address, LONG), &config(&name)).unwrap(), 1).unwrap();
@@ -196,7 +193,7 @@ fn a_paused_server_is_named_and_its_pushes_are_applied_at_most_once() {
         assert!(weight == 1.0 || weight == 2.0, "{name}: {weight}");
     };
     std::thread::scope(|scope| {
-        for way in 0..4 {
+        for way in 0..3 {
             scope.spawn(move || check(way));
         }
     });
@@ -236,7 +233,7 @@ fn what_cannot_be_done_is_a_typed_error_that_names_the_server() {
     check(servers.save("latest", LONG).map(|_| ()), |fault| *fault == Fault::UnknownCheckpoint, "--data");
 
     // What the client's own checks keep from being sent.
-    let mut peer = Peer::new(address);
+    let mut peer = RawClient::new(address);
     let table = peer.create("narrow", TABLE).unwrap();
     let keys = [1];
     let pull =
@@ -258,7 +255,7 @@ fn what_cannot_be_done_is_a_typed_error_that_names_the_server() {
 fn thousand_clients() {
     let Ok(address) = std::env::var(CLIENT_OF) else { return };
     let address = address.parse().unwrap();
-    let mut peers: Vec<Peer> = (0..1000).map(|_| grpc::peer(&address)).collect();
+    let mut peers: Vec<RawClient> = (0..1000).map(|_| RawClient::new(&address)).collect();
     let table = peers[0].create("t", TABLE).unwrap();
     for round in 0..3 {
         for peer in &mut peers {
@@ -270,7 +267,7 @@ fn thousand_clients() {
 #[test]
 fn a_thousand_connections_are_served_and_let_go() {
     let folder = tempfile::tempdir().unwrap();
-    let process = Process::start_everywhere(folder.path(), "ulimit -n 4096 && exec 2>>errors;", "");
+    let process = Process::start(folder.path(), "ulimit -n 4096 && exec 2>>errors;", "");
     for address in process.addresses.iter().filter(|address| !matches!(address, Address::Shm(_))) {
         let witness = Witness::start(address);
         let files = process.files();

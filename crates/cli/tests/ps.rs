@@ -1,8 +1,6 @@
 //! `sanderling ps` as a process of its own: readiness, signals, what survives a kill and a full disk.
 #![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
-#[path = "../../server/tests/peer/mod.rs"]
-mod peer;
 mod process;
 #[path = "ps/starved.rs"]
 mod starved;
@@ -10,16 +8,16 @@ mod starved;
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 
-use peer::{LONG, Peer, TABLE};
 use process::Process;
 use sanderling_client::{Cluster, ConnectOptions};
+use sanderling_testkit::{LONG, RawClient, TABLE};
 use sanderling_wire::{Fault, Reply, Request, Save};
 
-fn greet(process: &Process) -> Peer {
-    Peer::new(&process.addresses[0])
+fn greet(process: &Process) -> RawClient {
+    RawClient::new(&process.addresses[0])
 }
 
-fn save(peer: &mut Peer, name: &str) -> Result<u64, Fault> {
+fn save(peer: &mut RawClient, name: &str) -> Result<u64, Fault> {
     let saved = peer.ask(&Request::Save(Save { name }), |reply| match reply {
         Reply::Save(saved) => saved.rows,
         other => panic!("{other:?}"),
@@ -46,7 +44,7 @@ fn it_tells_when_it_is_ready_and_comes_back_after_a_signal() {
         let process = Process::start(folder.path(), "", "--data data --save-every 1h");
         told(&manager, "READY=1");
         for address in &process.addresses {
-            Peer::new(address).create("t", TABLE).unwrap();
+            RawClient::new(address).create("t", TABLE).unwrap();
         }
         let mut peer = greet(&process);
         let table = peer.create("t", TABLE).unwrap();

@@ -143,20 +143,17 @@ fn a_model_that_was_trained_on_servers_is_the_same_model() {
 }
 
 #[test]
-fn the_model_is_the_same_whatever_carries_the_frames() {
+fn the_model_is_the_same_over_tcp() {
     let place = Place::new();
     place.json("train c.toml --passes 1 --quiet --json --runs-dir here");
-    for (listen, transport) in [("127.0.0.1:0", "tcp"), ("grpc://127.0.0.1:0", "grpc")] {
-        let servers = ["0/2", "1/2"].map(|shard| {
-            Process::start_at(place.0.path(), listen, 1, "", &format!("--no-local --shard {shard}"))
-        });
-        let line = format!("train c.toml --passes 1 --quiet --json --runs-dir {transport} {}", ps(&servers));
-        place.json(&line);
-        assert_same(&place.path(transport).join("run/model"), &place.path("here/run/model"));
-        let summary = std::fs::read(place.path(transport).join("run/summary.json")).unwrap();
-        let summary: Value = serde_json::from_slice(&summary).unwrap();
-        assert_eq!(summary["timing"]["transport"], transport);
-    }
+    let servers = ["0/2", "1/2"].map(|shard| {
+        Process::start_at(place.0.path(), "127.0.0.1:0", 1, "", &format!("--no-local --shard {shard}"))
+    });
+    place.json(&format!("train c.toml --passes 1 --quiet --json --runs-dir tcp {}", ps(&servers)));
+    assert_same(&place.path("tcp/run/model"), &place.path("here/run/model"));
+    let summary = std::fs::read(place.path("tcp/run/summary.json")).unwrap();
+    let summary: Value = serde_json::from_slice(&summary).unwrap();
+    assert_eq!(summary["timing"]["transport"], "tcp");
 }
 
 #[test]

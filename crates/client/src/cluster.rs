@@ -65,19 +65,10 @@ pub struct Cluster {
     origin: Origin,
 }
 
-/// Addresses from a text: those of several servers are separated by commas, each as [`Address`] reads it, but that what
-/// follows a `grpc://host:port` without a scheme is gRPC, too. (The path of a unix socket cannot have a comma.)
+/// Addresses from a text: those of several servers are separated by commas, each as [`Address`] reads it. (The path of a
+/// unix socket cannot have a comma.)
 pub fn addresses(text: &str) -> Result<Vec<Address>, ClientError> {
-    let mut all: Vec<Address> = Vec::new();
-    for one in text.split(',').map(str::trim) {
-        all.push(match (one.parse()?, all.last()) {
-            (Address::Tcp(endpoints), Some(Address::Grpc(_))) if !one.starts_with("tcp://") => {
-                Address::Grpc(endpoints)
-            }
-            (address, _) => address,
-        });
-    }
-    Ok(all)
+    text.split(',').map(|one| Ok(one.trim().parse()?)).collect()
 }
 
 impl Cluster {
@@ -352,9 +343,7 @@ fn faster_way(address: &Address, peer: &Peer, options: &ConnectOptions) -> Optio
         Address::Unix(_) => 1,
         _ => 0,
     };
-    // Nobody writes grpc:// for its speed.
-    let as_given = !options.prefer_local || matches!(address, Address::Grpc(_));
-    if as_given || peer.host_id == 0 || peer.host_id != sanderling_observe::machine::host_id() {
+    if !options.prefer_local || peer.host_id == 0 || peer.host_id != sanderling_observe::machine::host_id() {
         return None;
     }
     peer.local_url.parse().ok().filter(|local| rank(local) > rank(address))
@@ -367,8 +356,6 @@ fn way_name(way: &Address, tls: bool) -> &'static str {
         Address::Unix(_) => "unix",
         Address::Tcp(_) if tls => "tls",
         Address::Tcp(_) => "tcp",
-        Address::Grpc(_) if tls => "grpc-tls",
-        Address::Grpc(_) => "grpc",
     }
 }
 

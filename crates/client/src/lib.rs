@@ -84,6 +84,6 @@ mod statistics;
 
 pub use sanderling_observe::{LatencySummary, LatencyTable};
 pub use sanderling_sync::{Adding, Fixed, OutOfRange};
-pub use sanderling_transport::{Address, Connector, TlsClient};
+pub use sanderling_transport::{Address, TlsClient};
 pub use sanderling_wire::StepGradients;
 pub use sanderling_wire::{Compression, Fault, RowBlock};

@@ -526,7 +526,7 @@ fn without_place(error: &Error, address: &Address) -> String {
 
 /// The token that a server of this user has made for itself, if it is at this address of this host.
 fn own_token_of(address: &Address) -> String {
-    let (Address::Tcp(endpoints) | Address::Grpc(endpoints)) = address else { return String::new() };
+    let Address::Tcp(endpoints) = address else { return String::new() };
     let of = |endpoint: &Endpoint| own_token(&endpoint.host, endpoint.port);
     endpoints.first().and_then(of).unwrap_or_default()
 }

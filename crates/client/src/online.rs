@@ -2,11 +2,11 @@
 //! each sample reads and updates its rows at once. Same result as a pull and a push per sample, at a fraction of the
 //! lookups.
 //!
-//! Tables that lend rows ([`sanderling_store::Table::lends_rows`]) are worked on in copies, so that workers learn at the
+//! Tables that lend rows ([`sanderling_store::Table::supports_local_cache`]) are worked on in copies, so that workers learn at the
 //! same time and see each other's updates from run to run. With any other table, other workers wait while it lasts.
 
 use sanderling_sample::Rows;
-use sanderling_store::{NearRows, NearTable, PushScale, RowHandle, TableWriter};
+use sanderling_store::{CacheBuffers, LocalCache, PushScale, RowHandle, TableWriter};
 
 use crate::client::Client;
 use crate::error::ClientError;
@@ -15,15 +15,15 @@ use crate::lookup::CONSTANT_KEY;
 /// Samples of a run that is worth its price: of tables that lend rows to one worker, who has nobody's updates to miss, and
 /// to several; and of others, which keep workers waiting.
 const RUN_ROWS_ONE: usize = 4096;
-const RUN_ROWS_LENT: usize = 1024;
-const RUN_ROWS_ALONE: usize = 128;
+const RUN_ROWS_CACHED: usize = 1024;
+const RUN_ROWS_EXCLUSIVE: usize = 128;
 
 /// The rows of a run of samples, per feature in the order of its keys; one per worker, reused.
 #[derive(Debug, Default)]
 pub struct Handles {
     columns: Vec<Vec<RowHandle>>,
     constant: Vec<RowHandle>,
-    near: Vec<NearRows>,
+    buffers: Vec<CacheBuffers>,
 }
 
 /// Access to the tables for a run of samples. [`Online::finish`] says whether all of it had room.
@@ -40,25 +40,25 @@ pub struct Online<'a> {
 #[derive(Debug)]
 pub enum OnlineTable<'a> {
     /// In place.
-    Alone(TableWriter<'a>),
+    Exclusive(TableWriter<'a>),
     /// Copies.
-    Near(NearTable<'a>),
+    Cached(LocalCache<'a>),
 }
 
 impl Client {
     /// Samples that [`Client::online`] should get at a time, where so many workers learn.
     #[must_use]
     pub fn online_rows(&self, workers: usize) -> usize {
-        match (self.lends_rows(), workers) {
+        match (self.supports_local_cache(), workers) {
             (true, 0 | 1) => RUN_ROWS_ONE,
-            (true, _) => RUN_ROWS_LENT,
-            (false, _) => RUN_ROWS_ALONE,
+            (true, _) => RUN_ROWS_CACHED,
+            (false, _) => RUN_ROWS_EXCLUSIVE,
         }
     }
 
     /// Do all tables lend rows? A model's updates are either all seen by other workers at once or all run by run.
-    fn lends_rows(&self) -> bool {
-        self.tables().iter().all(|table| table.lends_rows())
+    fn supports_local_cache(&self) -> bool {
+        self.tables().iter().all(|table| table.supports_local_cache())
     }
 
     /// Resolves the rows of all keys of `rows`. `scale` holds for all updates. Keys without a row get one, now or when
@@ -72,15 +72,15 @@ impl Client {
         if !self.remote_tables().is_empty() {
             return Err(ClientError::NotHere);
         }
-        let Handles { columns, constant, near } = handles;
-        near.resize_with(self.tables().len(), NearRows::default);
-        let lends_rows = self.lends_rows();
+        let Handles { columns, constant, buffers } = handles;
+        buffers.resize_with(self.tables().len(), CacheBuffers::default);
+        let supports_local_cache = self.supports_local_cache();
         // Always in the same order, so that two workers cannot wait for each other.
-        let tables = self.tables().iter().zip(near).map(|(table, near)| {
-            Ok(if lends_rows {
-                OnlineTable::Near(table.near(scale, near)?)
+        let tables = self.tables().iter().zip(buffers).map(|(table, buffers)| {
+            Ok(if supports_local_cache {
+                OnlineTable::Cached(table.local_cache(scale, buffers)?)
             } else {
-                OnlineTable::Alone(table.writer(scale)?)
+                OnlineTable::Exclusive(table.writer(scale)?)
             })
         });
         let mut tables: Vec<OnlineTable<'a>> = tables.collect::<Result<_, ClientError>>()?;
@@ -93,9 +93,10 @@ impl Client {
         constant.clear();
         if let Some(table) = self.constant_table() {
             tables[table].resolve(&[CONSTANT_KEY], constant)?;
-            if let (OnlineTable::Near(near), [handle]) = (&mut tables[table], constant.as_slice()) {
+            if let (OnlineTable::Cached(cache), [handle]) = (&mut tables[table], constant.as_slice()) {
                 // It is in every sample.
-                near.expect_updates(*handle, u32::try_from(rows.len()).unwrap_or(u32::MAX).saturating_sub(1));
+                cache
+                    .expect_updates(*handle, u32::try_from(rows.len()).unwrap_or(u32::MAX).saturating_sub(1));
             }
         }
         let constant_table = self.constant_table().unwrap_or(0);
@@ -133,21 +134,21 @@ impl<'a> Online<'a> {
     /// Ends the run. Fails when a table has no room for all new rows, or when an update of some is not finite; all others are
     /// there.
     pub fn finish(self) -> Result<(), ClientError> {
-        let settle = |table| match table {
-            OnlineTable::Alone(writer) => writer.finish(),
-            OnlineTable::Near(near) => near.settle(),
+        let finish = |table| match table {
+            OnlineTable::Exclusive(writer) => writer.finish(),
+            OnlineTable::Cached(cache) => cache.flush(),
         };
         // The first error after all are settled.
-        let settled: Vec<_> = self.tables.into_iter().map(settle).collect();
-        Ok(settled.into_iter().collect::<Result<(), _>>()?)
+        let finished: Vec<_> = self.tables.into_iter().map(finish).collect();
+        Ok(finished.into_iter().collect::<Result<(), _>>()?)
     }
 }
 
 impl OnlineTable<'_> {
     fn resolve(&mut self, keys: &[u64], handles: &mut Vec<RowHandle>) -> Result<(), ClientError> {
         match self {
-            OnlineTable::Alone(writer) => writer.resolve(keys, handles)?,
-            OnlineTable::Near(near) => near.resolve(keys, handles),
+            OnlineTable::Exclusive(writer) => writer.resolve(keys, handles)?,
+            OnlineTable::Cached(cache) => cache.resolve(keys, handles),
         }
         Ok(())
     }
@@ -157,8 +158,8 @@ impl OnlineTable<'_> {
     #[must_use]
     pub fn weights(&self, handle: RowHandle) -> &[f32] {
         match self {
-            OnlineTable::Alone(writer) => writer.weights(handle),
-            OnlineTable::Near(near) => near.weights(handle),
+            OnlineTable::Exclusive(writer) => writer.weights(handle),
+            OnlineTable::Cached(cache) => cache.weights(handle),
         }
     }
 
@@ -167,8 +168,8 @@ impl OnlineTable<'_> {
     #[must_use]
     pub fn first_weight(&self, handle: RowHandle) -> f32 {
         match self {
-            OnlineTable::Alone(writer) => writer.first_weight(handle),
-            OnlineTable::Near(near) => near.first_weight(handle),
+            OnlineTable::Exclusive(writer) => writer.first_weight(handle),
+            OnlineTable::Cached(cache) => cache.first_weight(handle),
         }
     }
 
@@ -178,8 +179,8 @@ impl OnlineTable<'_> {
     /// If the gradient does not have the table's dim.
     pub fn update(&mut self, handle: RowHandle, gradient: &[f32]) {
         match self {
-            OnlineTable::Alone(writer) => writer.update(handle, gradient),
-            OnlineTable::Near(near) => near.update(handle, gradient),
+            OnlineTable::Exclusive(writer) => writer.update(handle, gradient),
+            OnlineTable::Cached(cache) => cache.update(handle, gradient),
         }
     }
 
@@ -189,8 +190,8 @@ impl OnlineTable<'_> {
     /// If there is not one gradient value per weight of each row.
     pub fn update_all(&mut self, handles: &[RowHandle], gradients: &[f32]) {
         match self {
-            OnlineTable::Alone(writer) => writer.update_all(handles, gradients),
-            OnlineTable::Near(near) => near.update_all(handles, gradients),
+            OnlineTable::Exclusive(writer) => writer.update_all(handles, gradients),
+            OnlineTable::Cached(cache) => cache.update_all(handles, gradients),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sanderling_transport::{Connector, Framing, SPIN_US_DEFAULT, TlsClient};
+use sanderling_transport::{Framing, SPIN_US_DEFAULT, TlsClient};
 use sanderling_wire::Compression;
 
 use crate::exchange::Hedge;
@@ -41,8 +41,6 @@ pub struct ConnectOptions {
     /// When a pull is asked for again over a second connection to the same server; the first answer is taken. At most 5 %
     /// of the pulls, each once. Pushes are never sent twice for this.
     pub hedge: Option<Hedge>,
-    /// What connects to gRPC addresses; none: they are refused.
-    pub grpc: Option<Connector>,
     /// Who waits for servers asks this now and then; none: only deadlines end a wait.
     pub stop: Option<Stop>,
     /// Who is told when a server has been waited for, after a second and then more and more rarely.
@@ -62,7 +60,6 @@ impl Default for ConnectOptions {
             f16_rows: false,
             compression: None,
             hedge: None,
-            grpc: None,
             stop: None,
             on_wait: None,
         }
@@ -84,7 +81,6 @@ impl ConnectOptions {
         options.write_timeout = self.timeout;
         options.tls.clone_from(&self.tls);
         options.spin_us = self.spin_us;
-        options.grpc.clone_from(&self.grpc);
         options
     }
 }

@@ -3,7 +3,9 @@
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-use sanderling_transport::{Address, Connection, Error, Framing, connect};
+use sanderling_transport::{
+    Address, ConnectOptions as TransportOptions, Connection, Error, Framing, connect,
+};
 
 use crate::options::ConnectOptions;
 
@@ -18,15 +20,25 @@ pub(crate) fn reach(
     framing: Framing,
     within: Duration,
 ) -> Result<Connection, Error> {
+    reach_by(connect, address, options, framing, within)
+}
+
+fn reach_by(
+    connect: impl Fn(&Address, &TransportOptions) -> Result<Connection, Error> + Clone + Send + 'static,
+    address: &Address,
+    options: &ConnectOptions,
+    framing: Framing,
+    within: Duration,
+) -> Result<Connection, Error> {
     let transport = options.transport(framing, within);
     let Some(stop) = &options.stop else { return connect(address, &transport) };
     let start = Instant::now();
     let late = || Error::ConnectTimeout { address: address.to_string(), timeout: start.elapsed() };
     let (done, connected) = sync_channel(1);
-    let (to, by) = (address.clone(), transport.clone());
+    let (to, by, connect_there) = (address.clone(), transport.clone(), connect.clone());
     let thread = std::thread::Builder::new().name("connect".to_owned());
     // Nobody takes it any more when it is late.
-    if thread.spawn(move || drop(done.send(connect(&to, &by)))).is_err() {
+    if thread.spawn(move || drop(done.send(connect_there(&to, &by)))).is_err() {
         return connect(address, &transport);
     }
     let mut until: Option<Instant> = None;
@@ -52,7 +64,6 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc::channel;
 
-    use sanderling_transport::Connector;
     use sanderling_wire::HEADER_BYTES;
 
     use super::*;
@@ -66,7 +77,7 @@ mod tests {
             let has_gone = Arc::new(AtomicBool::new(false));
             let (saw, seen) = channel();
             let (stop, gone) = (Arc::clone(&asked_to_stop), Arc::clone(&has_gone));
-            let connector = Connector::new(move |address, _| {
+            let connect = move |address: &Address, _: &TransportOptions| {
                 stop.store(true, Ordering::SeqCst);
                 let until = Instant::now() + Duration::from_secs(30);
                 while !gone.load(Ordering::SeqCst) && Instant::now() < until {
@@ -74,16 +85,13 @@ mod tests {
                 }
                 let _ = saw.send(gone.load(Ordering::SeqCst));
                 Err(Error::NoServer { address: address.to_string() })
-            });
-            let told = move || asked_to_stop.load(Ordering::SeqCst).then_some(grace);
-            let options = ConnectOptions {
-                grpc: Some(connector),
-                stop: Some(Stop::new(told)),
-                ..ConnectOptions::default()
             };
+            let told = move || asked_to_stop.load(Ordering::SeqCst).then_some(grace);
+            let options = ConnectOptions { stop: Some(Stop::new(told)), ..ConnectOptions::default() };
             let framing =
                 Framing { header_bytes: HEADER_BYTES, body_bytes: |_| Ok(0), frame_bytes_max: 1 << 20 };
-            let reached = reach(&"grpc://127.0.0.1:1".parse().unwrap(), &options, framing, Duration::MAX);
+            let address = "127.0.0.1:1".parse().unwrap();
+            let reached = reach_by(connect, &address, &options, framing, Duration::MAX);
             has_gone.store(true, Ordering::SeqCst);
             assert!(matches!(reached, Err(Error::ConnectTimeout { .. })), "{grace:?}");
             assert!(seen.recv().unwrap(), "{grace:?}: it waited");

@@ -28,7 +28,6 @@ const PREFACE_BYTES: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl Stream for TcpStream {}
 impl Stream for tokio_rustls::server::TlsStream<TcpStream> {}
-impl Stream for tokio_rustls::client::TlsStream<TcpStream> {}
 
 /// One connection; gives its place back when it is dropped.
 pub(crate) struct Guest {
@@ -148,11 +147,11 @@ mod tests {
     use std::net::TcpStream;
     use std::time::Duration;
 
-    use sanderling_server::{Config, Server, framing, listen_for_control, listen_for_grpc};
-    use sanderling_transport::{Address, ConnectOptions, connect};
+    use sanderling_server::{Config, Server, listen_for_control};
+    use sanderling_transport::Address;
 
-    use crate::limit::{CONNECTIONS_MAX, FRAME_CONNECTIONS_MAX};
-    use crate::{Client, ClientOptions, FrameServer, Plane, connector};
+    use crate::limit::CONNECTIONS_MAX;
+    use crate::{Client, ClientOptions, Plane};
 
     /// Far longer than anything takes that goes well.
     const LONG: Duration = Duration::from_secs(60);
@@ -169,12 +168,6 @@ mod tests {
 
     fn port(address: &str) -> Address {
         address.parse().expect("an address")
-    }
-
-    fn connect_by_grpc(config: &Config, address: &str) {
-        let (grpc, framing) = (Some(connector()), framing(config.frame_bytes_max));
-        let options = ConnectOptions { grpc, timeout: LONG, ..ConnectOptions::new(framing) };
-        connect(&port(&format!("grpc://{address}")), &options).expect("in time");
     }
 
     #[test]
@@ -194,14 +187,6 @@ mod tests {
         stream.read_to_string(&mut answer).expect("in time");
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         drop((plane, guests));
-
-        let listening = listen_for_grpc(&config, &port("grpc://127.0.0.1:0")).expect("a port");
-        let address = listening.address.clone();
-        let frames = FrameServer::start(listening, server.control()).expect("it starts");
-        let guests = silent(FRAME_CONNECTIONS_MAX, &address);
-        connect_by_grpc(&config, &address);
-        drop(guests);
-        frames.stop(Duration::ZERO);
     }
 
     /// More connections than there are places; of each a few bytes are awaited as the answer to what it says.
@@ -238,15 +223,5 @@ mod tests {
         connect_with_token().status().expect("an answer");
         first.status().expect("it has kept its place");
         drop((plane, guests));
-
-        let listening = listen_for_grpc(&config, &port("grpc://127.0.0.1:0")).expect("a port");
-        let address = listening.address.clone();
-        let frames = FrameServer::start(listening, server.control()).expect("it starts");
-        // The server's settings, whatever they are, as the answer to those of a client that asks nothing.
-        let settings = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-        let guests = strangers(FRAME_CONNECTIONS_MAX, &address, settings, b"\0\0");
-        connect_by_grpc(&config, &address);
-        drop(guests);
-        frames.stop(Duration::ZERO);
     }
 }

@@ -1,8 +1,5 @@
 //! The control plane of a parameter server: what an operator asks of it, over gRPC and plain HTTP, beside the data plane.
 //!
-//! Beside it, and apart from it, are the frames of the data plane over gRPC: a [`FrameServer`] carries them to a server,
-//! [`connector`] to one from a client.
-//!
 //! A [`Plane`] is one thread with a small async runtime. It answers the service of `proto/control.proto`, reflection and the
 //! standard health service, and by plain HTTP `/metrics` (Prometheus) and `/healthz`, all on one port. [`Client`] is the
 //! other side, without any async in its interface. A [`MetricsPage`] is `/metrics` alone, for processes without a control
@@ -15,12 +12,6 @@ pub mod limit;
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)] // generated
 pub mod proto {
     tonic::include_proto!("sanderling.control");
-}
-
-/// What frames are carried in, as `proto/frames.proto` describes it.
-#[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)] // generated
-mod frames_proto {
-    tonic::include_proto!("sanderling.frames");
 }
 
 mod metrics;
@@ -37,10 +28,7 @@ mod page;
 
 mod client;
 
-mod frames;
-
 pub use client::{Client, ClientOptions, ControlError};
-pub use frames::{FrameServer, connector};
 pub use page::{MetricsPage, PageError};
 pub use plane::{Plane, PlaneError};
 pub use tonic::Code;

@@ -34,25 +34,6 @@ pub const THREADS_MAX: usize = LOOKS_MAX + SLOW_MAX;
 pub const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 /// At the end, connections whose requests are answered are given so long to go.
 pub const LINGER: Duration = Duration::from_millis(500);
-/// Connections of the port for frames; who comes then takes the place of the oldest one over which no stream goes, or waits
-/// until one is closed. As many as a server has of others.
-pub const FRAME_CONNECTIONS_MAX: usize =
-    if cfg!(test) { 8 } else { sanderling_server::limit::CONNECTIONS_MAX };
-/// Streams of frames on one of them, for who has several go over one; a further one waits.
-pub const FRAME_STREAMS_MAX: u32 = 16;
-/// Longest message that carries frames. Ours are shorter: a longer frame goes in several.
-pub const FRAME_MESSAGE_BYTES_MAX: usize = 1 << 20;
-/// Bytes of frames that may be under way to a peer that has not said that it has taken them, of one stream.
-pub const STREAM_WINDOW_BYTES: u32 = 8 << 20;
-/// The same, of all streams of a connection.
-pub const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
-/// Longest frame of HTTP/2, as far as frames are carried.
-pub const HTTP_FRAME_BYTES: u32 = 1 << 20;
-/// Threads that carry frames in one process, unless it has fewer processors.
-pub const FRAME_THREADS_MAX: usize = 8;
-/// Who is told that nothing more comes, and does not go by then, is cut off; of several streams over one connection, that one.
-pub const FRAME_LINGER: Duration =
-    if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(2) };
 /// How long a client tries to connect, TLS included.
 pub const CONNECT_WITHIN: Duration = if cfg!(test) { Duration::from_secs(2) } else { Duration::from_secs(5) };
 /// How long it waits for an answer that only takes a look.

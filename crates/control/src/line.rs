@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use tokio::net::TcpStream;
@@ -24,15 +24,9 @@ struct Socket {
     socket: std::net::TcpStream,
     /// Has somebody asked over it whom the server admits?
     admitted: AtomicBool,
-    /// Streams of frames that go over it.
-    streams: AtomicUsize,
 }
 
 impl Socket {
-    fn is_in_use(&self) -> bool {
-        self.admitted.load(Ordering::Relaxed) || self.streams.load(Ordering::Relaxed) > 0
-    }
-
     fn cut(&self) {
         // It fails when it has ended.
         let _ = self.socket.shutdown(Shutdown::Both);
@@ -43,8 +37,7 @@ impl Line {
     pub(crate) fn of(socket: &TcpStream) -> io::Result<Line> {
         let peer = socket.peer_addr().ok();
         let socket = std::net::TcpStream::from(socket.as_fd().try_clone_to_owned()?);
-        let (admitted, streams) = <_>::default();
-        Ok(Line(Arc::new(Socket { peer, socket, admitted, streams })))
+        Ok(Line(Arc::new(Socket { peer, socket, admitted: AtomicBool::new(false) })))
     }
 
     /// Who is at the other end, if the system knows.
@@ -52,53 +45,9 @@ impl Line {
         self.0.peer
     }
 
-    /// Is a process of this user at the other end, as the kernel says?
-    pub(crate) fn is_of_this_user(&self) -> bool {
-        sanderling_transport::is_of_this_user(&self.0.socket)
-    }
-
     /// Somebody asks over it whom the server admits: from now on it keeps its place.
     pub(crate) fn admit(&self) {
         self.0.admitted.store(true, Ordering::Relaxed);
-    }
-
-    /// A stream of frames goes over it: it keeps its place for as long as one does.
-    pub(crate) fn stream(&self) -> LineStream {
-        self.0.streams.fetch_add(1, Ordering::Relaxed);
-        LineStream { line: self.clone(), given_up: AtomicBool::new(false) }
-    }
-
-    /// Ends the connection, whatever goes over it.
-    pub(crate) fn cut(&self) {
-        self.0.cut();
-    }
-}
-
-/// One of the streams of frames over a line, until it is dropped.
-#[derive(Debug)]
-pub(crate) struct LineStream {
-    line: Line,
-    given_up: AtomicBool,
-}
-
-impl LineStream {
-    /// The peer does not end it: ends the connection, if no other stream goes over it.
-    pub(crate) fn give_up(&self) {
-        if self.end() {
-            self.line.cut();
-        }
-    }
-
-    /// `true`: it was the last one.
-    fn end(&self) -> bool {
-        !self.given_up.swap(true, Ordering::Relaxed)
-            && self.line.0.streams.fetch_sub(1, Ordering::Relaxed) == 1
-    }
-}
-
-impl Drop for LineStream {
-    fn drop(&mut self) {
-        self.end();
     }
 }
 
@@ -136,7 +85,7 @@ impl Places {
     /// Ends the oldest connection that is in nobody's use, if it is not too young for that. When to look again.
     fn make_room(&mut self) -> std::time::Duration {
         let stranger = |(_, socket): &(Instant, Weak<Socket>)| {
-            socket.upgrade().is_some_and(|socket| !socket.is_in_use())
+            socket.upgrade().is_some_and(|socket| !socket.admitted.load(Ordering::Relaxed))
         };
         let Some(at) = self.strangers.iter().position(stranger) else { return PLACE_KEPT };
         let young = PLACE_KEPT.saturating_sub(self.strangers[at].0.elapsed());

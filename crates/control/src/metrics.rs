@@ -54,8 +54,10 @@ const TABLE_NUMBERS: &[TableNumber] = &[
     ("admitted_total", "counter", "New keys that got a row.", |table| table.admitted),
     ("rejected_total", "counter", "Sightings of new keys that admission refused.", |table| table.rejected),
     ("evicted_total", "counter", "Rows that were evicted.", |table| table.evicted),
-    ("full_total", "counter", "Sightings of new keys that found the table full.", |table| table.full),
-    ("moved_home_total", "counter", "Keys moved to where a search begins.", |table| table.moved_home),
+    ("rejected_full_total", "counter", "Sightings of new keys that found the table full.", |table| {
+        table.rejected_full
+    }),
+    ("promoted_total", "counter", "Keys moved to where a search begins.", |table| table.promoted),
 ];
 
 /// All numbers of a server.

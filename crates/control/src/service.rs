@@ -160,8 +160,8 @@ pub(crate) fn table(status: TableStatus) -> proto::Table {
         admitted: stats.admitted,
         rejected: stats.rejected,
         evicted: stats.evicted,
-        full: stats.full,
-        moved_home: stats.moved_home,
+        rejected_full: stats.rejected_full,
+        promoted: stats.promoted,
         age_ms: status.age.map(ms),
         temporary: status.temporary,
     }

@@ -1,7 +1,7 @@
 //! From rows of distinct keys to one row per sample and feature, and back: what the pooled row's gradient is for each of
 //! its keys' rows. Sums over floats in the order of keys; knows no table.
 
-use sanderling_store::{To, prefetch};
+use sanderling_store::{PrefetchHint, prefetch};
 use serde::{Deserialize, Serialize};
 
 /// Samples that the pooled rows are asked for ahead. They are as far apart as a sample's rows of all features are long, where
@@ -65,10 +65,10 @@ pub(crate) struct Place {
 impl Place {
     /// Asks for the first and the last line of a sample's row.
     #[inline(always)]
-    fn prefetch(self, pooled: &[f32], sample: usize, to: To) {
+    fn prefetch(self, pooled: &[f32], sample: usize, hint: PrefetchHint) {
         let at = sample * self.width + self.at;
-        prefetch(pooled, at, to);
-        prefetch(pooled, at + self.dim - 1, to);
+        prefetch(pooled, at, hint);
+        prefetch(pooled, at + self.dim - 1, hint);
     }
 }
 
@@ -106,7 +106,7 @@ fn pool_dim<const DIM: usize>(pooling: Pooling, bags: Bags<'_>, rows: &[f32], pl
     let dim = if DIM == 0 { place.dim } else { DIM };
     let row = |key: usize| &rows[bags.indices[key] as usize * dim..][..dim];
     for sample in 0..bags.samples() {
-        place.prefetch(out, sample + AHEAD_SAMPLES, To::Change);
+        place.prefetch(out, sample + AHEAD_SAMPLES, PrefetchHint::Write);
         let out = &mut out[sample * place.width + place.at..][..dim];
         let keys = bags.of(sample);
         let Some(first) = keys.clone().next() else {
@@ -157,7 +157,7 @@ fn scatter_dim<const DIM: usize>(
 ) {
     let dim = if DIM == 0 { place.dim } else { DIM };
     for sample in 0..bags.samples() {
-        place.prefetch(pooled, sample + AHEAD_SAMPLES, To::Read);
+        place.prefetch(pooled, sample + AHEAD_SAMPLES, PrefetchHint::Read);
         let grad = &pooled[sample * place.width + place.at..][..dim];
         let keys = bags.of(sample);
         if pooling == Pooling::Max {

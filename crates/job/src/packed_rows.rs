@@ -9,7 +9,7 @@
 //! minus 1, in so many bytes; the values that are not 1 (f32). All little endian.
 
 use sanderling_sample::{Batch, Column};
-use sanderling_store::{To, prefetch};
+use sanderling_store::{PrefetchHint, prefetch};
 
 use crate::error::JobError;
 
@@ -68,7 +68,7 @@ impl Packer {
         out.extend_from_slice(&self.row[..length]);
         // The next row of this run of bytes comes when many others' lie between: what it is written to is asked for now.
         for line in 0..length.div_ceil(LINE_BYTES).min(LINES_MAX) {
-            prefetch(out, out.len() + line * LINE_BYTES, To::Change);
+            prefetch(out, out.len() + line * LINE_BYTES, PrefetchHint::Write);
         }
         Ok(())
     }
@@ -269,7 +269,7 @@ pub(crate) fn each_row(
     let (mut at, mut asked) = (0, 0);
     while at < bytes.len() {
         while asked < at + ASKED_BYTES {
-            prefetch(bytes, asked, To::Read);
+            prefetch(bytes, asked, PrefetchHint::Read);
             asked += LINE_BYTES;
         }
         let mut head = Rest::new(&bytes[at..]);
@@ -289,7 +289,7 @@ pub(crate) fn each_row(
 #[inline]
 pub(crate) fn ask_for(bytes: &[u8], at: usize, length: usize) {
     for line in 0..(length + LINE_BYTES - 1).div_ceil(LINE_BYTES).min(LINES_MAX) {
-        prefetch(bytes, at + line * LINE_BYTES, To::Read);
+        prefetch(bytes, at + line * LINE_BYTES, PrefetchHint::Read);
     }
 }
 

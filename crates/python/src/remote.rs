@@ -74,7 +74,6 @@ pub(crate) fn connect(
         f16_rows,
         compression,
         hedge,
-        grpc: Some(sanderling_cli::grpc_connector()),
         stop: Some(interrupt::stop()),
         on_wait: Some(warnings::on_wait()),
         ..defaults

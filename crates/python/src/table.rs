@@ -141,7 +141,7 @@ impl PyTable {
     }
 
     /// Sizes, and what has happened: rows, free_rows, pushes, index_bytes, slab_bytes, huge_bytes, admitted, rejected,
-    /// evicted, full, moved_home.
+    /// evicted, rejected_full, promoted.
     fn stats(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         to_python(py, &text(&py.detach(|| self.table.stats())))
     }

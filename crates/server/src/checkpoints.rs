@@ -229,7 +229,7 @@ impl Checkpoints {
             // One table that diverged must not keep the others from being saved.
             if let (Some(left_out), Some(log)) = (writer.table_of_finite_rows(&entry.table)?, self.log.get())
             {
-                log.say(Event::RowsLeftOut { table: entry.table.name().to_owned(), left_out });
+                log.say(Event::SkippedRows { table: entry.table.name().to_owned(), left_out });
             }
         }
         let pushes = SavedPushers::around_rows(&before, pushers.copy());

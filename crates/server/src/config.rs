@@ -18,8 +18,6 @@ const WORKERS_MAX: usize = 1024;
 pub struct Config {
     /// Where it listens.
     pub listen: Vec<Address>,
-    /// Where somebody else takes connections for it, by [`Control::carry`](crate::Control::carry): for lists.
-    pub carried: Vec<Address>,
     /// Also for clients of this host, over shared memory and a unix socket.
     pub local: bool,
     /// Where the unix socket is.
@@ -72,7 +70,6 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             listen: Vec::new(),
-            carried: Vec::new(),
             local: true,
             runtime_dir: user_dir(),
             expose: false,
@@ -107,7 +104,7 @@ impl Config {
     /// Says what does not, and what would.
     pub fn check(&self) -> Result<(), String> {
         let frame = self.frame_bytes_max as usize;
-        let problem = if self.listen.is_empty() && self.carried.is_empty() {
+        let problem = if self.listen.is_empty() {
             "nothing to listen at; name an address such as 127.0.0.1:7000".to_owned()
         } else if self.shards == 0 || self.shards > SHARDS_MAX || self.shard >= self.shards {
             format!(

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sanderling_store::TableStats;
-use sanderling_transport::{Connection, Relay, RelayOptions, relayed};
+use sanderling_transport::Connection;
 use sanderling_wire::{Fault, Features, Home, Restored, Saved, StatsScope, same_token};
 
 use crate::checkpoints::{CheckpointStatus, Checkpoints};
@@ -31,8 +31,6 @@ pub struct Control {
     pub(crate) hosts: Arc<[String]>,
     /// Counts connections: whose turn it is to have one.
     pub(crate) next: Arc<AtomicUsize>,
-    /// How connections are made that somebody else carries.
-    pub(crate) relay: RelayOptions,
 }
 
 /// What is offered to who does not share memory.
@@ -181,12 +179,6 @@ impl Control {
         }
     }
 
-    /// How many connections have a place.
-    #[must_use]
-    pub fn places(&self) -> usize {
-        self.state.connections.places()
-    }
-
     /// Must a client say a token?
     #[must_use]
     pub fn has_token(&self) -> bool {
@@ -269,32 +261,16 @@ impl Control {
         Ok(())
     }
 
-    /// Hands a connection to the workers in their turn. `of_this_user`: its carrier knows that it is a process of this user.
-    /// `false`: there are too many, and it is closed.
-    pub(crate) fn join(&self, mut connection: Connection, features: Features, of_this_user: bool) -> bool {
+    /// Hands a connection to the workers in their turn. `false`: there are too many, and it is closed.
+    pub(crate) fn join(&self, mut connection: Connection, features: Features) -> bool {
         let Some(presence) = self.state.connections.enter(connection.peer(), Instant::now()) else {
             return false;
         };
         connection.receiver.share_memory(&self.state.receiving);
         let worker = self.next.fetch_add(1, Ordering::Relaxed) % self.workers.len();
         let connection = Box::new(connection);
-        self.workers[worker].post(Letter::Join { connection, presence, features, of_this_user });
+        self.workers[worker].post(Letter::Join { connection, presence, features });
         true
-    }
-
-    /// Takes a connection whose frames somebody else carries, as if it had come in at a listener. The carrier's end of it;
-    /// what the client may ask for is decided by its hello, as always. `of_this_user`: it is a process of this user.
-    ///
-    /// # Errors
-    /// The server is about to stop or has too many connections, or the system has no descriptors left.
-    pub fn carry(&self, peer: String, of_this_user: bool) -> Result<Relay, Refusal> {
-        self.check_serving()?;
-        let failed = |error: sanderling_transport::Error| Refusal::busy(error.to_string());
-        let (connection, relay) = relayed(peer, &self.relay).map_err(failed)?;
-        match self.join(connection, REMOTE_FEATURES, of_this_user) {
-            true => Ok(relay),
-            false => Err(Refusal::busy("the server has as many connections as it takes")),
-        }
     }
 
     /// Asks the server to answer what is under way, save, and end. Returns at once.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use sanderling_store::RowsLeftOut;
+use sanderling_store::SkippedRows;
 
 /// Something that a person may want to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,9 +57,9 @@ pub enum Event {
         reason: String,
     },
     /// A checkpoint lacks rows, since a number of each is not finite.
-    RowsLeftOut {
+    SkippedRows {
         table: String,
-        left_out: RowsLeftOut,
+        left_out: SkippedRows,
     },
     SaveFailed {
         name: String,
@@ -120,7 +120,7 @@ impl fmt::Display for Event {
                     "saved, but the note of where these rows were before is still there; remove it: {reason}"
                 )
             }
-            Event::RowsLeftOut { table, left_out: RowsLeftOut { rows, key, reason } } => {
+            Event::SkippedRows { table, left_out: SkippedRows { rows, key, reason } } => {
                 write!(
                     out,
                     "table {table}: {rows} rows are not finite and NOT SAVED, key {key} first ({reason}); delete them or restore \

@@ -53,7 +53,7 @@ pub use descriptors::raise_limit;
 #[cfg(fuzzing)]
 pub use errand::Errand;
 pub use event::Event;
-pub use listen::{PortListener, control_address, framing, listen_for_control, listen_for_grpc};
+pub use listen::{PortListener, control_address, framing, listen_for_control};
 pub use outlet::Outlet;
 pub use refusal::Refusal;
 pub use sanderling_observe::LatencySummary;

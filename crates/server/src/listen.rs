@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use sanderling_transport::{
-    Address, Endpoint, Error, Framing, ListenOptions, Listener, RelayOptions, TlsServer, make_private,
+    Address, Endpoint, Error, Framing, ListenOptions, Listener, TlsServer, make_private,
 };
 use sanderling_wire::{HEADER_BYTES, body_bytes};
 
@@ -36,17 +36,6 @@ fn options(config: &Config) -> Result<ListenOptions, Error> {
         None => None,
     };
     Ok(options)
-}
-
-/// For connections that somebody else carries: as those of sockets.
-pub(crate) fn relay_options(config: &Config) -> RelayOptions {
-    let framing = framing(config.frame_bytes_max);
-    RelayOptions {
-        framing,
-        write_timeout: config.write_timeout,
-        spin_us: config.spin_us,
-        queue_bytes: ListenOptions::new(framing).socket_buffer_bytes,
-    }
 }
 
 /// Listens at all addresses of the configuration, and at local ones if it wants them.
@@ -89,14 +78,12 @@ pub fn control_address(config: &Config) -> Option<Address> {
 /// The names of this server: those that it listens at or that its peers have, that of the machine, and what it was told.
 pub(crate) fn hosts(config: &Config) -> Vec<String> {
     let of = |address: &Address| match address {
-        Address::Tcp(endpoints) | Address::Grpc(endpoints) => {
-            endpoints.iter().map(|endpoint| endpoint.host.clone()).collect()
-        }
+        Address::Tcp(endpoints) => endpoints.iter().map(|endpoint| endpoint.host.clone()).collect(),
         _ => Vec::new(),
     };
     let peers = config.peers.iter().filter_map(|peer| peer.parse().ok());
     let mut hosts: Vec<String> = peers.flat_map(|peer: Address| of(&peer)).collect();
-    hosts.extend(config.listen.iter().chain(&config.carried).flat_map(of));
+    hosts.extend(config.listen.iter().flat_map(of));
     hosts.extend(config.hosts.iter().cloned());
     hosts.push("localhost".to_owned());
     hosts.extend(std::fs::read_to_string("/proc/sys/kernel/hostname").map(|name| name.trim().to_owned()));
@@ -112,21 +99,6 @@ pub fn listen_for_control(config: &Config, address: &Address) -> Result<PortList
         let reason = format!("{address}: the control plane listens on TCP only; write host:port");
         return Err(ServerError::Config(reason));
     }
-    listen_at_port(config, address)
-}
-
-/// Listens for frames over gRPC, by the same rules.
-///
-/// # Errors
-/// As [`listen_for_control`]; the address is not one of gRPC.
-pub fn listen_for_grpc(config: &Config, address: &Address) -> Result<PortListener, ServerError> {
-    match address {
-        Address::Grpc(endpoints) => listen_at_port(config, &Address::Tcp(endpoints.clone())),
-        _ => Err(ServerError::Config(format!("{address}: gRPC needs an address such as grpc://host:port"))),
-    }
-}
-
-fn listen_at_port(config: &Config, address: &Address) -> Result<PortListener, ServerError> {
     let options = options(config)?;
     let listener = Listener::bind(address, &options)?;
     let address = listener.address().to_string();

@@ -98,8 +98,7 @@ impl Server {
         let log = Log(Arc::new(on_event));
         let listeners = listen::listen(config, &log)?;
         let state = Arc::new(State::new(config));
-        let own = listeners.iter().map(Listener::address);
-        let addresses: Vec<Address> = own.chain(&config.carried).cloned().collect();
+        let addresses: Vec<Address> = listeners.iter().map(|listener| listener.address().clone()).collect();
         if let Some(fastest) = listen::fastest(&addresses) {
             state.local_url.set(fastest.to_string()).expect("set once");
         }
@@ -140,7 +139,6 @@ impl Server {
             addresses: addresses.iter().map(Address::to_string).collect(),
             hosts: listen::hosts(config).into(),
             next: Arc::default(),
-            relay: listen::relay_options(config),
         };
         let run = |name: &str, posted, save_every| {
             let (state, log) = (Arc::clone(&state), log.clone());
@@ -322,7 +320,7 @@ fn accept(listener: &Listener, control: &Control, log: &Log) {
     loop {
         match listener.accept() {
             Ok(Some(connection)) => {
-                if !control.join(connection, features, false) {
+                if !control.join(connection, features) {
                     let reason = "there are as many connections as the server takes";
                     not_accepted.note_stranger(reason, |reason| log.say(Event::NotAccepted { reason }));
                 }

@@ -83,7 +83,7 @@ impl State {
                 .data
                 .clone()
                 .map(|root| Checkpoints::new(root, shard, shards, config.checkpoints_max)),
-            connections: Connections::new(descriptors::places(!config.carried.is_empty())),
+            connections: Connections::new(descriptors::places()),
             receiving: ReceiveBudget::new(RECEIVE_BYTES_MAX),
             statistics: Statistics::default(),
             started: Instant::now(),

@@ -38,8 +38,6 @@ pub(crate) struct Client {
     pub(crate) session: Session,
     pub(crate) presence: Arc<Presence>,
     pub(crate) since: Instant,
-    /// Does somebody who carries its frames know that it is a process of this user?
-    of_this_user: bool,
     pub(crate) seat: Option<Seat>,
     /// What it has had so far, in bytes: among those that are ready the one with the least is served first.
     pub(crate) served_bytes: u64,
@@ -71,18 +69,12 @@ pub(crate) enum Turn {
 }
 
 impl Client {
-    pub(crate) fn new(
-        session: Session,
-        presence: Arc<Presence>,
-        since: Instant,
-        of_this_user: bool,
-    ) -> Client {
+    pub(crate) fn new(session: Session, presence: Arc<Presence>, since: Instant) -> Client {
         let (held, done) = (None, VecDeque::new());
         Client {
             session,
             presence,
             since,
-            of_this_user,
             seat: None,
             served_bytes: 0,
             ready_since: None,
@@ -119,7 +111,7 @@ impl Client {
         bench: &mut Bench,
     ) -> Turn {
         if bench.state.admit_this_user && !self.session.is_greeted() {
-            self.session.vouch(self.of_this_user || connection.is_of_this_user());
+            self.session.vouch(connection.is_of_this_user());
         }
         match self.answer(token, connection, start, bench) {
             Ok(ended) => match connection.sender.try_flush() {

@@ -28,7 +28,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// A message to a worker.
 pub(crate) enum Letter {
     /// A connection is its from now on.
-    Join { connection: Box<Connection>, presence: Arc<Presence>, features: Features, of_this_user: bool },
+    Join { connection: Box<Connection>, presence: Arc<Presence>, features: Features },
     /// An errand is done.
     Reply { to: Token, kind: Kind, took: Duration, frame: Buffer },
     /// Tell everybody to go, answer what is under way, and end by then.
@@ -141,9 +141,9 @@ impl Worker {
 
     fn read(&mut self, letter: Letter, now: Instant, ready: &mut Vec<Token>) {
         match letter {
-            Letter::Join { connection, presence, features, of_this_user } => {
+            Letter::Join { connection, presence, features } => {
                 let session = Session::new(Arc::clone(&self.bench.state), features, presence.surplus);
-                let client = Client::new(session, presence, now, of_this_user);
+                let client = Client::new(session, presence, now);
                 if self.add(*connection, client).is_some() {
                     self.silent += 1;
                 }
@@ -329,7 +329,7 @@ mod tests {
         let connection = listener.accept().expect("it waits").expect("a connection");
         let presence = state.connections.enter("test", Instant::now()).expect("a place");
         let (connection, features) = (Box::new(connection), Features::NONE);
-        let join = Letter::Join { connection, presence, features, of_this_user: false };
+        let join = Letter::Join { connection, presence, features };
         worker.read(join, Instant::now(), &mut Vec::new());
 
         let hello = Hello { offer: Offer::of(Features::NONE), token: "", name: "" };
@@ -415,7 +415,7 @@ mod tests {
             let connection = listener.accept().expect("it waits").expect("a connection");
             let presence = state.connections.enter("test", Instant::now()).expect("a place");
             let session = Session::new(Arc::clone(&state), Features::NONE, false);
-            let token = worker.add(connection, Client::new(session, presence, Instant::now(), true));
+            let token = worker.add(connection, Client::new(session, presence, Instant::now()));
             worker.silent += 1;
             let hello = Hello { offer: Offer::of(Features::NONE), token: "", name: "" };
             let mut slot = client.sender.frame(4096).expect("room");

@@ -10,7 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sanderling_store::{
-    Absent, Eviction, Init, Maintenance, NearRows, Optimizer, Pooling, PushScale, Table, TableConfig, Writes,
+    Absent, CacheBuffers, Eviction, Init, Maintenance, Optimizer, Pooling, PushScale, Table, TableConfig,
+    Writes,
 };
 
 const DIM: usize = 37;
@@ -353,12 +354,12 @@ fn keys_are_found_while_they_move_home() {
             }
             let (_stop, start) = (Stop(&stop), Instant::now());
             let maintenance = Maintenance::start(always(&t)).unwrap();
-            while goes_on(start, || t.stats().moved_home > 100) {
+            while goes_on(start, || t.stats().promoted > 100) {
                 thread::sleep(Duration::from_millis(10));
             }
             drop(maintenance);
         });
-        assert!(t.stats().moved_home > 100, "{:?}", t.stats());
+        assert!(t.stats().promoted > 100, "{:?}", t.stats());
         assert_eq!((t.len(), t.stats().admitted), (22_000, 22_000));
     }
 }
@@ -459,15 +460,15 @@ fn copies_are_settled_in_rows_of_their_own_key() {
     thread::scope(|scope| {
         for thread in 0..2 {
             scope.spawn(move || {
-                let (mut draw, mut near) = (Draw(thread), NearRows::default());
+                let (mut draw, mut near) = (Draw(thread), CacheBuffers::default());
                 while !stop.load(Relaxed) {
-                    let mut rows = t.near(PushScale::default(), &mut near).unwrap();
+                    let mut rows = t.local_cache(PushScale::default(), &mut near).unwrap();
                     let mut handles = Vec::new();
                     let keys: Vec<u64> = (0..300).map(|_| draw.below(KEYS)).collect();
                     rows.resolve(&keys, &mut handles);
                     let gradients: Vec<f32> = keys.iter().flat_map(|&key| [slope(key); 2]).collect();
                     rows.update_all(&handles, &gradients);
-                    rows.settle().unwrap();
+                    rows.flush().unwrap();
                     settled.store(true, Relaxed);
                 }
             });

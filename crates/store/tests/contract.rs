@@ -252,7 +252,7 @@ fn a_full_table_says_what_it_left_out_and_goes_on() {
     assert!(rows > 10_000 && t.bytes() <= budget_bytes, "{rows} rows, {} bytes", t.bytes());
     assert_eq!((rows + rejected, t.len() as u64), (300_000, rows));
     let stats = t.stats();
-    assert_eq!((stats.admitted, stats.full, stats.evicted), (rows, rejected, 0));
+    assert_eq!((stats.admitted, stats.rejected_full, stats.evicted), (rows, rejected, 0));
     let (mut out, mut missing) = (vec![0.0; keys.len()], Vec::new());
     assert_eq!(t.pull(&keys, Absent::Zero, &mut out, Some(&mut missing)).unwrap() as u64, rejected);
     for (key, &w) in out.iter().enumerate() {

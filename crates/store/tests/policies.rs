@@ -154,7 +154,7 @@ fn churn_keeps_the_hot_keys_and_the_memory() {
             assert!(budget_bytes.is_some_and(|budget| t.bytes() <= budget));
         }
         let stats = t.stats();
-        assert!(stats.admitted - stats.evicted == stats.rows && stats.full == 0, "{stats:?}");
+        assert!(stats.admitted - stats.evicted == stats.rows && stats.rejected_full == 0, "{stats:?}");
         assert!(t.bytes() <= bytes + bytes / 10, "{bytes} bytes, then {}", t.bytes());
         assert!(stats.rows > capacity * 3 / 4, "{} of {capacity} rows", stats.rows);
         let found = present(&t, &(0..hot).map(|key| key << 20).collect::<Vec<_>>()) as u64;
@@ -204,7 +204,7 @@ fn check_large_requests(writes: Writes) {
             push(&t, &(first * new..(first + 1) * new).collect::<Vec<_>>()).unwrap();
         }
         let stats = t.stats();
-        assert_eq!((stats.admitted, stats.full), (5 * new, 0));
+        assert_eq!((stats.admitted, stats.rejected_full), (5 * new, 0));
         assert_eq!(stats.admitted - stats.evicted, t.len() as u64);
     }
 }
@@ -310,7 +310,7 @@ fn rows_without_weight_make_room() {
             t.push(&light, &[1.0; 1000], PushScale::default()).unwrap();
         }
         let stats = t.stats();
-        assert!(stats.evicted > 100_000 && stats.full == 0, "{stats:?}");
+        assert!(stats.evicted > 100_000 && stats.rejected_full == 0, "{stats:?}");
         assert_eq!(present(&t, &heavy), 1000);
         (0..20).for_each(|_| _ = t.maintain(10_000));
         assert_eq!((t.len(), present(&t, &heavy)), (1000, 1000));
@@ -349,7 +349,7 @@ fn counters_add_up_with_removals() {
             removed += (0..100).filter(|_| t.remove(draw.below(40_000))).count() as u64;
         }
         let stats = t.stats();
-        assert_eq!((stats.admitted - stats.evicted - removed, stats.full), (stats.rows, failed));
+        assert_eq!((stats.admitted - stats.evicted - removed, stats.rejected_full), (stats.rows, failed));
         let mut rows = 0;
         t.for_each_row(|_| rows += 1);
         assert_eq!(rows, stats.rows);
@@ -410,7 +410,7 @@ fn hot_keys_move_home_and_none_is_missed_meanwhile() {
         let maintenance = Maintenance::start(always(&t)).unwrap();
         let start = Instant::now();
         // As long as there is something to move, within reason.
-        while t.stats().moved_home < 1000 && start.elapsed() < Duration::from_secs(20) {
+        while t.stats().promoted < 1000 && start.elapsed() < Duration::from_secs(20) {
             std::thread::sleep(Duration::from_millis(20));
         }
         drop(maintenance);
@@ -459,5 +459,5 @@ fn a_writer_in_a_full_table_says_so() {
     assert!(handles.is_empty(), "{} handles of earlier chunks", handles.len());
     drop(writer);
     push(&t, &(1 << 30..(1 << 30) + 3000).collect::<Vec<_>>()).unwrap();
-    assert!(t.stats().evicted >= 256 && t.stats().full > 0);
+    assert!(t.stats().evicted >= 256 && t.stats().rejected_full > 0);
 }

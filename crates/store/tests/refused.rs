@@ -5,7 +5,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use sanderling_store::{
-    Absent, Block, Dtype, Init, NearRows, Optimizer, PushScale, Row, RowColumns, StoreError, Table,
+    Absent, Block, CacheBuffers, Dtype, Init, Optimizer, PushScale, Row, RowColumns, StoreError, Table,
     TableConfig, Writes,
 };
 
@@ -140,15 +140,15 @@ fn copies_that_are_not_finite_are_refused_at_their_row() {
             table.push(&[1, 2], &vec![0.1; 2 * dims], PushScale::default()).unwrap();
             bring_to_the_edge(&table, 2, FTRL);
             let before = table.get(2).unwrap();
-            let (mut near, mut handles) = (NearRows::default(), Vec::new());
-            let mut rows = table.near(PushScale::default(), &mut near).unwrap();
+            let (mut near, mut handles) = (CacheBuffers::default(), Vec::new());
+            let mut rows = table.local_cache(PushScale::default(), &mut near).unwrap();
             rows.resolve(&[1, 2, 9], &mut handles);
             rows.update_all(&handles, &vec![10.0; 3 * dims]);
             if others {
                 // Then what was added to the copy is added to the row.
                 table.push(&[1], &vec![0.1; dims], PushScale::default()).unwrap();
             }
-            let error = rows.settle().unwrap_err();
+            let error = rows.flush().unwrap_err();
             assert!(matches!(error, StoreError::NotFinite { key: 2, rows: 1, .. }), "{error}");
             assert_eq!(table.get(2).unwrap(), before);
             let versions = [1, 9].map(|key| table.get(key).unwrap().version);
@@ -163,8 +163,8 @@ fn copies_that_are_not_finite_are_refused_at_their_row() {
 fn copies_that_are_dropped_are_settled_or_the_drop_panics() {
     let config = TableConfig::single("t", 1, Init::Zero, FTRL);
     let update = |table: &Table, keys: &[u64], discard: bool| {
-        let (mut near, mut handles) = (NearRows::default(), Vec::new());
-        let mut rows = table.near(PushScale::default(), &mut near).unwrap();
+        let (mut near, mut handles) = (CacheBuffers::default(), Vec::new());
+        let mut rows = table.local_cache(PushScale::default(), &mut near).unwrap();
         rows.resolve(keys, &mut handles);
         rows.update_all(&handles, &vec![1.0; keys.len()]);
         if discard {
@@ -188,8 +188,8 @@ fn copies_that_are_dropped_are_settled_or_the_drop_panics() {
 fn a_thread_with_a_writer_cannot_change_the_table_otherwise() {
     let table = Table::new(TableConfig::single("t", 1, Init::Zero, FTRL)).unwrap();
     table.push(&[1], &[1.0], PushScale::default()).unwrap();
-    let (mut near, mut handles) = (NearRows::default(), Vec::new());
-    let mut rows = table.near(PushScale::default(), &mut near).unwrap();
+    let (mut near, mut handles) = (CacheBuffers::default(), Vec::new());
+    let mut rows = table.local_cache(PushScale::default(), &mut near).unwrap();
     rows.resolve(&[1], &mut handles);
     let writer = table.writer(PushScale::default()).unwrap();
     let mut columns = RowColumns::default();
@@ -201,7 +201,7 @@ fn a_thread_with_a_writer_cannot_change_the_table_otherwise() {
         table.push_part(&[1], &[1], &[1.0], scale, table.count_push()),
         table.import(columns.rows()),
         table.writer(scale).map(drop),
-        rows.settle(),
+        rows.flush(),
     ] {
         let error = result.unwrap_err();
         assert!(matches!(error, StoreError::Writing { .. }), "{error}");

@@ -345,8 +345,8 @@ fn a_full_table_updates_its_rows_whoever_else_does() {
             });
             let after = t.stats();
             assert_eq!(
-                (after.rows, after.free_rows, after.full),
-                (before.rows, before.free_rows, before.full)
+                (after.rows, after.free_rows, after.rejected_full),
+                (before.rows, before.free_rows, before.rejected_full)
             );
         }
     }

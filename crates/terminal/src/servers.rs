@@ -20,8 +20,7 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Parameter servers")]
 pub struct ServerArgs {
-    /// The tables are on these servers, all shards: host:port, tcp://host:port, unix:PATH, shm:NAME or grpc://host:port,
-    /// with commas between them
+    /// Addresses of all parameter servers, separated by commas: host:port, tcp://host:port, unix:PATH or shm:NAME
     #[arg(long, value_name = "ADDR,...")]
     ps: Option<String>,
     #[command(flatten)]
@@ -116,7 +115,6 @@ impl AskArgs {
             f16_rows: self.ps_f16,
             compression: self.ps_compress,
             hedge: self.ps_hedge,
-            grpc: Some(sanderling_control::connector()),
             on_wait: Some(OnWait::new(|waiting| note_line!("{waiting}"))),
             ..ConnectOptions::default()
         };

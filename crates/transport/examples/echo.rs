@@ -143,12 +143,11 @@ fn run(transport: &str, in_flight: usize, spin_us: u32, options: &Options) -> Re
     })
 }
 
-#[allow(dead_code)] // the test calls `measure`
 fn main() -> Result<(), Box<dyn Error>> {
     measure(std::env::args().skip(1))
 }
 
-pub(crate) fn measure(arguments: impl Iterator<Item = String>) -> Result<(), Box<dyn Error>> {
+fn measure(arguments: impl Iterator<Item = String>) -> Result<(), Box<dyn Error>> {
     let options = options(arguments)?;
     println!(
         "request {} B, reply {} B, {} frames",
@@ -164,4 +163,27 @@ pub(crate) fn measure(arguments: impl Iterator<Item = String>) -> Result<(), Box
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    fn check(arguments: &str, refused: Option<&str>) {
+        let result = super::measure(arguments.split_whitespace().map(str::to_owned));
+        match (result, refused) {
+            (Ok(()), None) => {}
+            (Err(error), Some(expected)) => {
+                assert!(error.to_string().contains(expected), "{arguments}: {error}");
+            }
+            (other, _) => panic!("{arguments}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn it_runs_tiny() {
+        check("", None);
+        check("--read --frames 50 --in-flight 2 --request-bytes 0 --reply-bytes 0", None);
+        check("--transports pigeon", Some("unknown transport pigeon"));
+        check("--frames", Some("--frames needs a value"));
+        check("--fast", Some("unknown argument --fast"));
+    }
 }

@@ -22,7 +22,6 @@ const ENDPOINTS_MAX: usize = 1024;
 /// | `unix:PATH` | a unix socket |
 /// | `tcp://host:port[,host:port...]` | TCP, one or several servers; IPv6 hosts in brackets |
 /// | `host:port[,host:port...]` | the same |
-/// | `grpc://host:port[,host:port...]` | the same frames over gRPC, one or several servers |
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     /// The store in this process.
@@ -33,8 +32,6 @@ pub enum Address {
     Unix(PathBuf),
     /// TCP: at least one endpoint.
     Tcp(Vec<Endpoint>),
-    /// Frames over gRPC: at least one endpoint.
-    Grpc(Vec<Endpoint>),
 }
 
 /// A TCP endpoint.
@@ -51,14 +48,10 @@ pub struct Endpoint {
 #[non_exhaustive]
 pub enum AddressError {
     /// Nothing was given.
-    #[error(
-        "the address is empty; write embedded:, shm:NAME, unix:PATH, tcp://host:port or grpc://host:port"
-    )]
+    #[error("the address is empty; write embedded:, shm:NAME, unix:PATH or tcp://host:port")]
     Empty,
     /// A scheme that is not ours.
-    #[error(
-        "address {address:?}: unknown scheme {scheme:?}; there are embedded:, shm:, unix:, tcp:// and grpc://"
-    )]
+    #[error("address {address:?}: unknown scheme {scheme:?}; there are embedded:, shm:, unix: and tcp://")]
     Scheme {
         /// The whole text.
         address: String,
@@ -116,9 +109,6 @@ impl Address {
     pub fn each(&self) -> Vec<Address> {
         match self {
             Address::Tcp(endpoints) => endpoints.iter().map(|one| Address::Tcp(vec![one.clone()])).collect(),
-            Address::Grpc(endpoints) => {
-                endpoints.iter().map(|one| Address::Grpc(vec![one.clone()])).collect()
-            }
             other => vec![other.clone()],
         }
     }
@@ -189,19 +179,18 @@ impl FromStr for Address {
                 Err(AddressError::UnixPath { address: address() })
             };
         }
-        let (list, of): (_, fn(_) -> Address) = match text.split_once("://") {
-            Some(("tcp", list)) => (list, Address::Tcp),
-            Some(("grpc", list)) => (list, Address::Grpc),
+        let list = match text.split_once("://") {
+            Some(("tcp", list)) => list,
             Some((scheme, _)) => {
                 return Err(AddressError::Scheme { address: address(), scheme: scheme.to_owned() });
             }
-            None => (text, Address::Tcp),
+            None => text,
         };
         let servers = list.split(',').count();
         if servers > ENDPOINTS_MAX {
             return Err(AddressError::TooMany { servers });
         }
-        Ok(of(list.split(',').map(|one| Endpoint::parse(one, text)).collect::<Result<_, _>>()?))
+        Ok(Address::Tcp(list.split(',').map(|one| Endpoint::parse(one, text)).collect::<Result<_, _>>()?))
     }
 }
 
@@ -211,17 +200,14 @@ impl fmt::Display for Address {
             Address::Embedded => write!(out, "embedded:"),
             Address::Shm(name) => write!(out, "shm:{name}"),
             Address::Unix(path) => write!(out, "unix:{}", path.display()),
-            Address::Tcp(endpoints) => write_list("tcp://", endpoints, out),
-            Address::Grpc(endpoints) => write_list("grpc://", endpoints, out),
+            Address::Tcp(endpoints) => {
+                for (position, endpoint) in endpoints.iter().enumerate() {
+                    write!(out, "{}{endpoint}", if position == 0 { "tcp://" } else { "," })?;
+                }
+                Ok(())
+            }
         }
     }
-}
-
-fn write_list(scheme: &str, endpoints: &[Endpoint], out: &mut fmt::Formatter<'_>) -> fmt::Result {
-    for (position, endpoint) in endpoints.iter().enumerate() {
-        write!(out, "{}{endpoint}", if position == 0 { scheme } else { "," })?;
-    }
-    Ok(())
 }
 
 impl fmt::Display for Endpoint {
@@ -257,8 +243,7 @@ mod tests {
             ("tcp://localhost:7000", "tcp://localhost:7000"),
             ("127.0.0.1:7000,10.0.0.2:7001", "tcp://127.0.0.1:7000,10.0.0.2:7001"),
             ("tcp://[::1]:7000,h_1-a.b:0", "tcp://[::1]:7000,h_1-a.b:0"),
-            ("grpc://[::1]:7001,h:0", "grpc://[::1]:7001,h:0"),
-            ("grpc://h", "has no valid port"),
+            ("grpc://h:7001", "unknown scheme \"grpc\""),
             ("", "error: the address is empty"),
             ("embedded:x", "nothing may follow embedded:"),
             ("shm:", "the name must be"),
@@ -300,7 +285,6 @@ mod tests {
             "[A-Za-z0-9._-]{1,64}".prop_map(Address::Shm),
             "[^\0]{1,20}".prop_map(|path| Address::Unix(path.into())),
             prop::collection::vec(endpoint(), 1..5).prop_map(Address::Tcp),
-            prop::collection::vec(endpoint(), 1..5).prop_map(Address::Grpc),
         ]
     }
 

@@ -34,7 +34,7 @@ impl Connection {
         self.sender.peer()
     }
 
-    /// Is the process at the other end one of this user, as the kernel says? Not what somebody else carries.
+    /// Whether the kernel says that the process at the other end belongs to this user.
     #[must_use]
     pub fn is_of_this_user(&self) -> bool {
         crate::peer_user::is_of_this_user(self)

@@ -73,8 +73,6 @@ impl Listener {
         let stopper = Stopper(Arc::new(stop));
         let (fd, address, path) = match address {
             Address::Embedded => return Err(Error::NoServer { address: name }),
-            // Who carries frames over gRPC listens by itself.
-            Address::Grpc(_) => return Err(Error::NoCarrier { address: name }),
             Address::Shm(shm) => {
                 let failed = |error: Errno| Error::opening(&name, "listen", error.into());
                 let fd = unix_socket().map_err(failed)?;
@@ -285,7 +283,11 @@ pub fn connect(address: &Address, options: &ConnectOptions) -> Result<Connection
             Pipe::Plain(Arc::new(socket))
         }
         Address::Tcp(endpoints) => {
-            let (endpoint, socket) = dial_socket(endpoints, &name, options, deadline)?;
+            let [endpoint] = &endpoints[..] else { return Err(Error::SeveralServers { address: name }) };
+            let fd = connect_tcp(endpoint, &name, deadline)?.ok_or_else(late)?;
+            let socket = Socket::new(fd, name.clone())?;
+            socket.set_buffers(options.socket_buffer_bytes);
+            socket.tune_tcp(options.write_timeout)?;
             match &options.tls {
                 Some(tls) => {
                     let channel = tls.connect(socket, &endpoint.host, deadline)?.ok_or_else(late)?;
@@ -294,43 +296,8 @@ pub fn connect(address: &Address, options: &ConnectOptions) -> Result<Connection
                 None => Pipe::Plain(Arc::new(socket)),
             }
         }
-        Address::Grpc(_) => {
-            let connector = options.grpc.as_ref().ok_or(Error::NoCarrier { address: name })?;
-            return connector.connect(address, options);
-        }
     };
     stream_connection(pipe, options.framing, options.write_timeout, spin)
-}
-
-/// A connected socket to the one endpoint of an address, tuned as those of frames are, for who talks another protocol over
-/// it. It does not block.
-///
-/// # Errors
-/// As [`connect`]; [`Error::Options`] when the address has no endpoint.
-pub fn dial(address: &Address, options: &ConnectOptions) -> Result<TcpStream, Error> {
-    let name = address.to_string();
-    match address {
-        Address::Tcp(endpoints) | Address::Grpc(endpoints) => {
-            let deadline = Instant::now() + options.timeout;
-            Ok(dial_socket(endpoints, &name, options, deadline)?.1.fd.into())
-        }
-        _ => Err(Error::Options { reason: "is no host and port".to_owned(), address: name }),
-    }
-}
-
-fn dial_socket<'a>(
-    endpoints: &'a [Endpoint],
-    name: &str,
-    options: &ConnectOptions,
-    deadline: Instant,
-) -> Result<(&'a Endpoint, Socket), Error> {
-    let [endpoint] = endpoints else { return Err(Error::SeveralServers { address: name.to_owned() }) };
-    let late = || Error::ConnectTimeout { address: name.to_owned(), timeout: options.timeout };
-    let fd = connect_tcp(endpoint, name, deadline)?.ok_or_else(late)?;
-    let socket = Socket::new(fd, name.to_owned())?;
-    socket.set_buffers(options.socket_buffer_bytes);
-    socket.tune_tcp(options.write_timeout)?;
-    Ok((endpoint, socket))
 }
 
 fn resolve(endpoint: &Endpoint, name: &str, deadline: Instant) -> Result<Vec<SocketAddr>, Error> {

@@ -116,22 +116,6 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
-    /// The protocol that carries the frames has failed.
-    #[error("{peer}: {reason}")]
-    Carrier {
-        /// The peer or the address.
-        peer: String,
-        /// What happened, and what to do.
-        reason: String,
-    },
-    /// An address of a protocol that this program was not given.
-    #[error(
-        "{address}: this program has nothing that carries frames over gRPC; use another address of the server"
-    )]
-    NoCarrier {
-        /// The address.
-        address: String,
-    },
     /// Certificates, keys or the peer's TLS are wrong.
     #[error("{peer}: TLS: {reason}")]
     Tls {

@@ -1,6 +1,6 @@
-//! Byte channels that carry whole frames between a client and a server: a ring in shared memory, unix sockets, TCP,
-//! TLS over TCP, and relays to protocols that are somebody else's ([`relayed`]). What a frame means, and how its bytes are laid out, is not known here: [`Framing`] says how long
-//! one is, and everything else is the business of who sends it.
+//! Byte channels that carry whole frames between a client and a server: shared memory, unix sockets, TCP and TLS over TCP.
+//!
+//! The crate knows no message. [`Framing`] tells it how long a frame is; the crates above define the rest.
 //!
 //! ```
 //! use sanderling_transport::{Address, ConnectOptions, Framing, ListenOptions, Listener, connect};
@@ -32,7 +32,6 @@ mod options;
 mod spin;
 
 mod pipe;
-mod relay;
 mod socket;
 mod stream;
 mod tls;
@@ -51,14 +50,12 @@ mod resolve;
 
 pub use address::{Address, AddressError, Endpoint};
 pub use connection::{Connection, Received, Receiver, Sender, SlotMut};
-pub use endpoint::{Listener, Stopper, connect, dial};
+pub use endpoint::{Listener, Stopper, connect};
 pub use error::Error;
 pub use not_accepted::NotAccepted;
-pub use options::{ConnectOptions, Connector, Framing, ListenOptions};
+pub use options::{ConnectOptions, Framing, ListenOptions};
 pub use own_token::{OwnToken, make_private, own_token, user_dir};
-pub use peer_user::is_of_this_user;
 pub use poller::{Poller, Token, Waker};
 pub use receive_budget::ReceiveBudget;
-pub use relay::{Incoming, Outgoing, PIECE_BYTES_MAX, Relay, RelayOptions, relayed};
 pub use spin::SPIN_US_DEFAULT;
-pub use tls::{TlsClient, TlsServer, is_no_tls, is_tls_alert, tls_reason};
+pub use tls::{TlsClient, TlsServer, tls_reason};

@@ -1,11 +1,7 @@
 //! What one can choose when a channel is opened, and the bounds on it. It opens nothing.
 
-use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::address::Address;
-use crate::connection::Connection;
 use crate::error::Error;
 use crate::spin::SPIN_US_DEFAULT;
 use crate::tls::{TlsClient, TlsServer};
@@ -117,31 +113,6 @@ impl ListenOptions {
     }
 }
 
-type Connect = dyn Fn(&Address, &ConnectOptions) -> Result<Connection, Error> + Send + Sync;
-
-/// Opens connections of a kind that this crate does not carry itself. Copies are the same one.
-#[derive(Clone)]
-pub struct Connector(Arc<Connect>);
-
-impl Connector {
-    /// Connects by this function, which keeps to the options as [`connect`](crate::connect) does.
-    pub fn new(
-        connect: impl Fn(&Address, &ConnectOptions) -> Result<Connection, Error> + Send + Sync + 'static,
-    ) -> Connector {
-        Connector(Arc::new(connect))
-    }
-
-    pub(crate) fn connect(&self, address: &Address, options: &ConnectOptions) -> Result<Connection, Error> {
-        (self.0)(address, options)
-    }
-}
-
-impl fmt::Debug for Connector {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("Connector")
-    }
-}
-
 /// How a client connects.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
@@ -157,8 +128,6 @@ pub struct ConnectOptions {
     pub spin_us: u32,
     /// Send and receive buffer of a socket in the kernel.
     pub socket_buffer_bytes: usize,
-    /// What connects to gRPC addresses; none: they are refused.
-    pub grpc: Option<Connector>,
 }
 
 impl ConnectOptions {
@@ -171,7 +140,6 @@ impl ConnectOptions {
             write_timeout: WRITE_TIMEOUT_DEFAULT,
             spin_us: SPIN_US_DEFAULT,
             socket_buffer_bytes: SOCKET_BUFFER_BYTES_DEFAULT,
-            grpc: None,
         }
     }
 }

@@ -25,8 +25,7 @@ const NOBODYS: [u8; 3] = [6, 7, 10];
 
 /// Is the process at the other end of this socket one of this user, or of root? Only connections within this host can be
 /// known: over a unix socket, or over TCP on the loopback. Whatever is in doubt is not.
-#[must_use]
-pub fn is_of_this_user(socket: impl AsFd) -> bool {
+pub(crate) fn is_of_this_user(socket: impl AsFd) -> bool {
     let own = rustix::process::geteuid().as_raw();
     user(socket.as_fd()).is_some_and(|uid| uid == ROOT || uid == own && uid != OVERFLOW_UID)
 }

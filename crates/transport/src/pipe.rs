@@ -1,5 +1,4 @@
-//! What carries the bytes of a stream, in one type: a socket, TLS over one, or a relay to another protocol. It knows no
-//! frame.
+//! The byte stream below a connection, in one type: a socket, or TLS over one. It knows no frame.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -7,7 +6,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::error::Error;
-use crate::relay::NearEnd;
 use crate::socket::{Read, Socket};
 use crate::tls::TlsChannel;
 
@@ -16,7 +14,6 @@ use crate::tls::TlsChannel;
 pub(crate) enum Pipe {
     Plain(Arc<Socket>),
     Tls(Arc<TlsChannel>),
-    Relay(Arc<NearEnd>),
 }
 
 impl Pipe {
@@ -24,7 +21,6 @@ impl Pipe {
         match self {
             Pipe::Plain(socket) => &socket.peer,
             Pipe::Tls(channel) => &channel.socket.peer,
-            Pipe::Relay(end) => end.peer(),
         }
     }
 
@@ -32,7 +28,6 @@ impl Pipe {
         match self {
             Pipe::Plain(socket) => socket.try_read(buffer),
             Pipe::Tls(channel) => channel.try_read(buffer),
-            Pipe::Relay(end) => end.try_read(buffer),
         }
     }
 
@@ -41,7 +36,6 @@ impl Pipe {
             (Pipe::Plain(socket), [piece]) => socket.try_write(piece),
             (Pipe::Plain(socket), _) => socket.try_write_vectored(pieces),
             (Pipe::Tls(channel), _) => channel.try_write(pieces),
-            (Pipe::Relay(end), _) => end.try_write(pieces),
         }
     }
 
@@ -50,7 +44,6 @@ impl Pipe {
         match self {
             Pipe::Plain(socket) => socket.wait_readable(deadline),
             Pipe::Tls(channel) => channel.socket.wait_readable(deadline),
-            Pipe::Relay(end) => Ok(end.wait_readable(deadline)),
         }
     }
 
@@ -59,7 +52,6 @@ impl Pipe {
         match self {
             Pipe::Plain(socket) => socket.wait_writable(deadline),
             Pipe::Tls(channel) => channel.wait_writable(deadline),
-            Pipe::Relay(end) => Ok(end.wait_writable(deadline)),
         }
     }
 
@@ -68,15 +60,13 @@ impl Pipe {
         match self {
             Pipe::Plain(_) => true,
             Pipe::Tls(channel) => !channel.sends_after_reading(),
-            // One event tells both; while sending is blocked, it tells of room alone.
-            Pipe::Relay(_) => false,
         }
     }
 
     pub(crate) fn try_flush(&self) -> Result<bool, Error> {
         match self {
             Pipe::Tls(channel) => channel.try_flush(),
-            Pipe::Plain(_) | Pipe::Relay(_) => Ok(true),
+            Pipe::Plain(_) => Ok(true),
         }
     }
 
@@ -84,7 +74,7 @@ impl Pipe {
     pub(crate) fn taken(&self) -> u64 {
         match self {
             Pipe::Tls(channel) => channel.taken(),
-            Pipe::Plain(_) | Pipe::Relay(_) => 0,
+            Pipe::Plain(_) => 0,
         }
     }
 
@@ -92,7 +82,6 @@ impl Pipe {
         match self {
             Pipe::Plain(socket) => socket.shut_write(),
             Pipe::Tls(channel) => channel.shut_write(),
-            Pipe::Relay(end) => end.shut_write(),
         }
     }
 }
@@ -102,7 +91,6 @@ impl AsFd for Pipe {
         match self {
             Pipe::Plain(socket) => socket.as_fd(),
             Pipe::Tls(channel) => channel.socket.as_fd(),
-            Pipe::Relay(end) => end.as_fd(),
         }
     }
 }

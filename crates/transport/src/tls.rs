@@ -48,8 +48,7 @@ pub fn tls_reason(said: &str) -> String {
 }
 
 /// Is this how a server that talks TLS answers who does not?
-#[must_use]
-pub fn is_tls_alert(answer: &[u8]) -> bool {
+pub(crate) fn is_tls_alert(answer: &[u8]) -> bool {
     answer.starts_with(&ALERT)
 }
 
@@ -59,8 +58,7 @@ pub(crate) fn is_tls_hello(bytes: &[u8]) -> bool {
 }
 
 /// Does this error of a client say that what it got, before anything was agreed, is no TLS?
-#[must_use]
-pub fn is_no_tls(error: &rustls::Error) -> bool {
+fn is_no_tls(error: &rustls::Error) -> bool {
     matches!(error, rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType))
 }
 
@@ -112,11 +110,6 @@ impl TlsClient {
             .with_root_certificates(roots)
             .with_no_client_auth();
         Ok(TlsClient(Arc::new(config)))
-    }
-
-    /// For who talks TLS by other means: what it believes, and which versions.
-    pub fn config(&self) -> Arc<ClientConfig> {
-        Arc::clone(&self.0)
     }
 
     /// Connects and finishes the handshake. `None`: the deadline came first.

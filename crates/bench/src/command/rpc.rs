@@ -28,10 +28,10 @@ Servers are processes of their own, started and ended here, each with a table of
 a thread per connection. \"constant\" is the same transport whose server answers with a constant buffer: no look-up, no \
 session, no checksum. A single call lasts from its sending to its answer; all calls of one request, from the sending of the \
 first to the answer of the last. At half load pulls are due at fixed times, and their time counts from then on. gRPC is \
-tuned (windows, frames, no delay, an allocator that keeps memory) but for grpc-unary-untuned; grpc-frames are our frames \
-over gRPC, as --ps grpc:// carries them, with the usual allocator. Measure on an idle machine.")]
+tuned (windows, frames, no delay, an allocator that keeps memory) but for grpc-unary-untuned. \
+Measure on an idle machine.")]
 pub(super) struct Args {
-    /// in-process, shm, unix, tcp, tls, grpc-frames, grpc-unary, grpc-bidi, grpc-unary-untuned
+    /// in-process, shm, unix, tcp, tls, grpc-unary, grpc-bidi, grpc-unary-untuned
     #[arg(long, value_delimiter = ',', default_values_t = RpcOptions::default().transports)]
     transports: Vec<Transport>,
     /// Rows in the table, all made before

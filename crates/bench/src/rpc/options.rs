@@ -31,8 +31,6 @@ pub enum Transport {
     Tcp,
     /// The same with TLS.
     Tls,
-    /// Our frames in a bidirectional gRPC stream, as `--ps grpc://` carries them.
-    GrpcFrames,
     /// gRPC, one call per pull, tuned.
     GrpcUnary,
     /// gRPC, all pulls in one bidirectional stream, tuned.
@@ -43,23 +41,16 @@ pub enum Transport {
 
 impl Transport {
     /// All of them.
-    pub const ALL: [Transport; 9] = [
+    pub const ALL: [Transport; 8] = [
         Transport::InProcess,
         Transport::Shm,
         Transport::Unix,
         Transport::Tcp,
         Transport::Tls,
-        Transport::GrpcFrames,
         Transport::GrpcUnary,
         Transport::GrpcBidi,
         Transport::GrpcUnaryUntuned,
     ];
-
-    /// Does it carry frames of ours?
-    #[must_use]
-    pub fn is_framed(self) -> bool {
-        self.has_constant() || self == Transport::GrpcFrames
-    }
 
     /// Is it compared with a server of constants? What gRPC alone can do, the rival shows.
     #[must_use]
@@ -82,7 +73,6 @@ impl fmt::Display for Transport {
             Transport::Unix => "unix",
             Transport::Tcp => "tcp",
             Transport::Tls => "tls",
-            Transport::GrpcFrames => "grpc-frames",
             Transport::GrpcUnary => "grpc-unary",
             Transport::GrpcBidi => "grpc-bidi",
             Transport::GrpcUnaryUntuned => "grpc-unary-untuned",
@@ -164,9 +154,9 @@ pub struct RpcOptions {
 
 impl Default for RpcOptions {
     fn default() -> RpcOptions {
-        use Transport::{GrpcBidi, GrpcFrames, GrpcUnary, GrpcUnaryUntuned, InProcess, Shm, Tcp, Unix};
+        use Transport::{GrpcBidi, GrpcUnary, GrpcUnaryUntuned, InProcess, Shm, Tcp, Unix};
         RpcOptions {
-            transports: vec![InProcess, Shm, Unix, Tcp, GrpcFrames, GrpcUnary, GrpcBidi, GrpcUnaryUntuned],
+            transports: vec![InProcess, Shm, Unix, Tcp, GrpcUnary, GrpcBidi, GrpcUnaryUntuned],
             rows: 10_000_000,
             dim: 32,
             batch: 512,
@@ -233,7 +223,7 @@ impl RpcOptions {
     fn tables(&self) -> u64 {
         let uses = |of: fn(Transport) -> bool| u64::from(self.transports.iter().any(|&one| of(one)));
         uses(|one| one == Transport::InProcess)
-            + uses(|one| one.is_framed() && one != Transport::Tls)
+            + uses(|one| one.has_constant() && one != Transport::Tls)
             + uses(|one| one == Transport::Tls)
             + uses(Transport::is_grpc)
     }

@@ -12,8 +12,6 @@ mod proto {
     tonic::include_proto!("sanderling.bench");
 }
 
-use sanderling_control::limit::{CONNECTION_WINDOW_BYTES, HTTP_FRAME_BYTES, STREAM_WINDOW_BYTES};
-
 pub(crate) use client::{BidiCaller, UnaryCaller, connect, runtime};
 pub(crate) use server::RivalServer;
 
@@ -34,9 +32,6 @@ pub(crate) struct Tuning {
     pub(crate) frame: u32,
 }
 
-/// As frames over gRPC are tuned, so that the two can be compared.
-pub(crate) const TUNED: Tuning = Tuning {
-    stream_window: STREAM_WINDOW_BYTES,
-    connection_window: CONNECTION_WINDOW_BYTES,
-    frame: HTTP_FRAME_BYTES,
-};
+/// Windows and frames so large that a pull never waits for flow control.
+pub(crate) const TUNED: Tuning =
+    Tuning { stream_window: 8 << 20, connection_window: 64 << 20, frame: 1 << 20 };

@@ -4,8 +4,7 @@
 use std::path::PathBuf;
 
 use sanderling_client::{Cluster, RemoteTable};
-use sanderling_control::FrameServer;
-use sanderling_server::{Config, Server, framing, listen_for_grpc};
+use sanderling_server::{Config, Server, framing};
 use sanderling_store::PushScale;
 use sanderling_transport::{Address, ListenOptions, Listener};
 use serde::{Deserialize, Serialize};
@@ -62,7 +61,7 @@ pub struct Serving {
 
 #[derive(Debug)]
 enum Servers {
-    Frames { _grpc: Option<FrameServer>, _server: Box<Server>, _constant: ConstantServer },
+    Frames { _server: Box<Server>, _constant: ConstantServer },
     Grpc { _rival: RivalServer },
 }
 
@@ -146,20 +145,6 @@ fn frames(serve: &ServeOptions) -> Result<Serving, BenchError> {
         return Err(BenchError::Lost(options.rows.abs_diff(rows)));
     }
     let mut places = Vec::new();
-    let grpc = match serve.role {
-        Role::Frames => {
-            let listener = listen_for_grpc(
-                &config,
-                &"grpc://127.0.0.1:0".parse().map_err(sanderling_transport::Error::from)?,
-            );
-            let listener = listener.map_err(|error| BenchError::Server(error.to_string()))?;
-            let address = format!("grpc://{}", listener.address);
-            places.push(Place { transport: Transport::GrpcFrames, constant: false, address });
-            let started = FrameServer::start(listener, server.control());
-            Some(started.map_err(|error| BenchError::Server(error.to_string()))?)
-        }
-        _ => None,
-    };
     let mut place = |(transport, _): &(Transport, Address), address: &Address, constant| {
         places.push(Place { transport: *transport, constant, address: address.to_string() });
     };
@@ -169,8 +154,5 @@ fn frames(serve: &ServeOptions) -> Result<Serving, BenchError> {
     let listeners = theirs.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
     theirs.iter().zip(&listeners).for_each(|(one, listener)| place(one, listener.address(), true));
     let constant = ConstantServer::start(listeners, constant_reply(options)?, options.spin_us)?;
-    Ok(Serving {
-        places,
-        _servers: Servers::Frames { _grpc: grpc, _server: Box::new(server), _constant: constant },
-    })
+    Ok(Serving { places, _servers: Servers::Frames { _server: Box::new(server), _constant: constant } })
 }

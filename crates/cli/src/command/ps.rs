@@ -4,13 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sanderling_client::{Address, ClientError};
-use sanderling_control::{FrameServer, Plane};
+use sanderling_control::Plane;
 use sanderling_server::{
-    Config, Control, PortListener, Server, ServerError, control_address, listen_for_control, listen_for_grpc,
-    raise_limit, systemd,
+    Config, Control, PortListener, Server, ServerError, control_address, listen_for_control, raise_limit,
+    systemd,
 };
-use sanderling_transport::{OwnToken, user_dir};
+use sanderling_transport::{Address, OwnToken, user_dir};
 use serde::Deserialize;
 
 use crate::failure::{Failure, INTERRUPTED};
@@ -21,8 +20,6 @@ use crate::token::read_server_token;
 
 /// Where a server listens unless told otherwise.
 const LISTEN_DEFAULT: &str = "127.0.0.1:7000";
-/// How long the end waits for answers that are on their way over gRPC.
-const FRAMES_FINISH_WITHIN: Duration = Duration::from_secs(5);
 /// How long the end waits for saves and restores that the operator asked for.
 const CONTROL_FINISH_WITHIN: Duration = Duration::from_secs(10);
 
@@ -34,8 +31,6 @@ Examples:
   sanderling ps
   sanderling ps --listen 127.0.0.1:7000 --shard 0/2 --data /var/lib/sanderling \\
       --save-every 10m
-  # the same frames also over gRPC
-  sanderling ps --listen 127.0.0.1:7000,grpc://127.0.0.1:7001
   # the same options from a file
   sanderling ps --config ps.toml
   sanderling ps --listen 0.0.0.0:7000 --expose --token-file token \\
@@ -45,7 +40,7 @@ A server of this host alone makes a token of its own at each start, in $XDG_RUNT
 /tmp/sanderling-UID), which only this user can read. Commands of this user find it; the data plane also admits this user's \
 processes on this host without it. --token-file names another, --no-token leaves it out.
 
-Addresses: host:port, tcp://host:port, unix:PATH, shm:NAME, grpc://host:port. A server with a TCP port is also found by clients of the \
+Addresses: host:port, tcp://host:port, unix:PATH, shm:NAME. A server with a TCP port is also found by clients of the \
 same host over shared memory and a unix socket, unless --no-local is given.
 
 The control plane (sanderling ctl, gRPC, Prometheus at /metrics) is at the host of the first TCP address, at its port plus \
@@ -273,21 +268,6 @@ impl Options {
     }
 }
 
-/// Takes the gRPC addresses out of the configuration and listens there; the server is told where that is.
-fn listen_for_frames(config: &mut Config) -> Result<Vec<PortListener>, Failure> {
-    let (grpc, own) = std::mem::take(&mut config.listen)
-        .into_iter()
-        .partition(|address: &Address| matches!(address, Address::Grpc(_)));
-    (config.listen, config.carried) = (own, grpc);
-    config.check().map_err(ServerError::Config)?;
-    let listen = |address| listen_for_grpc(config, address);
-    let listeners = config.carried.iter().map(listen).collect::<Result<Vec<_>, _>>()?;
-    // With the real ports.
-    let real = |listener: &PortListener| format!("grpc://{}", listener.address).parse();
-    config.carried = listeners.iter().map(real).collect::<Result<_, _>>().map_err(ClientError::from)?;
-    Ok(listeners)
-}
-
 /// Whether there is to be a control plane, and where.
 #[derive(Debug, PartialEq, Eq)]
 enum Wanted {
@@ -322,17 +302,13 @@ pub(crate) fn run(args: Args) -> Result<u8, Failure> {
     let mut config = options.config()?;
     let mut own = makes_token.then(|| Own::give(&mut config)).transpose()?;
     // Before anything is restored, which may take long.
-    let grpc_listeners = listen_for_frames(&mut config)?;
     let listener = listen_as_wanted(&config, &wanted)?;
-    let ports = grpc_listeners.iter().chain(listener.as_ref().ok()).map(|port| port.address.clone());
-    let ports: Vec<String> = ports.collect();
+    let control_port = listener.as_ref().ok().map(|port| port.address.clone());
     let server = Server::start(&config, |event| note_line!("{event}"))?;
     on_signal(server.control());
     if let Some(own) = &mut own {
-        own.publish(&ports, server.addresses());
+        own.publish(control_port, server.addresses());
     }
-    let start = |listener| FrameServer::start(listener, server.control());
-    let frame_servers = grpc_listeners.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
     let plane = match listener {
         Ok(listener) => Some(Plane::start(listener, server.control())?),
         Err(reason) => {
@@ -353,7 +329,6 @@ pub(crate) fn run(args: Args) -> Result<u8, Failure> {
     }
     tell_manager("STOPPING=1");
     let finished = server.finish();
-    frame_servers.into_iter().for_each(|frames| frames.stop(FRAMES_FINISH_WITHIN));
     if let Some(plane) = plane {
         plane.stop(CONTROL_FINISH_WITHIN);
     }
@@ -374,13 +349,13 @@ impl Own {
         Ok(Own(own))
     }
 
-    /// Puts it where clients of this user look for it, for each port: those given, and those of the data plane.
-    fn publish(&mut self, ports: &[String], addresses: &[Address]) {
+    /// Writes the token files in which clients of this user look: one per TCP port of the data plane and the control plane.
+    fn publish(&mut self, control_port: Option<String>, addresses: &[Address]) {
         let endpoints = addresses.iter().filter_map(|address| match address {
             Address::Tcp(endpoints) => endpoints.first().map(ToString::to_string),
             _ => None,
         });
-        for port in ports.iter().cloned().chain(endpoints) {
+        for port in control_port.into_iter().chain(endpoints) {
             let Some((host, port)) =
                 port.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)))
             else {

@@ -114,7 +114,7 @@ mod tests {
             ("<sanderling_client::step::servers::Servers>::wait", Some(RPC)),
             ("tokio::runtime::park::Inner::park", Some(RPC)),
             ("<&mut sanderling_sample::libsvm::Rows>::next", Some(PARSE)),
-            ("<f32 as sanderling_store::kernel::Number>::add", Some(TABLE)),
+            ("<f32 as sanderling_store::update::kernel::Number>::add", Some(TABLE)),
             ("sanderling_learner::worker::run::{closure#0}", Some(COMPUTE)),
             ("sanderling_job::exchange::sort", Some(COMPUTE)),
             ("sanderling_cli::run", Some(OTHER)),

@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use sanderling_transport::{Address, own_token};
 use serde_json::Value;
 
-use crate::peer::{LONG, Peer};
+use sanderling_testkit::{LONG, RawClient};
 
 /// A running server with a control plane; it is killed if a test forgets it.
 pub(crate) struct Server {
@@ -50,8 +50,8 @@ impl Server {
         Server { child, address, control, _lines: lines }
     }
 
-    pub(crate) fn peer(&self) -> Peer {
-        Peer::new(&self.address)
+    pub(crate) fn peer(&self) -> RawClient {
+        RawClient::new(&self.address)
     }
 
     pub(crate) fn ctl(&self, folder: &Path, words: &str) -> Said {

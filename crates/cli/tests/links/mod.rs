@@ -11,9 +11,9 @@ use sanderling_client::{Cluster, Compression, ConnectOptions, Hedge, HedgeCounts
 use sanderling_store::{Absent, Init, Optimizer, Pooling, PushScale, TableConfig};
 use sanderling_transport::Address;
 
-use crate::peer::LONG;
 use crate::process::Process;
 use crate::{TO_FILE, options};
+use sanderling_testkit::LONG;
 
 const DIM: usize = 8;
 /// No connection.
@@ -66,7 +66,7 @@ fn connect(address: &Address, change: impl FnOnce(&mut ConnectOptions)) -> Arc<C
 #[test]
 fn rows_in_half_precision_are_rounded_to_the_nearest_over_every_transport() {
     let folder = tempfile::tempdir().unwrap();
-    let process = Process::start_everywhere(folder.path(), TO_FILE, "");
+    let process = Process::start(folder.path(), TO_FILE, "");
     let keys: Vec<u64> = (0..100).collect();
     let grads = gradients(&keys);
     let negated: Vec<f32> = grads.iter().map(|value| -value).collect();

@@ -29,11 +29,6 @@ impl Process {
         Process::start_at(folder, "127.0.0.1:0", 3, before, options)
     }
 
-    /// The same, and over gRPC: four addresses.
-    pub(crate) fn start_everywhere(folder: &Path, before: &str, options: &str) -> Process {
-        Process::start_at(folder, "127.0.0.1:0,grpc://127.0.0.1:0", 4, before, options)
-    }
-
     /// The same at any address, for which it says that it listens at so many.
     pub(crate) fn start_at(
         folder: &Path,

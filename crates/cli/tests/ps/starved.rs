@@ -9,9 +9,9 @@ use sanderling_client::{Cluster, ConnectOptions};
 use sanderling_transport::Address;
 use sanderling_wire::{Fault, Push, Reply, Request};
 
-use crate::peer::{DIM, LONG, TABLE};
 use crate::process::Process;
 use crate::{greet, save};
+use sanderling_testkit::{DIM, LONG, TABLE};
 
 /// `ctl` with these words, by the line that names the control plane.
 fn ctl(control: &str, words: &str) -> (bool, String) {

@@ -13,4 +13,4 @@ mod crash;
 pub use files::{create_regular, open_regular};
 pub use manifest::{BlobEntry, TableEntry};
 pub use read::Checkpoint;
-pub use write::{CheckpointWriter, RowsLeftOut};
+pub use write::{CheckpointWriter, SkippedRows};

@@ -14,9 +14,9 @@ use super::manifest::{
     BlobEntry, FileRecord, MANIFEST, MANIFEST_BYTES_MAX, Manifest, TableEntry, TableRecord,
 };
 use super::rows::{self, Expected, RowShape, RowsError};
-use crate::clock::Uses;
-use crate::layout::Header;
-use crate::numbers::RowNumbers;
+use crate::policy::clock::ImportClock;
+use crate::rows::layout::Header;
+use crate::rows::numbers::RowNumbers;
 use crate::{Block, RowRef, StoreError, Table, TableConfig};
 
 /// Bytes read from a table file at once.
@@ -173,7 +173,7 @@ impl Checkpoint {
                 return Ok(());
             }
             added += 1;
-            let last_use = Uses::since(clock, record.pushes, header.last_use);
+            let last_use = ImportClock::since(clock, record.pushes, header.last_use);
             match table.restore_row(Header { last_use, ..header }, values) {
                 Ok(true) => Ok(()),
                 Ok(false) => Err(RowsError::Damaged(format!("key {} occurs twice", header.key))),

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::ops::ControlFlow;
 
 use crate::RowRef;
-use crate::layout::Header;
+use crate::rows::layout::Header;
 
 const MAGIC: [u8; 8] = *b"SNDLROWS";
 pub(crate) const VERSION: u32 = 1;

@@ -15,7 +15,7 @@ use super::manifest::{
 };
 use super::rows::{self, RowShape};
 use crate::config::NAME_BYTES_MAX;
-use crate::numbers::RowNumbers;
+use crate::rows::numbers::RowNumbers;
 use crate::{RowRef, StoreError, Table, TableConfig};
 
 /// Writes one checkpoint into a directory, which may hold an earlier one.
@@ -41,7 +41,7 @@ impl std::fmt::Debug for CheckpointWriter {
 
 /// Rows that are not in a checkpoint, since a number of each is not finite.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RowsLeftOut {
+pub struct SkippedRows {
     /// How many.
     pub rows: u64,
     /// Key of the first.
@@ -106,7 +106,7 @@ impl CheckpointWriter {
 
     /// Writes a table but for rows that have a number that is not finite: no push makes one, but what is saved beside them is
     /// not to suffer from it. Other threads may go on using it.
-    pub fn table_of_finite_rows(&mut self, table: &Table) -> Result<Option<RowsLeftOut>, StoreError> {
+    pub fn table_of_finite_rows(&mut self, table: &Table) -> Result<Option<SkippedRows>, StoreError> {
         let (pushes, mut left_out) = (table.clock(), None);
         self.write_rows(
             table.config(),
@@ -115,7 +115,7 @@ impl CheckpointWriter {
                 Ok::<_, StoreError>(pushes)
             },
             |key, reason| {
-                left_out.get_or_insert(RowsLeftOut { rows: 0, key, reason }).rows += 1;
+                left_out.get_or_insert(SkippedRows { rows: 0, key, reason }).rows += 1;
                 ControlFlow::Continue(())
             },
         )?;

@@ -207,7 +207,7 @@ fn tables(all: &[(String, TablesReply)]) -> String {
         let age = table.age_ms.map_or_else(|| "-".to_owned(), |ms| time(Duration::from_millis(ms)));
         let mut row = vec![table.name.clone(), run, home, table.dim.to_string(), age];
         row.extend([output::count(table.rows), memory]);
-        let counts = [table.pushes, table.admitted, table.rejected, table.evicted, table.full];
+        let counts = [table.pushes, table.admitted, table.rejected, table.evicted, table.rejected_full];
         row.extend(counts.map(output::count));
         row.push(if table.temporary { "yes" } else { "-" }.to_owned());
         row.push(server.clone());

@@ -1,0 +1,232 @@
+//! How copies of rows go back to their table. Knows nothing of how they were updated.
+
+use super::{CachedBlock, LocalCache, PARTS};
+use crate::StoreError;
+use crate::index::NO_ROW;
+use crate::lookup::{CHUNK_KEYS, CachedRows, Lookup, with_lookup};
+use crate::rows::layout::version_after;
+use crate::rows::slab::RowMut;
+use crate::simd::{self, Vector, Work};
+use crate::table::Table;
+use crate::update::kernel::finite;
+use crate::update::push::{Edit, PushFailures, edit_rows};
+
+impl LocalCache<'_> {
+    /// Brings all copies back, and makes rows for keys that have none; no handle is of use after it. Fails with
+    /// [`StoreError::TableFull`] when there is no room for some of them, with [`StoreError::NotFinite`] when some are not finite, and
+    /// with [`StoreError::Writing`] where this thread has a [`TableWriter`](crate::TableWriter) of the table. The others are settled,
+    /// but in that last case, which loses all.
+    pub fn flush(mut self) -> Result<(), StoreError> {
+        self.flush_all()
+    }
+
+    /// Drops the copies and what was learned in them.
+    pub fn discard(mut self) {
+        self.is_flushed = true;
+    }
+
+    fn flush_all(&mut self) -> Result<(), StoreError> {
+        self.is_flushed = true;
+        let (buffers, dim, table, lane) = (&*self.buffers, self.dim, self.table, self.lane);
+        if buffers.versions.is_empty() {
+            return Ok(());
+        }
+        table.check_not_writing()?;
+        let clock = table.tick(lane);
+        let mut failures = PushFailures::default();
+        with_lookup(|lookup| {
+            for (number, keys) in buffers.dedup.unique.chunks(CHUNK_KEYS).enumerate() {
+                let first = number * CHUNK_KEYS;
+                let places = &buffers.places[first..][..keys.len()];
+                let copies = Copies {
+                    table,
+                    blocks: &self.blocks,
+                    keys,
+                    rows: &buffers.rows[first * PARTS * dim..],
+                    fetched: &buffers.fetched[first * 2 * dim..],
+                    versions: &buffers.versions[first..],
+                    places,
+                    counts: &buffers.dedup.counts[first..],
+                    clock,
+                    are_the_same: true,
+                    failures: &mut failures,
+                };
+                let cached = self.since.map(|since| CachedRows { rows: places, since });
+                let full = simd::run(table.width(), Flush { table, lane, lookup, keys, cached, copies });
+                failures.note_full(full);
+            }
+        });
+        failures.check(table)
+    }
+}
+
+impl Drop for LocalCache<'_> {
+    /// Settles what was not: an early return loses nothing that has room. What has none is not lost without a word.
+    fn drop(&mut self) {
+        if self.is_flushed || std::thread::panicking() {
+            return;
+        }
+        if let Err(error) = self.flush_all() {
+            panic!("copies of rows were dropped without flush(), and not all could be settled: {error}");
+        }
+    }
+}
+
+/// A chunk of keys whose copies go back, compiled for the machine.
+struct Flush<'a> {
+    table: &'a Table,
+    lane: usize,
+    lookup: &'a mut Lookup,
+    keys: &'a [u64],
+    cached: Option<CachedRows<'a>>,
+    copies: Copies<'a>,
+}
+
+impl Work for Flush<'_> {
+    type Output = u64;
+
+    #[inline(always)]
+    fn run(self, vector: impl Vector) -> u64 {
+        self.lookup.assign(self.keys);
+        edit_rows(self.table, self.lane, self.lookup, self.keys, self.cached, self.copies, vector)
+    }
+}
+
+/// The copies of a chunk, and what they were made of.
+struct Copies<'a> {
+    table: &'a Table,
+    blocks: &'a [CachedBlock],
+    keys: &'a [u64],
+    rows: &'a [f32],
+    fetched: &'a [f32],
+    versions: &'a [u32],
+    places: &'a [u32],
+    counts: &'a [u32],
+    clock: u32,
+    /// No row was made anew or replaced since it was fetched: then its number of updates says whether it is as it was.
+    are_the_same: bool,
+    failures: &'a mut PushFailures,
+}
+
+impl Edit for Copies<'_> {
+    #[inline(always)]
+    fn use_clock(&self) -> Option<u32> {
+        Some(self.clock)
+    }
+
+    fn invalidate_cached(&mut self) {
+        self.are_the_same = false;
+    }
+
+    /// The copy is all there is to a row that nobody had made when it was fetched.
+    fn initializes(&self, at: usize) -> bool {
+        self.places[at] == NO_ROW
+    }
+
+    #[inline(always)]
+    fn edit(&mut self, vector: impl Vector, at: usize, row: RowMut<'_>, is_new: bool) {
+        let row = row.by(vector);
+        let version = row.get(self.table.layout.header_at() + 4);
+        let is_as_fetched = if is_new {
+            self.initializes(at)
+        } else if self.are_the_same {
+            version == self.versions[at]
+        } else {
+            self.holds_fetched(at, row)
+        };
+        let is_finite = if is_as_fetched { self.store(at, row, is_new) } else { self.add(at, row) };
+        if is_finite {
+            self.note(at, row, version);
+        } else {
+            self.failures.note(self.keys[at]);
+        }
+    }
+}
+
+impl Copies<'_> {
+    /// Notes the updates of the copy in a row, as if every occurrence had been pushed by itself.
+    #[inline(always)]
+    fn note(&self, at: usize, row: RowMut<'_, impl Vector>, version: u32) {
+        let (header, count) = (self.table.layout.header_at(), self.counts[at]);
+        row.set(header + 2, row.get(header + 2).saturating_add(count));
+        row.set(header + 3, self.clock);
+        row.set(header + 4, version_after(version, count));
+    }
+
+    /// Is the state of a row, whoever made it, what was fetched?
+    fn holds_fetched(&self, at: usize, row: RowMut<'_, impl Vector>) -> bool {
+        let dim = self.table.layout.dim;
+        let (z, n) = self.fetched[at * 2 * dim..][..2 * dim].split_at(dim);
+        let holds = |first: usize, values: &[f32]| {
+            values.iter().enumerate().all(|(i, value)| row.get(first + i) == value.to_bits())
+        };
+        self.blocks.iter().all(|block| {
+            let part = block.first..block.first + block.dims;
+            holds(block.z_at, &z[part.clone()]) && holds(block.n_at, &n[part])
+        })
+    }
+
+    /// The row becomes the copy, if that is finite.
+    #[inline(always)]
+    fn store(&self, at: usize, row: RowMut<'_, impl Vector>, is_new: bool) -> bool {
+        let dim = self.table.layout.dim;
+        let copy = &self.rows[at * PARTS * dim..][..PARTS * dim];
+        if let ([block], &[w, z, n, _]) = (self.blocks, copy)
+            && w.is_finite() & z.is_finite()
+        {
+            row.set(0, w.to_bits());
+            row.set(block.z_at, z.to_bits());
+            row.set(block.n_at, n.to_bits());
+            return true;
+        }
+        // Sums of squares always are.
+        if !copy[..2 * dim].iter().fold(true, |all, value| all & value.is_finite()) {
+            if is_new {
+                self.store_first(at, row);
+            }
+            return false;
+        }
+        row.store(0, &copy[..dim]);
+        for block in self.blocks {
+            row.store(block.z_at, &copy[dim + block.first..][..block.dims]);
+            row.store(block.n_at, &copy[2 * dim + block.first..][..block.dims]);
+        }
+        true
+    }
+
+    /// A new row begins as if nothing had been learned.
+    #[cold]
+    fn store_first(&self, at: usize, row: RowMut<'_, impl Vector>) {
+        let layout = &self.table.layout;
+        let mut unpacked = vec![0.0; layout.unpacked()];
+        row.store(0, layout.init_row(self.keys[at], &mut unpacked));
+    }
+
+    /// Adds what was added to the copy to a row that others have updated meanwhile, or made, if the sums are finite.
+    fn add(&self, at: usize, row: RowMut<'_, impl Vector>) -> bool {
+        let dim = self.table.layout.dim;
+        let copy = &self.rows[at * PARTS * dim..][..PARTS * dim];
+        let fetched = &self.fetched[at * 2 * dim..][..2 * dim];
+        let sums = |block: &CachedBlock, i: usize| {
+            let at = block.first + i;
+            let sum = |word: usize, now: f32, before: f32| f32::from_bits(row.get(word)) + (now - before);
+            let z = sum(block.z_at + i, copy[dim + at], fetched[at]);
+            let n = finite(sum(block.n_at + i, copy[2 * dim + at], fetched[dim + at]));
+            (block.step.weight(z, n.sqrt()), z, n)
+        };
+        let all = || self.blocks.iter().flat_map(|block| (0..block.dims).map(move |i| (block, i)));
+        if !all().all(|(block, i)| {
+            let (w, z, _) = sums(block, i);
+            w.is_finite() & z.is_finite()
+        }) {
+            return false;
+        }
+        for (block, i) in all() {
+            let (w, z, n) = sums(block, i);
+            row.set(block.z_at + i, z.to_bits());
+            row.set(block.n_at + i, n.to_bits());
+            row.set(block.first + i, w.to_bits());
+        }
+        true
+    }
+}

@@ -1,0 +1,311 @@
+//! Copies of a table's rows that one worker learns from row by row: fetched together for a run of samples, updated here
+//! without a look at the table, and settled together. Knows nothing of samples or models.
+//!
+//! Only for FTRL, whose state adds up: if nobody updated a row meanwhile, the table's becomes the copy; else what was
+//! added to z and n here is added there, and the weight follows from the sums. So several workers learn at once, and
+//! rows that all of them want travel between processors once per run. One worker alone has the result of pushes one by
+//! one, bit for bit.
+
+mod flush;
+mod ftrl;
+
+use crate::index::NO_ROW;
+use crate::index::removals::RemovalStamp;
+use crate::lookup::dedup::Dedup;
+use crate::lookup::{CHUNK_KEYS, Lookup, Visit, with_lookup};
+use crate::memory::prefetch::PrefetchHint;
+use crate::rows::layout::{HEADER_WORDS, Layout};
+use crate::rows::slab::RowsView;
+use crate::simd::halves::Singles;
+use crate::simd::{self, Vector, Work};
+use crate::sync::lanes::lane;
+use crate::table::Table;
+use crate::update::kernel::{FtrlStep, OptimizerStep};
+use crate::{Admission, PushScale, RowHandle, StoreError, Writes};
+use ftrl::Constants;
+
+/// Words of a copy per coordinate: all weights come first, then all z, all n, and the roots of all n.
+const PARTS: usize = 4;
+
+/// The memory behind a [`LocalCache`], reused from run to run; a worker has one per table.
+#[derive(Debug, Default)]
+pub struct CacheBuffers {
+    dedup: Dedup,
+    /// Per distinct key [`PARTS`] times `dim` words, and behind the last one room for [`ftrl::LANES`] rows at least, at the end
+    /// of which lanes without work do it.
+    rows: Vec<f32>,
+    /// Per distinct key what was fetched: z and n, `dim` of each, and the row's number of updates.
+    fetched: Vec<f32>,
+    versions: Vec<u32>,
+    /// Where it was fetched from, [`NO_ROW`] for a key that had no row.
+    places: Vec<u32>,
+}
+
+/// One block of a row.
+#[derive(Debug, Clone, Copy)]
+struct CachedBlock {
+    /// First coordinate, and how many there are.
+    first: usize,
+    dims: usize,
+    /// Words of a table's row where z and n begin.
+    z_at: usize,
+    n_at: usize,
+    step: FtrlStep,
+}
+
+/// Copies of the rows of a run of samples, by handle. [`LocalCache::flush`] brings them back and says what had no room. Dropped
+/// without it, or [`LocalCache::discard`], this settles them and panics if some had none.
+#[derive(Debug)]
+pub struct LocalCache<'a> {
+    table: &'a Table,
+    lane: usize,
+    dim: usize,
+    blocks: Vec<CachedBlock>,
+    constants: Vec<Constants>,
+    buffers: &'a mut CacheBuffers,
+    /// When no row was about to leave the table, before the first one was fetched.
+    since: Option<RemovalStamp>,
+    is_flushed: bool,
+}
+
+impl Table {
+    /// Can rows be lent to workers that learn at the same time? Those of FTRL, in tables that give every key a row at once
+    /// and change it in place.
+    #[must_use]
+    pub fn supports_local_cache(&self) -> bool {
+        let is_ftrl = |block: &crate::Block| matches!(block.optimizer, crate::Optimizer::Ftrl { .. });
+        let config = self.config();
+        config.blocks.iter().all(is_ftrl)
+            && (config.admission, config.writes) == (Admission::Always, Writes::InPlace)
+            && self.layout.half.is_none()
+    }
+
+    /// Begins a run in which one worker updates copies of rows. `scale` is checked, and otherwise does nothing: FTRL
+    /// does not look at it ([`PushScale`]). Fails for tables whose
+    /// [`Table::supports_local_cache`] is false.
+    pub fn local_cache<'a>(
+        &'a self,
+        scale: PushScale,
+        buffers: &'a mut CacheBuffers,
+    ) -> Result<LocalCache<'a>, StoreError> {
+        scale.check(self.name())?;
+        if !self.supports_local_cache() {
+            let reason =
+                "only rows of FTRL are lent, with admission = always, writes = in_place, dtype = f32";
+            return Err(StoreError::Config { table: self.name().to_string(), reason: reason.to_string() });
+        }
+        buffers.dedup.clear();
+        buffers.versions.clear();
+        buffers.places.clear();
+        let header = self.layout.header_at();
+        let blocks = self.layout.blocks.iter().filter_map(|block| {
+            let OptimizerStep::Ftrl(step) = block.kernel.step(scale.lr_scale) else { return None };
+            let z_at = header + HEADER_WORDS + block.state.start;
+            Some(CachedBlock { first: block.first, dims: block.dims, z_at, n_at: z_at + block.dims, step })
+        });
+        let (dim, blocks) = (self.layout.dim, blocks.collect::<Vec<_>>());
+        let constants = Constants::of_row(&blocks, dim);
+        let since = self.removals.stamp();
+        Ok(LocalCache {
+            table: self,
+            lane: lane(),
+            dim,
+            blocks,
+            constants,
+            buffers,
+            since,
+            is_flushed: false,
+        })
+    }
+}
+
+impl LocalCache<'_> {
+    /// Appends the row of every key to `handles`, fetching those that are not here yet; what a key without a row starts
+    /// with is its copy. Keys may repeat.
+    pub fn resolve(&mut self, keys: &[u64], handles: &mut Vec<RowHandle>) {
+        let buffers = &mut *self.buffers;
+        let range = buffers.dedup.add(keys);
+        handles.extend(buffers.dedup.inverse[range].iter().map(|&unique| RowHandle(unique)));
+        let (first, distinct) = (buffers.versions.len(), buffers.dedup.unique.len());
+        make_room(&mut buffers.rows, (distinct + ftrl::LANES) * PARTS * self.dim);
+        make_room(&mut buffers.fetched, distinct * 2 * self.dim);
+        buffers.versions.resize(distinct, 0);
+        buffers.places.resize(distinct, NO_ROW);
+        let (table, lane, blocks) = (self.table, self.lane, self.blocks.as_slice());
+        with_lookup(|lookup| {
+            let mut from = first;
+            for keys in buffers.dedup.unique[first..].chunks(CHUNK_KEYS) {
+                let rows = &mut buffers.rows[from * PARTS * self.dim..];
+                let (fetched, versions) =
+                    (&mut buffers.fetched[from * 2 * self.dim..], &mut buffers.versions[from..]);
+                let places = &mut buffers.places[from..];
+                from += keys.len();
+                let into = Target { layout: &table.layout, blocks, keys, rows, fetched, versions, places };
+                simd::run(table.width(), Fetch { table, lane, lookup, into });
+            }
+        });
+    }
+
+    /// Says that a row is updated so many more times in this run than its key was resolved.
+    pub fn expect_updates(&mut self, handle: RowHandle, more: u32) {
+        let count = &mut self.buffers.dedup.counts[handle.0 as usize];
+        *count = count.saturating_add(more);
+    }
+
+    /// The weights of a row.
+    #[inline]
+    #[must_use]
+    pub fn weights(&self, handle: RowHandle) -> &[f32] {
+        &self.buffers.rows[handle.0 as usize * PARTS * self.dim..][..self.dim]
+    }
+
+    /// The first weight of a row: all there is in logistic regression.
+    #[inline]
+    #[must_use]
+    pub fn first_weight(&self, handle: RowHandle) -> f32 {
+        self.buffers.rows[handle.0 as usize * PARTS * self.dim]
+    }
+
+    /// Applies the optimizer to a row, as a push of this gradient alone would. The gradient must be finite.
+    ///
+    /// # Panics
+    /// If the gradient does not have the table's dim.
+    pub fn update(&mut self, handle: RowHandle, gradient: &[f32]) {
+        self.update_all(std::slice::from_ref(&handle), gradient);
+    }
+
+    /// The same for several rows, `dim` gradients each, in their order; a row that is there twice is updated twice.
+    ///
+    /// # Panics
+    /// If there are not `dim` gradients per handle.
+    pub fn update_all(&mut self, handles: &[RowHandle], gradients: &[f32]) {
+        assert_eq!(handles.len() * self.dim, gradients.len(), "a gradient has one value per weight");
+        let (width, rows) = (self.table.width(), self.buffers.rows.as_mut_slice());
+        match self.blocks.as_slice() {
+            [block] if block.dims == 1 => {
+                ftrl::update_ones(width, block.step, rows.as_chunks_mut().0, handles, gradients);
+            }
+            blocks => {
+                ftrl::update_rows(width, (blocks, &self.constants), self.dim, rows, handles, gradients);
+            }
+        }
+    }
+}
+
+/// Fetches a chunk of keys, compiled for the machine.
+struct Fetch<'a> {
+    table: &'a Table,
+    lane: usize,
+    lookup: &'a mut Lookup,
+    into: Target<'a>,
+}
+
+/// Where a chunk's rows go.
+struct Target<'a> {
+    layout: &'a Layout,
+    blocks: &'a [CachedBlock],
+    keys: &'a [u64],
+    rows: &'a mut [f32],
+    fetched: &'a mut [f32],
+    versions: &'a mut [u32],
+    places: &'a mut [u32],
+}
+
+impl Target<'_> {
+    /// A row as the table has it, or would make it.
+    #[inline(always)]
+    fn take(&mut self, at: usize, words: &[f32]) {
+        let (dim, header) = (self.layout.dim, self.layout.header_at());
+        if let ([block], 1) = (self.blocks, dim) {
+            let (z, n) = (words[block.z_at], words[block.n_at]);
+            self.rows.as_chunks_mut::<PARTS>().0[at] = [words[0], z, n, n.sqrt()];
+            self.fetched.as_chunks_mut::<2>().0[at] = [z, n];
+            self.versions[at] = words[header + 4].to_bits();
+            return;
+        }
+        let copy = &mut self.rows[at * PARTS * dim..][..PARTS * dim];
+        let fetched = &mut self.fetched[at * 2 * dim..][..2 * dim];
+        copy_few(&mut copy[..dim], &words[..dim]);
+        for block in self.blocks {
+            let (z, n) = (&words[block.z_at..][..block.dims], &words[block.n_at..][..block.dims]);
+            copy_few(&mut copy[dim + block.first..][..block.dims], z);
+            copy_few(&mut copy[2 * dim + block.first..][..block.dims], n);
+            let roots = &mut copy[3 * dim + block.first..][..block.dims];
+            roots.iter_mut().zip(n).for_each(|(root, n)| *root = n.sqrt());
+            copy_few(&mut fetched[block.first..][..block.dims], z);
+            copy_few(&mut fetched[dim + block.first..][..block.dims], n);
+        }
+        self.versions[at] = words[header + 4].to_bits();
+    }
+}
+
+/// At least so many values; those that are there stay, be they of another run: every row that is fetched is written whole.
+fn make_room(values: &mut Vec<f32>, len: usize) {
+    if values.len() < len {
+        values.resize(len, 0.0);
+    }
+}
+
+/// Copies a part of a row. Such are short, and a call for each would cost more than what it does.
+#[inline(always)]
+fn copy_few(to: &mut [f32], from: &[f32]) {
+    const TOGETHER: usize = 8;
+    if let ([to], [from]) = (&mut *to, from) {
+        *to = *from;
+        return;
+    }
+    if let Some(end) = from.last_chunk::<TOGETHER>() {
+        let whole = to.as_chunks_mut::<TOGETHER>().0;
+        whole.iter_mut().zip(from.as_chunks().0).for_each(|(to, from)| *to = *from);
+        // Some of it again, where there is less than a whole chunk at the end.
+        if let Some(to) = to.last_chunk_mut() {
+            *to = *end;
+        }
+    } else {
+        to.copy_from_slice(from);
+    }
+}
+
+/// The rows of a chunk, one after the other.
+struct Fetcher<'a, V> {
+    view: RowsView<'a>,
+    vector: V,
+    into: Target<'a>,
+    words: &'a mut [f32],
+}
+
+impl<V: Vector> Visit for Fetcher<'_, V> {
+    const HINT: PrefetchHint = PrefetchHint::Read;
+
+    #[inline(always)]
+    fn visit(&mut self, at: usize, row: u32) {
+        let layout = self.into.layout;
+        self.into.places[at] = row;
+        if row == NO_ROW {
+            let words = layout.init_row(self.into.keys[at], self.words);
+            self.into.take(at, words);
+        } else {
+            self.view.reader::<_, _, false>(Singles, self.vector).weights(row, self.words);
+            self.into.take(at, self.words);
+        }
+    }
+}
+
+impl Work for Fetch<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self, vector: impl Vector) {
+        let Fetch { table, lane, lookup, into } = self;
+        lookup.assign(into.keys);
+        let mut words = std::mem::take(&mut lookup.words);
+        // As wide as a row's words: an f32 row is as long packed as unpacked.
+        words.resize(table.layout.unpacked(), 0.0);
+        let mut fetcher = Fetcher { view: table.slab.view(), vector, into, words: &mut words };
+        table.search(vector, lane, lookup, table.layout.words(), &mut fetcher);
+        lookup.words = words;
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,457 @@
+//! Eviction: which rows make room for others. A hand goes round the rows, so that each is looked at once per round.
+//! Knows nothing of requests.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::Eviction;
+use crate::index::NO_ROW;
+use crate::index::hash::index_hash;
+use crate::memory::prefetch::PrefetchHint;
+use crate::policy::clock::age;
+use crate::rows::allocator::RESERVE_MAX;
+use crate::rows::layout::HEADER_WORDS;
+use crate::sync::lock;
+use crate::sync::write_gate::SharedGuard;
+use crate::table::Table;
+
+/// By CLOCK, so many rows are looked at for each that is taken: those that were not used for longest go. With 2 to 16 as many
+/// keys are found later on as with all rows looked at, whether popularity moves or not.
+const SCANNED_PER_ROW: usize = 4;
+/// A table that has fewer rows than are to be looked at lets such a part of them go at once.
+const SMALL_TABLE_PART: usize = 8;
+/// Rows that are evicted together at least, so that it pays to wait for readers.
+const EVICTED_MIN: usize = 256;
+/// The part of all rows that is kept in reserve for keys to come, and at most [`RESERVE_MAX`].
+const RESERVE_PART: u64 = 64;
+/// A table of which more than such a part is free has room again, wherever that is.
+const ROOMY_PART: u64 = 16;
+/// Rows that are looked at in one go, at most.
+const SCANNED_MAX: usize = 1 << 16;
+/// A table that goes by norm looks at all rows in vain at most so seldom that every push pays for so many of them.
+const SCANNED_PER_PUSH: u64 = 1024;
+/// Rows whose headers are fetched together.
+const GROUP: u64 = 32;
+
+/// Where the next look begins, and what the last ones found.
+#[derive(Debug, Default)]
+pub(crate) struct EvictionCursor {
+    at: u64,
+    found: Vec<Candidate>,
+    scan_pause: Option<ScanPause>,
+    #[cfg(all(test, not(loom)))]
+    scanned: u64,
+}
+
+/// No row is too old or too small to stay, or is looked for, before this reading of the whole use clock.
+#[derive(Debug, Clone, Copy)]
+struct ScanPause {
+    until: u64,
+}
+
+/// Whose the memory of evicted rows is to be.
+#[derive(Debug, Clone, Copy)]
+enum FreeListTarget {
+    Lane,
+    Shared,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    row: u32,
+    key: u64,
+    last_use: u32,
+    version: u32,
+}
+
+/// Tells which rows are too old or too small to stay.
+struct EvictionPolicy<'a> {
+    table: &'a Table,
+    lane: usize,
+    now: u32,
+    now_whole: u64,
+    /// The last use of the oldest row that stays.
+    oldest: u32,
+    words: Vec<f32>,
+}
+
+impl<'a> EvictionPolicy<'a> {
+    fn new(table: &'a Table, lane: usize) -> EvictionPolicy<'a> {
+        let now_whole = table.clock.now_whole();
+        let now = now_whole as u32;
+        EvictionPolicy { table, lane, now, now_whole, oldest: now, words: Vec::new() }
+    }
+
+    fn is_expired(&mut self, row: Candidate) -> bool {
+        match self.table.config().eviction {
+            Eviction::Age { pushes } => age(self.now, row.last_use) >= pushes,
+            Eviction::Norm { below } => {
+                let layout = &self.table.layout;
+                self.words.resize(layout.unpacked(), 0.0);
+                layout.read_row(&self.table.slab, row.row, &mut self.words);
+                let weights = layout.parts(&self.words).weights;
+                weights.iter().map(|w| f64::from(*w).powi(2)).sum::<f64>() < f64::from(below).powi(2)
+            }
+            Eviction::Never | Eviction::Clock => false,
+        }
+    }
+
+    /// The same, for rows that are in use; and notes how old those that stay are.
+    fn should_evict(&mut self, row: Candidate) -> bool {
+        let is_expired = self.is_expired(row);
+        let by_age = matches!(self.table.config().eviction, Eviction::Age { .. });
+        let is_older = || by_age && age(self.now, row.last_use) > age(self.now, self.oldest);
+        if !(is_expired || is_older()) || !self.table.is_in_use(self.lane, row) {
+            return false;
+        }
+        if !is_expired {
+            self.oldest = row.last_use;
+        }
+        is_expired
+    }
+
+    /// When there may be some again, after a look at all rows that found none to go.
+    fn scan_pause(&self) -> ScanPause {
+        match self.table.config().eviction {
+            Eviction::Age { pushes } => {
+                let left = pushes.saturating_sub(age(self.now, self.oldest));
+                ScanPause { until: self.now_whole + u64::from(left) }
+            }
+            // Any push may have made rows smaller.
+            _ => ScanPause {
+                until: self.now_whole + self.table.row_allocator.charged().div_ceil(SCANNED_PER_PUSH),
+            },
+        }
+    }
+}
+
+impl Table {
+    /// Removes about `wanted` rows, at least one if the table's eviction finds any in the whole table; how many.
+    ///
+    /// The caller must have no view and no key locked.
+    pub(crate) fn evict(&self, lane: usize, wanted: usize, shared: &SharedGuard<'_>) -> usize {
+        if self.config().eviction == Eviction::Never || self.row_allocator.charged() == 0 {
+            return 0;
+        }
+        if !self.under_pressure.load(Relaxed) {
+            self.under_pressure.store(true, Relaxed);
+        }
+        self.note_use(shared);
+        self.evict_for(lane, FreeListTarget::Lane, wanted.max(EVICTED_MIN))
+    }
+
+    fn evict_for(&self, lane: usize, target: FreeListTarget, wanted: usize) -> usize {
+        let cursor = &mut *lock(&self.eviction_cursor);
+        if self.config().eviction != Eviction::Clock {
+            return self.evict_stale((lane, target), cursor, wanted);
+        }
+        let removed = self.evict_unused((lane, target), cursor, wanted, SCANNED_MAX, |_| true);
+        if removed * 2 > cursor.found.len() {
+            return removed;
+        }
+        // Most of what looked good is not in use (rows in reserve, of other threads, or free): to be told apart before
+        // the choice, and in all rows if need be.
+        removed
+            + self.evict_unused((lane, target), cursor, wanted, usize::MAX, |row| self.is_in_use(lane, row))
+    }
+
+    /// The same among the next rows that are `good`, which were not used for longest; `rows_max` at most.
+    fn evict_unused(
+        &self,
+        (lane, target): (usize, FreeListTarget),
+        cursor: &mut EvictionCursor,
+        wanted: usize,
+        rows_max: usize,
+        good: impl Fn(Candidate) -> bool,
+    ) -> usize {
+        let window = (wanted * SCANNED_PER_ROW).min(SCANNED_MAX);
+        let rows = if rows_max == usize::MAX { rows_max } else { window };
+        self.scan(cursor, rows, window, good);
+        let now = self.clock.now();
+        let found = &mut cursor.found;
+        let part = if found.len() < window { SMALL_TABLE_PART } else { SCANNED_PER_ROW };
+        let wanted = wanted.min(found.len().div_ceil(part));
+        if wanted > 0 && wanted < found.len() {
+            found.select_nth_unstable_by_key(wanted - 1, |row| std::cmp::Reverse(age(now, row.last_use)));
+            found.truncate(wanted);
+        }
+        self.remove_all(lane, target, cursor)
+    }
+
+    /// The same among all rows that are too old or too small to stay; the first of them that come by.
+    fn evict_stale(
+        &self,
+        (lane, target): (usize, FreeListTarget),
+        cursor: &mut EvictionCursor,
+        wanted: usize,
+    ) -> usize {
+        let mut policy = EvictionPolicy::new(self, lane);
+        if cursor.scan_pause.is_some_and(|pause| policy.now_whole < pause.until) {
+            return 0;
+        }
+        let mut left = self.row_allocator.charged();
+        while left > 0 {
+            let rows = left.min(SCANNED_MAX as u64);
+            left -= self.scan(cursor, rows as usize, wanted, |row| policy.should_evict(row));
+            let removed = self.remove_all(lane, target, cursor);
+            if removed > 0 {
+                return removed;
+            }
+        }
+        cursor.scan_pause = Some(policy.scan_pause());
+        0
+    }
+
+    /// Has the next eviction look for rows to go: some have come, or come now, that are not as new as those of pushes.
+    pub(crate) fn resume_scan(&self) {
+        lock(&self.eviction_cursor).scan_pause = None;
+    }
+
+    /// Once pushes have had to make room themselves: evicts up to `budget` rows for keys to come, as far as the reserve
+    /// lacks them, so that pushes need not wait for it; how many. What [`crate::Maintenance`] does.
+    ///
+    /// The caller must share the right to change rows, have no view and no key locked.
+    pub(crate) fn refill(&self, lane: usize, budget: usize, _: &SharedGuard<'_>) -> usize {
+        if self.config().eviction != Eviction::Clock || !self.under_pressure.load(Relaxed) {
+            return 0;
+        }
+        let rows = self.row_allocator.charged();
+        // A key needs a place in the index and a row.
+        let places = || self.directory.pin(lane).index().keys_max().saturating_sub(self.directory.len());
+        if places().min(self.row_allocator.free_rows()) as u64 > rows / ROOMY_PART {
+            self.under_pressure.store(false, Relaxed);
+            return 0;
+        }
+        let enough = (rows / RESERVE_PART).min(RESERVE_MAX as u64) as usize;
+        // In turns: pushes that have to make room themselves wait for the hand meanwhile.
+        let turn = (enough / 4).clamp(1, EVICTED_MIN);
+        let mut refilled = 0;
+        while refilled < budget && places().min(self.row_allocator.reserved_rows()) + turn <= enough {
+            match self.evict_for(lane, FreeListTarget::Shared, turn.min(budget - refilled)) {
+                0 => break,
+                rows => refilled += rows,
+            }
+        }
+        refilled
+    }
+
+    /// Does its key lead to the row? By the time of the answer perhaps no more.
+    fn is_in_use(&self, lane: usize, row: Candidate) -> bool {
+        self.directory.pin(lane).index().find(index_hash(row.key)) == row.row
+    }
+
+    /// Looks at the next `rows` rows and removes those that are too old or too small to stay; how many. What
+    /// [`crate::Maintenance`] does now and then, so that such rows go before they are in the way.
+    pub(crate) fn sweep(&self, lane: usize, rows: usize) -> usize {
+        if !matches!(self.config().eviction, Eviction::Age { .. } | Eviction::Norm { .. }) {
+            return 0;
+        }
+        let cursor = &mut *lock(&self.eviction_cursor);
+        let mut policy = EvictionPolicy::new(self, lane);
+        self.scan(cursor, rows.min(SCANNED_MAX), usize::MAX, |row| policy.is_expired(row));
+        self.remove_all(lane, FreeListTarget::Shared, cursor)
+    }
+
+    /// Moves the hand on by up to `rows` rows, or until `enough` of them are found good; by how many.
+    fn scan(
+        &self,
+        cursor: &mut EvictionCursor,
+        rows: usize,
+        enough: usize,
+        mut good: impl FnMut(Candidate) -> bool,
+    ) -> u64 {
+        cursor.found.clear();
+        let charged = self.row_allocator.charged();
+        let rows = (rows as u64).min(charged);
+        let mut left = rows;
+        let header = self.layout.header_at();
+        let ask_for = |rows: Range<u64>| {
+            for row in rows.start as u32..rows.end.min(charged) as u32 {
+                self.slab.prefetch_word(row, header, PrefetchHint::ReadOnce);
+                self.slab.prefetch_word(row, header + HEADER_WORDS - 1, PrefetchHint::ReadOnce);
+            }
+        };
+        ask_for(cursor.at..cursor.at + left.min(GROUP));
+        while left > 0 && cursor.found.len() < enough {
+            if cursor.at >= charged {
+                cursor.at = 0;
+            }
+            let group = left.min(GROUP).min(charged - cursor.at);
+            let next = cursor.at + group;
+            // While these are looked at, the ones after them are on their way.
+            ask_for(next..next + GROUP.min(left - group));
+            for row in cursor.at as u32..next as u32 {
+                let word = |at: usize| self.slab.word(row, header + at);
+                let key = u64::from(word(0)) | u64::from(word(1)) << 32;
+                let candidate = Candidate { row, key, last_use: word(3), version: word(4) };
+                if good(candidate) {
+                    cursor.found.push(candidate);
+                }
+            }
+            cursor.at = next;
+            left -= group;
+        }
+        #[cfg(all(test, not(loom)))]
+        {
+            cursor.scanned += rows - left;
+        }
+        rows - left
+    }
+
+    /// Removes what was found, except rows that are not in use (anything may be in those) or were used meanwhile. Those that
+    /// are to go by their norm are judged again: some may have been looked at while they were made.
+    fn remove_all(&self, lane: usize, target: FreeListTarget, cursor: &mut EvictionCursor) -> usize {
+        if cursor.found.is_empty() {
+            // Who remembers rows need not look them up again.
+            return 0;
+        }
+        let mut retired = Vec::with_capacity(cursor.found.len());
+        let mut policy =
+            matches!(self.config().eviction, Eviction::Norm { .. }).then(|| EvictionPolicy::new(self, lane));
+        let _removing = self.removals.begin();
+        for group in cursor.found.chunks(GROUP as usize) {
+            {
+                let view = self.directory.pin(lane);
+                group.iter().for_each(|row| view.index().prefetch_two(index_hash(row.key)));
+            }
+            for row in group {
+                let hash = index_hash(row.key);
+                let locked = self.directory.lock(hash);
+                let word = |at: usize| self.slab.word(row.row, self.layout.header_at() + at);
+                // By the version, too: pushes of several threads may read the same of the use clock.
+                let is_unused = || (word(3), word(4)) == (row.last_use, row.version);
+                // Whoever makes a row has the key's lock until it is whole.
+                let mut is_small = || policy.as_mut().is_none_or(|policy| policy.is_expired(*row));
+                let should_evict = |found| found == row.row && is_unused() && is_small();
+                if locked.index().remove_if(hash, should_evict) != NO_ROW {
+                    retired.push(row.row);
+                }
+            }
+        }
+        let removed = retired.len();
+        self.directory.unclaim(removed);
+        self.counters.get(lane).evicted.fetch_add(removed as u64, Relaxed);
+        match target {
+            FreeListTarget::Lane => {
+                self.row_allocator.retire(lane, &self.slab, &self.directory, &mut retired);
+            }
+            FreeListTarget::Shared => {
+                self.row_allocator.retire_for_all(&self.slab, &self.directory, &mut retired);
+            }
+        }
+        removed
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::sync::lanes::lane;
+    use crate::{Init, Optimizer, PushScale, RowColumns, StoreError, TableConfig, Writes};
+
+    const PUSHES: u64 = 1000;
+
+    fn push(t: &Table, keys: &[u64], gradient: f32) -> Result<(), StoreError> {
+        t.push(keys, &vec![gradient; keys.len()], PushScale::default())
+    }
+
+    /// A table that is full after its second push.
+    fn full(eviction: Eviction, writes: Writes) -> Table {
+        let config = TableConfig::single("t", 1, Init::Zero, Optimizer::Sgd { lr: 1.0, l2: 0.0 });
+        let t = Table::new(TableConfig { eviction, writes, budget_bytes: Some(1 << 20), ..config });
+        let t = t.expect("a table");
+        push(&t, &[0], 3.0).expect("room");
+        push(&t, &(1..50_000).collect::<Vec<_>>(), 3.0).expect_err("no room for all");
+        t
+    }
+
+    /// Rows that were looked at so far.
+    fn scanned(t: &Table) -> u64 {
+        lock(&t.eviction_cursor).scanned
+    }
+
+    #[test]
+    fn rows_are_not_looked_at_before_one_can_be_old() {
+        for writes in [Writes::InPlace, Writes::CopyOnWrite] {
+            let t = full(Eviction::Age { pushes: PUSHES as u32 }, writes);
+            let (rows, before) = (t.len(), scanned(&t));
+            for key in 0..100 {
+                push(&t, &[1 << 40 | key], 1.0).unwrap_err();
+            }
+            let looked = scanned(&t) - before;
+            assert!(looked <= t.row_allocator.charged(), "{writes:?}: {looked} of {rows}");
+            // As soon as one is.
+            while t.clock() < PUSHES - 1 {
+                push(&t, &[1], 1.0).unwrap();
+            }
+            push(&t, &[1 << 41], 1.0).unwrap_err();
+            push(&t, &[1 << 41], 1.0).unwrap();
+            assert_eq!((t.get(0), t.stats().evicted, t.len()), (None, 1, rows), "{writes:?}");
+            // Also if it comes as an old one.
+            let (row, mut columns) = (t.get(1).unwrap(), RowColumns::default());
+            columns.push(crate::Row { last_use: 1, ..row }.as_ref());
+            // The others are as old in a moment.
+            push(&t, &(2..t.len() as u64).collect::<Vec<_>>(), 1.0).unwrap();
+            push(&t, &[1 << 42], 1.0).unwrap_err();
+            t.import(columns.rows()).unwrap();
+            push(&t, &[1 << 42], 1.0).unwrap();
+            assert_eq!((t.get(1), t.stats().evicted), (None, 2), "{writes:?}");
+        }
+    }
+
+    #[test]
+    fn rows_are_looked_at_seldom_while_none_is_small() {
+        let t = full(Eviction::Norm { below: 1.0 }, Writes::InPlace);
+        let (rows, before) = (t.row_allocator.charged(), scanned(&t));
+        for key in 0..100 {
+            push(&t, &[1 << 40 | key], 1.0).unwrap_err();
+        }
+        let looked = scanned(&t) - before;
+        assert!(looked <= rows + 100 * SCANNED_PER_PUSH, "{looked} of {rows}");
+        push(&t, &[0], -3.0).unwrap();
+        let tries = (0..1000).take_while(|_| push(&t, &[1 << 41], 1.0).is_err()).count() as u64;
+        assert!(tries <= rows / SCANNED_PER_PUSH + 1, "{tries} pushes, {rows} rows");
+        assert_eq!((t.get(0), t.stats().evicted), (None, 1));
+    }
+
+    /// The row of key 1, chosen.
+    fn chosen(t: &Table) -> EvictionCursor {
+        let mut cursor = EvictionCursor::default();
+        t.scan(&mut cursor, usize::MAX, usize::MAX, |row| row.key == 1 && t.is_in_use(lane(), row));
+        cursor
+    }
+
+    #[test]
+    fn rows_that_change_after_they_were_chosen_stay() {
+        let t = full(Eviction::Age { pushes: PUSHES as u32 }, Writes::InPlace);
+        let mut cursor = chosen(&t);
+        // At the reading of the use clock that the row has.
+        let row = t.get(1).unwrap();
+        let mut columns = RowColumns::default();
+        columns.push(crate::Row { version: row.version + 1, ..row }.as_ref());
+        t.import(columns.rows()).unwrap();
+        assert_eq!(t.remove_all(lane(), FreeListTarget::Lane, &mut cursor), 0);
+        assert!(t.get(1).is_some());
+        assert_eq!(t.remove_all(lane(), FreeListTarget::Lane, &mut chosen(&t)), 1);
+        assert!(t.get(1).is_none());
+    }
+
+    /// A row's header is written before its weights, so that a look in between sees what was in its place before.
+    #[test]
+    fn rows_that_are_not_small_when_they_are_to_go_stay() {
+        let t = full(Eviction::Norm { below: 1.0 }, Writes::InPlace);
+        let import = |weight: f32| {
+            let mut columns = RowColumns::default();
+            columns.push(crate::Row { weights: vec![weight], ..t.get(1).unwrap() }.as_ref());
+            t.import(columns.rows()).unwrap();
+        };
+        for (weight, removed) in [(3.0, 0), (0.5, 1)] {
+            // With the same header.
+            import(0.0);
+            let mut cursor = chosen(&t);
+            import(weight);
+            assert_eq!(t.remove_all(lane(), FreeListTarget::Lane, &mut cursor), removed, "{weight}");
+            assert_eq!(t.get(1).is_none(), removed == 1, "{weight}");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Whole rows of many keys, copied out together: looked up so far ahead that their cache misses overlap, each as of one moment.
+//! Knows not what they are copied for.
+
+use crate::index::NO_ROW;
+use crate::lookup::{CHUNK_KEYS, Lookup, Visit, with_lookup};
+use crate::memory::prefetch::PrefetchHint;
+use crate::rows::slab::RowReader;
+use crate::simd::halves::Singles;
+use crate::simd::{self, Vector, Work};
+use crate::sync::lanes::lane;
+use crate::table::Table;
+use crate::update::whole::RowColumns;
+
+impl Table {
+    /// Appends the rows of keys, in their order; a key without one is left out. Nothing counts as used by it.
+    pub fn copy_rows(&self, keys: &[u64], rows: &mut RowColumns) {
+        let lane = lane();
+        with_lookup(|lookup| {
+            let mut copied = std::mem::take(&mut lookup.words);
+            copied.resize(self.layout.unpacked(), 0.0);
+            for keys in keys.chunks(CHUNK_KEYS) {
+                lookup.assign(keys);
+                simd::run(self.width(), CopyRows { table: self, lane, lookup, copied: &mut copied, rows });
+            }
+            lookup.words = copied;
+        });
+    }
+}
+
+/// A chunk of keys whose rows are wanted.
+struct CopyRows<'a> {
+    table: &'a Table,
+    lane: usize,
+    lookup: &'a Lookup,
+    /// Room for one row.
+    copied: &'a mut [f32],
+    rows: &'a mut RowColumns,
+}
+
+impl Work for CopyRows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self, vector: impl Vector) {
+        let CopyRows { table, lane, lookup, copied, rows } = self;
+        let reader = table.slab.view().reader::<_, _, false>(Singles, vector);
+        // A row lies in the slab as it is here, but for weights that are halves.
+        let packed = table.layout.dim - table.layout.weight_words;
+        let words = table.layout.unpacked() - packed;
+        table.search(vector, lane, lookup, words, &mut Copying { table, reader, copied, packed, rows });
+    }
+}
+
+struct Copying<'a, V> {
+    table: &'a Table,
+    reader: RowReader<'a, Singles, V, false>,
+    copied: &'a mut [f32],
+    packed: usize,
+    rows: &'a mut RowColumns,
+}
+
+impl<V: Vector> Visit for Copying<'_, V> {
+    const HINT: PrefetchHint = PrefetchHint::Read;
+
+    #[inline(always)]
+    fn visit(&mut self, _at: usize, row: u32) {
+        if row == NO_ROW {
+            return;
+        }
+        let layout = &self.table.layout;
+        self.reader.weights(row, &mut self.copied[self.packed..]);
+        if let Some(half) = layout.half {
+            half.unpack(&mut self.copied[..layout.dim]);
+        }
+        self.rows.push(layout.parts(self.copied));
+    }
+}

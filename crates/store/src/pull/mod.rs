@@ -1,0 +1,364 @@
+//! The inside of a pull: every key is looked up, and its weights are copied out or added to their sample. Knows nothing
+//! of how keys are found.
+
+pub(crate) mod gather;
+pub(crate) mod pool;
+
+use crate::Absent;
+use crate::index::NO_ROW;
+use crate::lookup::{CHUNK_KEYS, Lookup, STEP, Visit};
+use crate::memory::prefetch::PrefetchHint;
+use crate::pull::pool::Pooler;
+use crate::rows::layout::Layout;
+use crate::rows::slab::RowReader;
+use crate::simd::halves::{Format, Singles};
+use crate::simd::{Vector, Work};
+use crate::table::Table;
+
+/// Keys from which on it pays to ask whether anybody is changing the table, instead of reading every version.
+const OPTIMISTIC_KEYS_MIN: usize = 32;
+
+/// Where the weights of a request's keys go.
+pub(crate) trait Sink {
+    /// May a place get a row that is not its key's, as long as it is then told that its key is absent?
+    const OVERWRITES: bool = false;
+
+    /// Gets the rows in the order of the keys.
+    fn row<F: Format, V: Vector, const OPTIMISTIC: bool>(
+        &mut self,
+        at: usize,
+        row: u32,
+        reader: RowReader<'_, F, V, OPTIMISTIC>,
+    );
+    /// The same for some in a row, from position `first` on.
+    #[inline(always)]
+    fn rows<F: Format, V: Vector, const OPTIMISTIC: bool>(
+        &mut self,
+        first: usize,
+        rows: &[u32],
+        reader: RowReader<'_, F, V, OPTIMISTIC>,
+    ) {
+        one_by_one(self, first, rows, reader);
+    }
+    /// A key has no row.
+    fn absent(&mut self, at: usize, key: u64);
+    /// Remembers where it is.
+    fn mark(&mut self) {}
+    /// Goes back to there, to get the same keys again.
+    fn rewind(&mut self) {}
+}
+
+/// What [`Sink::rows`] is for a sink, or a dim, that has no better way.
+#[inline(always)]
+fn one_by_one<S: Sink + ?Sized, F: Format, V: Vector, const OPTIMISTIC: bool>(
+    sink: &mut S,
+    first: usize,
+    rows: &[u32],
+    reader: RowReader<'_, F, V, OPTIMISTIC>,
+) {
+    for (at, &row) in rows.iter().enumerate() {
+        sink.row(first + at, row, reader);
+    }
+}
+
+/// A request. Its result is the number of keys without a row.
+pub(crate) struct Pull<'a, S> {
+    pub(crate) table: &'a Table,
+    pub(crate) lane: usize,
+    pub(crate) lookup: &'a mut Lookup,
+    pub(crate) keys: &'a [u64],
+    pub(crate) sink: S,
+    /// Gets the positions of keys without a row, ascending.
+    pub(crate) missing: Option<&'a mut Vec<u32>>,
+}
+
+impl<S: Sink> Work for Pull<'_, S> {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run(self, vector: impl Vector) -> usize {
+        // Once per request, not per row.
+        match self.table.layout.half {
+            None => self.run_as(Singles, vector),
+            Some(half) => self.run_as(half, vector),
+        }
+    }
+}
+
+impl<S: Sink> Pull<'_, S> {
+    #[inline(always)]
+    fn run_as(self, format: impl Format, vector: impl Vector) -> usize {
+        let Pull { table, lane, lookup, keys, mut sink, mut missing } = self;
+        if let Some(missing) = &mut missing {
+            missing.clear();
+        }
+        let (mut first, mut absent_keys) = (0, 0);
+        for keys in keys.chunks(CHUNK_KEYS) {
+            lookup.assign(keys);
+            let mut part =
+                Part { table, lane, lookup, keys, first, sink: &mut sink, missing: missing.as_deref_mut() };
+            let mut absent = None;
+            if keys.len() >= OPTIMISTIC_KEYS_MIN
+                && let Some(optimistic) = table.write_gate.try_optimistic()
+            {
+                part.sink.mark();
+                let missing_before = part.missing.as_ref().map_or(0, |missing| missing.len());
+                absent = Some(part.visit::<true>(format, vector));
+                if !table.write_gate.validate(optimistic) {
+                    absent = None;
+                    part.sink.rewind();
+                    if let Some(missing) = &mut part.missing {
+                        missing.truncate(missing_before);
+                    }
+                }
+            }
+            absent_keys += match absent {
+                Some(absent) => absent,
+                None => part.visit::<false>(format, vector),
+            };
+            first += keys.len();
+        }
+        absent_keys
+    }
+}
+
+/// A chunk of a request's keys.
+struct Part<'a, S> {
+    table: &'a Table,
+    lane: usize,
+    lookup: &'a Lookup,
+    keys: &'a [u64],
+    /// Position of the chunk in the request.
+    first: usize,
+    sink: &'a mut S,
+    missing: Option<&'a mut Vec<u32>>,
+}
+
+impl<S: Sink> Part<'_, S> {
+    /// Shows the sink all rows; how many keys have none. See [`RowReader`] for what `OPTIMISTIC` is.
+    #[inline(always)]
+    fn visit<const OPTIMISTIC: bool>(&mut self, format: impl Format, vector: impl Vector) -> usize {
+        let reader = self.table.slab.view().reader::<_, _, OPTIMISTIC>(format, vector);
+        let (table, lane, lookup) = (self.table, self.lane, self.lookup);
+        let mut visitor = Visitor { part: self, reader, absent_keys: 0 };
+        table.walk(vector, lane, lookup, table.layout.weight_words, &mut visitor);
+        visitor.absent_keys
+    }
+}
+
+struct Visitor<'a, 'b, S, F, V, const OPTIMISTIC: bool> {
+    part: &'a mut Part<'b, S>,
+    reader: RowReader<'a, F, V, OPTIMISTIC>,
+    absent_keys: usize,
+}
+
+// Not closures: all of it must be inlined to be compiled for the machine.
+impl<S: Sink, F: Format, V: Vector, const OPTIMISTIC: bool> Visit for Visitor<'_, '_, S, F, V, OPTIMISTIC> {
+    const HINT: PrefetchHint = PrefetchHint::Read;
+    const OPTIMISTIC: bool = OPTIMISTIC;
+
+    #[inline(always)]
+    fn visit(&mut self, at: usize, row: u32) {
+        let key = self.part.keys[at];
+        let at = self.part.first + at;
+        if row != NO_ROW {
+            return self.part.sink.row(at, row, self.reader);
+        }
+        self.absent_keys += 1;
+        if let Some(missing) = &mut self.part.missing {
+            missing.push(at as u32);
+        }
+        self.part.sink.absent(at, key);
+    }
+
+    #[inline(always)]
+    fn visit_all(&mut self, first: usize, rows: &[u32]) {
+        // Without a branch per row, so that it vectorises.
+        if rows.iter().fold(true, |all, &row| all & (row != NO_ROW)) {
+            return self.part.sink.rows(self.part.first + first, rows, self.reader);
+        }
+        let present = rows.iter().find(|&&row| row != NO_ROW);
+        if let (true, Some(&present)) = (S::OVERWRITES, present) {
+            // Any row will do for the absent ones, since a step of rows is quicker than its rows one by one.
+            let mut all = [present; STEP];
+            let some = rows.iter().map(|&row| if row == NO_ROW { present } else { row });
+            all.iter_mut().zip(some).for_each(|(to, row)| *to = row);
+            self.part.sink.rows(self.part.first + first, &all[..rows.len()], self.reader);
+        }
+        for (at, &row) in rows.iter().enumerate() {
+            if row == NO_ROW || !S::OVERWRITES {
+                self.visit(first + at, row);
+            }
+        }
+    }
+}
+
+/// Copies weights out, row after row.
+pub(crate) struct Copy<'a> {
+    pub(crate) layout: &'a Layout,
+    pub(crate) absent: Absent,
+    pub(crate) out: &'a mut [f32],
+}
+
+impl Copy<'_> {
+    /// Rows of a dim that the compiler knows.
+    #[inline(always)]
+    fn rows_of<const DIM: usize, F: Format, V: Vector, const OPTIMISTIC: bool>(
+        &mut self,
+        first: usize,
+        rows: &[u32],
+        reader: RowReader<'_, F, V, OPTIMISTIC>,
+    ) {
+        let (out, _) = self.out[first * DIM..][..rows.len() * DIM].as_chunks_mut::<DIM>();
+        // A whole step, which is the rule, without a loop.
+        let (out, rest) = out.as_chunks_mut::<STEP>();
+        let (rows, rows_rest) = rows.as_chunks::<STEP>();
+        for (out, rows) in out.iter_mut().zip(rows) {
+            for (out, &row) in out.iter_mut().zip(rows) {
+                reader.weights(row, out);
+            }
+        }
+        for (out, &row) in rest.iter_mut().zip(rows_rest) {
+            reader.weights(row, out);
+        }
+    }
+}
+
+impl Sink for Copy<'_> {
+    const OVERWRITES: bool = true;
+
+    #[inline(always)]
+    fn rows<F: Format, V: Vector, const OPTIMISTIC: bool>(
+        &mut self,
+        first: usize,
+        rows: &[u32],
+        reader: RowReader<'_, F, V, OPTIMISTIC>,
+    ) {
+        // The usual dims, once per step and not per row.
+        match self.layout.dim {
+            8 => self.rows_of::<8, _, _, _>(first, rows, reader),
+            16 => self.rows_of::<16, _, _, _>(first, rows, reader),
+            32 => self.rows_of::<32, _, _, _>(first, rows, reader),
+            64 => self.rows_of::<64, _, _, _>(first, rows, reader),
+            128 => self.rows_of::<128, _, _, _>(first, rows, reader),
+            _ => one_by_one(self, first, rows, reader),
+        }
+    }
+
+    #[inline(always)]
+    fn row<F: Format, V: Vector, const OPTIMISTIC: bool>(
+        &mut self,
+        at: usize,
+        row: u32,
+        reader: RowReader<'_, F, V, OPTIMISTIC>,
+    ) {
+        let dim = self.layout.dim;
+        reader.weights(row, &mut self.out[at * dim..][..dim]);
+    }
+
+    #[inline(always)]
+    fn absent(&mut self, at: usize, key: u64) {
+        let dim = self.layout.dim;
+        self.layout.fill_absent(self.absent, key, &mut self.out[at * dim..][..dim]);
+    }
+}
+
+/// The same for rows of one weight.
+pub(crate) struct CopyOne<'a>(pub(crate) Copy<'a>);
+
+impl Sink for CopyOne<'_> {
+    #[inline(always)]
+    fn row<F: Format, V: Vector, const OPTIMISTIC: bool>(
+        &mut self,
+        at: usize,
+        row: u32,
+        reader: RowReader<'_, F, V, OPTIMISTIC>,
+    ) {
+        self.0.out[at] = reader.one(row);
+    }
+
+    #[inline(always)]
+    fn absent(&mut self, at: usize, key: u64) {
+        self.0.absent(at, key);
+    }
+}
+
+/// Adds weights to their samples.
+pub(crate) struct Pool<'a, 'b> {
+    pub(crate) layout: &'a Layout,
+    pub(crate) absent: Absent,
+    pub(crate) pooler: &'a mut Pooler<'b>,
+    /// One row at a time, padded, which stays in the nearest cache; then the sum to go back to.
+    pub(crate) weights: &'a mut [f32],
+    pub(crate) sum_before: &'a mut [f32],
+    pub(crate) out: &'a mut [f32],
+}
+
+impl Pool<'_, '_> {
+    /// Rows of a dim that the compiler knows: a sum stays in registers while the keys are of one sample.
+    #[inline(always)]
+    fn rows_of<const DIM: usize, F: Format, V: Vector, const OPTIMISTIC: bool>(
+        &mut self,
+        mut rows: &[u32],
+        reader: RowReader<'_, F, V, OPTIMISTIC>,
+    ) {
+        let (out, _) = self.out.as_chunks_mut::<DIM>();
+        let mut weights = [0.0; DIM];
+        while !rows.is_empty() {
+            let (sample, keys) = self.pooler.take(rows.len());
+            let mut sum = out[sample];
+            let (of_sample, others) = rows.split_at(keys.len());
+            for (&row, at) in of_sample.iter().zip(keys) {
+                reader.weights(row, &mut weights);
+                let value = self.pooler.value(at);
+                sum.iter_mut().zip(&weights).for_each(|(sum, weight)| *sum += value * weight);
+            }
+            out[sample] = sum;
+            rows = others;
+        }
+    }
+}
+
+impl Sink for Pool<'_, '_> {
+    #[inline(always)]
+    fn rows<F: Format, V: Vector, const OPTIMISTIC: bool>(
+        &mut self,
+        first: usize,
+        rows: &[u32],
+        reader: RowReader<'_, F, V, OPTIMISTIC>,
+    ) {
+        match self.layout.dim {
+            8 => self.rows_of::<8, _, _, _>(rows, reader),
+            16 => self.rows_of::<16, _, _, _>(rows, reader),
+            32 => self.rows_of::<32, _, _, _>(rows, reader),
+            64 => self.rows_of::<64, _, _, _>(rows, reader),
+            _ => one_by_one(self, first, rows, reader),
+        }
+    }
+
+    #[inline(always)]
+    fn row<F: Format, V: Vector, const OPTIMISTIC: bool>(
+        &mut self,
+        _at: usize,
+        row: u32,
+        reader: RowReader<'_, F, V, OPTIMISTIC>,
+    ) {
+        reader.padded(row, self.layout.dim, self.weights);
+        self.pooler.add(&self.weights[..self.layout.dim], self.out);
+    }
+
+    #[inline(always)]
+    fn absent(&mut self, _at: usize, key: u64) {
+        let weights = &mut self.weights[..self.layout.dim];
+        self.layout.fill_absent(self.absent, key, weights);
+        self.pooler.add(weights, self.out);
+    }
+
+    fn mark(&mut self) {
+        self.pooler.mark(self.out, self.sum_before);
+    }
+
+    fn rewind(&mut self) {
+        self.pooler.rewind(self.sum_before, self.out);
+    }
+}

@@ -1,0 +1,369 @@
+//! The protocols of threads, each in a small case of which a model checker (loom) tries every interleaving and every
+//! value that a weak memory may show, within a bound of preemptions. Knows nothing of tables.
+//!
+//! Compiled and run by `make proof` only (`--cfg loom`). Beside every model stands what it is about: "seen to fail" was tried,
+//! "for" was not. What reads runs on the spawned thread: loom explores little when the first thread only loads.
+
+use std::sync::Arc;
+
+use loom::cell::UnsafeCell;
+use loom::model::Builder;
+use loom::thread::spawn;
+
+use crate::index::directory::Directory;
+use crate::index::{Index, NO_ROW};
+use crate::sync::epoch::Epoch;
+use crate::sync::seqlock::SeqLocks;
+use crate::sync::write_gate::WriteGate;
+use crate::sync::{AtomicPtr, AtomicU32, pause};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+/// Under loom, an index is made with two buckets. Those of hashes from here on are at home in the second.
+const SECOND: u64 = 1 << 63;
+
+fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 100_000;
+    let interleavings = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counted = Arc::clone(&interleavings);
+    builder.check(move || {
+        counted.fetch_add(1, Relaxed);
+        model();
+    });
+    let interleavings = interleavings.load(Relaxed);
+    assert!(interleavings > 10, "a model of {interleavings} interleavings shows nothing");
+}
+
+/// An index whose first bucket has the keys 1 to 5, rows 1 to 5, and whose second has keys 6 and up that were turned away.
+fn crowded(keys: u64) -> Arc<Index> {
+    let index = Index::new().unwrap();
+    (1..=keys).for_each(|key| index.insert(key, key as u32));
+    Arc::new(index)
+}
+
+/// Seen to fail without the fence of `Bucket::probe`. For its comparison of versions, and the order of a change, too.
+#[test]
+fn loom_a_probe_sees_a_bucket_before_or_after_a_change() {
+    check(3, || {
+        let index = crowded(1);
+        let reader = Arc::clone(&index);
+        let thread = spawn(move || {
+            let (one, seven) = (reader.find(1), reader.find(7));
+            assert!([1, NO_ROW, 10].contains(&one) && [NO_ROW, 70].contains(&seven), "{one} {seven}");
+        });
+        index.remove(1);
+        index.insert(7, 70);
+        index.insert(1, 10);
+        thread.join().unwrap();
+        assert_eq!((index.find(1), index.find(7)), (10, 70));
+    });
+}
+
+/// For the holding of a bucket while a row in it is replaced.
+#[test]
+fn loom_a_replaced_row_is_the_old_or_the_new_one() {
+    check(3, || {
+        let index = crowded(2);
+        let changer = Arc::clone(&index);
+        let thread = spawn(move || {
+            assert_eq!(changer.replace(1, 10), 1);
+            assert!([2, 20].contains(&changer.find(2)));
+        });
+        assert_eq!(index.replace(2, 20), 2);
+        thread.join().unwrap();
+        assert_eq!((index.find(1), index.find(2)), (10, 20));
+    });
+}
+
+/// For the exchange of the version in `Bucket::hold`.
+#[test]
+fn loom_two_keys_get_two_slots() {
+    check(3, || {
+        let index = crowded(3);
+        let changer = Arc::clone(&index);
+        let thread = spawn(move || {
+            changer.insert(4, 4);
+            changer.insert(SECOND, 9);
+        });
+        index.insert(5, 5);
+        let found = index.find(4);
+        assert!([4, NO_ROW].contains(&found), "{found}");
+        thread.join().unwrap();
+        (1..=5).for_each(|key| assert_eq!(index.find(key), key as u32));
+        assert_eq!(index.find(SECOND), 9);
+    });
+}
+
+/// Seen to fail without the comparison of the home bucket's version in `Index::find`.
+#[test]
+fn loom_a_key_is_found_while_it_moves_into_a_free_slot_at_home() {
+    check(3, || {
+        let index = crowded(6);
+        index.remove(3);
+        let changer = Arc::clone(&index);
+        let thread = spawn(move || assert_eq!(changer.find(6), 6));
+        assert!(index.promote(6, |_| 1, |_| Some(())));
+        thread.join().unwrap();
+        assert_eq!((index.find(6), index.lines(6), index.find(3)), (6, 1, NO_ROW));
+    });
+}
+
+/// Seen to fail without that comparison, too. For (the victim) the far bucket's being let go before the near one.
+#[test]
+fn loom_both_keys_are_found_while_they_change_places() {
+    for sought in [6, 2, 99] {
+        check(3, move || {
+            let index = crowded(6);
+            let changer = Arc::clone(&index);
+            let thread = spawn(move || {
+                let expected = if sought == 99 { NO_ROW } else { sought as u32 };
+                assert_eq!(changer.find(sought), expected);
+            });
+            let hotness = |key: u64| u32::from(key != 2) + u32::from(key == 6);
+            assert!(index.promote(6, hotness, |_| Some(())));
+            thread.join().unwrap();
+            assert_eq!((index.find(6), index.find(2), index.lines(6), index.lines(2)), (6, 2, 1, 2));
+        });
+    }
+}
+
+/// For overflow counts, which are taken back after the slot is empty.
+#[test]
+fn loom_a_displaced_key_is_found_while_another_leaves() {
+    check(3, || {
+        let index = crowded(7);
+        let changer = Arc::clone(&index);
+        let thread = spawn(move || {
+            assert_eq!(changer.find(7), 7);
+            assert!([6, NO_ROW].contains(&changer.find(6)));
+        });
+        assert_eq!(index.remove(6), 6);
+        thread.join().unwrap();
+        assert_eq!((index.find(6), index.find(7)), (NO_ROW, 7));
+        assert_eq!((index.remove(7), index.lines(7)), (7, 1));
+    });
+}
+
+/// A row of two words that are the same, before and after every change.
+struct TwoWords {
+    seq_locks: SeqLocks,
+    write_gate: WriteGate,
+    words: [AtomicU32; 2],
+}
+
+impl TwoWords {
+    fn new() -> Arc<TwoWords> {
+        let words = [AtomicU32::new(0), AtomicU32::new(0)];
+        Arc::new(TwoWords { seq_locks: SeqLocks::new().unwrap(), write_gate: WriteGate::new(), words })
+    }
+
+    fn change(&self, lane: usize) {
+        let shared = self.write_gate.lock_shared(lane);
+        let _guard = self.seq_locks.write(0, &shared);
+        self.words.iter().for_each(|word| word.store(word.load(Relaxed) + 1, Relaxed));
+    }
+}
+
+/// Seen to fail without the reader's fence. For the writer's, and the comparison of versions, too.
+#[test]
+fn loom_a_row_is_read_whole() {
+    check(3, || {
+        let row = TwoWords::new();
+        let changer = Arc::clone(&row);
+        let thread = spawn(move || {
+            let mut spins = 0;
+            let copy = loop {
+                let before = changer.seq_locks.view().read_begin(0);
+                let copy = changer.words.each_ref().map(|word| word.load(Relaxed));
+                if changer.seq_locks.view().read_validate(0, before) {
+                    break copy;
+                }
+                pause(&mut spins);
+            };
+            assert!(copy[0] == copy[1] && copy[0] <= 1, "{copy:?}");
+        });
+        row.change(0);
+        thread.join().unwrap();
+    });
+}
+
+/// For the exchange of the odd version.
+#[test]
+fn loom_no_change_of_a_row_is_lost() {
+    check(3, || {
+        let row = TwoWords::new();
+        let changer = Arc::clone(&row);
+        let thread = spawn(move || changer.change(1));
+        row.change(0);
+        thread.join().unwrap();
+        assert_eq!(row.words.each_ref().map(|word| word.load(Relaxed)), [2, 2]);
+    });
+}
+
+/// Seen to fail when who leaves does it relaxed. For the two phases, and the fence of who enters.
+#[test]
+fn loom_what_a_reader_sees_is_not_freed() {
+    check(3, || {
+        struct Shared {
+            epoch: Epoch,
+            present: AtomicPtr<UnsafeCell<u32>>,
+            cells: [UnsafeCell<u32>; 2],
+        }
+        let shared = Arc::new(Shared {
+            epoch: Epoch::new(),
+            present: AtomicPtr::new(std::ptr::null_mut()),
+            cells: [UnsafeCell::new(1), UnsafeCell::new(2)],
+        });
+        shared.present.store((&raw const shared.cells[0]).cast_mut(), SeqCst);
+        let threads = [0, 1].map(|lane| {
+            let shared = Arc::clone(&shared);
+            spawn(move || {
+                let guard = shared.epoch.pin(lane);
+                let present = shared.present.load(SeqCst);
+                let at = usize::from(!std::ptr::eq(present, &raw const shared.cells[0]));
+                shared.cells[at].with(|_| ());
+                drop(guard);
+            })
+        });
+        shared.present.swap((&raw const shared.cells[1]).cast_mut(), SeqCst);
+        shared.epoch.synchronize();
+        // Loom notices if anybody is still looking.
+        shared.cells[0].with_mut(|_| ());
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+/// For the order of counting and looking, and the fences between, on both sides.
+#[test]
+fn loom_who_is_alone_is_alone() {
+    check(3, || {
+        let shared = Arc::new((WriteGate::new(), UnsafeCell::new(0)));
+        let threads = [0, 1].map(|lane| {
+            let shared = Arc::clone(&shared);
+            spawn(move || {
+                let shared = shared.0.lock_shared(lane);
+                shared.1.with(|_| ());
+                drop(shared);
+            })
+        });
+        let exclusive = shared.0.lock_exclusive();
+        shared.1.with_mut(|_| ());
+        drop(exclusive);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+/// For the reader's fence, and that everybody who changes something is counted before.
+#[test]
+fn loom_calm_is_when_nobody_changes_anything() {
+    check(3, || {
+        let row = TwoWords::new();
+        let changer = Arc::clone(&row);
+        let thread = spawn(move || {
+            let optimistic = changer.write_gate.try_optimistic();
+            let copy = changer.words.each_ref().map(|word| word.load(Relaxed));
+            let optimistic = optimistic.is_some_and(|optimistic| changer.write_gate.validate(optimistic));
+            assert!(!optimistic || copy[0] == copy[1], "{copy:?}");
+        });
+        row.change(0);
+        row.change(1);
+        thread.join().unwrap();
+        assert!(
+            row.write_gate.try_optimistic().is_some_and(|optimistic| row.write_gate.validate(optimistic))
+        );
+    });
+}
+
+/// The same where the change is one of somebody who is alone. Who has seen the calm after it has seen the change.
+#[test]
+fn loom_calm_is_after_or_before_who_is_alone() {
+    check(3, || {
+        let row = TwoWords::new();
+        let changer = Arc::clone(&row);
+        let thread = spawn(move || {
+            let first = changer.words[0].load(Relaxed);
+            let optimistic = changer.write_gate.try_optimistic();
+            let copy = changer.words.each_ref().map(|word| word.load(Relaxed));
+            let optimistic = optimistic.is_some_and(|optimistic| changer.write_gate.validate(optimistic));
+            assert!(!optimistic || copy[0] == copy[1] && first <= copy[0], "{first} {copy:?}");
+        });
+        let mut exclusive = row.write_gate.lock_exclusive();
+        {
+            let _guard = row.seq_locks.write_exclusive(0, &mut exclusive);
+            row.words.iter().for_each(|word| word.store(1, Relaxed));
+        }
+        drop(exclusive);
+        thread.join().unwrap();
+    });
+}
+
+/// Two that want to be alone, and one that shares: each has its turn. Seen to fail without the fence of who shares.
+#[test]
+fn loom_everybody_has_a_turn() {
+    check(2, || {
+        let shared = Arc::new((WriteGate::new(), UnsafeCell::new(0)));
+        let other = Arc::clone(&shared);
+        let first = spawn(move || {
+            let _alone = other.0.lock_exclusive();
+            other.1.with_mut(|_| ());
+        });
+        let other = Arc::clone(&shared);
+        let second = spawn(move || {
+            let _sharing = other.0.lock_shared(1);
+            other.1.with(|_| ());
+        });
+        let exclusive = shared.0.lock_exclusive();
+        shared.1.with_mut(|_| ());
+        drop(exclusive);
+        first.join().unwrap();
+        second.join().unwrap();
+    });
+}
+
+/// For all keys' being locked while the index is copied, and for the wait before the old one is freed.
+#[test]
+fn loom_growth_loses_no_key() {
+    check(2, || {
+        let directory = Arc::new(Directory::new(Index::new().unwrap()));
+        directory.lock(1).index().insert(1, 1);
+        let grower = Arc::clone(&directory);
+        let first = spawn(move || {
+            let all = grower.lock_all();
+            let grown = all.index().grown(all.index().bytes() * 2).unwrap();
+            all.replace(grown);
+        });
+        let inserter = Arc::clone(&directory);
+        let second = spawn(move || {
+            inserter.lock(2).index().insert(2, 2);
+            assert_eq!(inserter.pin(1).index().find(2), 2);
+        });
+        assert_eq!(directory.pin(0).index().find(1), 1);
+        first.join().unwrap();
+        second.join().unwrap();
+        let view = directory.pin(0);
+        assert_eq!((view.index().find(1), view.index().find(2)), (1, 2));
+    });
+}
+
+/// What every reuse of a row relies on: who has found it in a view can look at it until the view ends. Seen to fail
+/// without the fence of who enters, and when who leaves does it relaxed.
+#[test]
+fn loom_a_row_is_reused_after_its_readers() {
+    check(3, || {
+        let shared = Arc::new((Directory::new(Index::new().unwrap()), UnsafeCell::new(0)));
+        shared.0.lock(1).index().insert(1, 1);
+        let other = Arc::clone(&shared);
+        let thread = spawn(move || {
+            let view = other.0.pin(1);
+            if view.index().find(1) != NO_ROW {
+                other.1.with(|_| ());
+            }
+            drop(view);
+        });
+        assert_eq!(shared.0.lock(1).index().remove(1), 1);
+        shared.0.synchronize();
+        shared.1.with_mut(|_| ());
+        thread.join().unwrap();
+    });
+}

@@ -1,0 +1,102 @@
+//! Every row of a table, once, while others go on changing it; or every key. Knows nothing of requests.
+
+use std::ops::ControlFlow;
+
+use crate::index::NO_ROW;
+use crate::index::directory::Directory;
+use crate::index::hash::{HashKey, index_hash};
+use crate::rows::row::RowRef;
+use crate::sync::lock;
+use crate::table::Table;
+
+/// Rows whose headers and index lines are fetched together.
+const GROUP: u32 = 64;
+/// Buckets of the index, about, that are gone through while their keys are locked: a few microseconds of them.
+const LOCKED_BUCKETS: usize = 256;
+
+impl Table {
+    /// Calls `f` on every row, in no particular order (the same for the same history). Rows that are pushed meanwhile
+    /// are seen before or after, each key at most once, and every key that is there all the time exactly once; keys that
+    /// come meanwhile may be seen or not. `f` may use this table in every other way, but must not call this again.
+    pub fn for_each_row(&self, mut f: impl FnMut(RowRef<'_>)) {
+        let _ = self.try_for_each_row(|row| {
+            f(row);
+            ControlFlow::Continue(())
+        });
+    }
+
+    /// The same until `f` breaks off.
+    pub fn try_for_each_row(&self, mut f: impl FnMut(RowRef<'_>) -> ControlFlow<()>) -> ControlFlow<()> {
+        let _one_at_a_time = lock(&self.walk);
+        let made = self.row_allocator.begin_walk(&self.directory.lock_all()) as u32;
+        // Also when a caller's function panics: what is left of this walk would hide rows from the next.
+        let _end = EndWalk(self);
+        let lane = crate::sync::lanes::lane();
+        let mut words = vec![0.0; self.layout.unpacked()];
+        let mut visit = |key: u64, row: Option<u32>| {
+            let is_taken = self.take(key, row, &mut words);
+            if is_taken { f(self.layout.parts(&words)) } else { ControlFlow::Continue(()) }
+        };
+        for first in (0..made).step_by(GROUP as usize) {
+            let mut rows = first..made.min(first.saturating_add(GROUP));
+            {
+                let view = self.directory.pin(lane);
+                rows.clone().for_each(|row| view.index().prefetch(index_hash(self.key_of(row))));
+            }
+            rows.try_for_each(|row| visit(self.key_of(row), Some(row)))?;
+        }
+        // Copy-on-write has moved these while they were still to come.
+        self.row_allocator.moved().into_iter().try_for_each(|key| visit(key, None))
+    }
+
+    /// Calls `f` on every key that `wants`, which must not use this table, in no particular order, under the same terms. It
+    /// looks at no row and waits for no walk over rows, which may take as long as a disk does.
+    pub fn for_each_key(&self, wants: impl Fn(u64) -> bool, mut f: impl FnMut(u64)) {
+        let buckets = self.directory.pin(crate::sync::lanes::lane()).index().len();
+        // Which hashes are in a share does not depend on the index, which may be replaced in between.
+        let shares = Directory::shares(buckets / LOCKED_BUCKETS);
+        let (mut keys, index_key) = (Vec::new(), HashKey::get());
+        for share in 0..shares {
+            let locked = self.directory.lock_share(share, shares);
+            locked.for_each_hash(|hash| {
+                let key = index_key.key(hash);
+                if wants(key) {
+                    keys.push(key);
+                }
+            });
+            drop(locked);
+            keys.drain(..).for_each(&mut f);
+        }
+    }
+
+    /// The key that a row has, if it has one.
+    pub(crate) fn key_of(&self, row: u32) -> u64 {
+        let header = self.layout.header_at();
+        u64::from(self.slab.word(row, header)) | u64::from(self.slab.word(row, header + 1)) << 32
+    }
+
+    /// Copies the key's row if it is still to be visited; if it is `row`, when one is given: a row is in use if its key
+    /// leads to it.
+    fn take(&self, key: u64, row: Option<u32>, words: &mut [f32]) -> bool {
+        let hash = index_hash(key);
+        let locked = self.directory.lock(hash);
+        let found = locked.index().find(hash);
+        if found == NO_ROW
+            || row.is_some_and(|row| row != found || self.row_allocator.is_visited(row, &locked))
+        {
+            return false;
+        }
+        self.layout.read_row(&self.slab, found, words);
+        self.row_allocator.note_visited(found, &locked);
+        true
+    }
+}
+
+/// Ends the table's walk when it is dropped.
+struct EndWalk<'a>(&'a Table);
+
+impl Drop for EndWalk<'_> {
+    fn drop(&mut self) {
+        self.0.row_allocator.end_walk(&self.0.directory.lock_all());
+    }
+}

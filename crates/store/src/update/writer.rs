@@ -1,0 +1,241 @@
+//! Updates row by row: keys are resolved to rows once, many at a time, and then every update is applied at once, so
+//! that the next read sees it. What online learning needs, where a push per sample would look every key up twice.
+//! Knows nothing of how rows are found or updated; it keeps other writers out while that happens.
+
+use crate::StoreError;
+use crate::index::NO_ROW;
+use crate::index::directory::KeyLock;
+use crate::lookup::{CHUNK_KEYS, with_lookup};
+use crate::rows::layout::{RowUpdate, Update};
+use crate::rows::slab::RowMut;
+use crate::simd::halves::Singles;
+use crate::simd::{self, Vector, Width, Work};
+use crate::sync::write_gate::ExclusiveGuard;
+use crate::table::Table;
+use crate::update::create::RowInit;
+use crate::update::kernel::OptimizerStep;
+use crate::update::push::PushFailures;
+
+/// Where a row lies, for as long as the writer that resolved it lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowHandle(pub(crate) u32);
+
+/// Exclusive access to a table's rows by handle. Until it is dropped, changes of the table by other threads wait, and those
+/// by this thread fail with [`StoreError::Writing`]; pulls see each row before or after an update and do not wait.
+///
+/// [`TableWriter::finish`] says whether all updates were finite. Dropped without it, the writer panics if one was not.
+#[derive(Debug)]
+pub struct TableWriter<'a> {
+    table: &'a Table,
+    lane: usize,
+    exclusive: ExclusiveGuard<'a>,
+    steps: Vec<OptimizerStep>,
+    clock: u32,
+    width: Width,
+    /// Memory for a row.
+    before: Vec<f32>,
+    failures: PushFailures,
+}
+
+impl<'a> TableWriter<'a> {
+    pub(crate) fn new(
+        table: &'a Table,
+        lane: usize,
+        exclusive: ExclusiveGuard<'a>,
+        steps: Vec<OptimizerStep>,
+        clock: u32,
+    ) -> Self {
+        let (width, before, failures) = (table.width(), Vec::new(), PushFailures::default());
+        TableWriter { table, lane, exclusive, steps, clock, width, before, failures }
+    }
+
+    /// Ends the updates. Fails with [`StoreError::NotFinite`] when the result of one would not have been finite: its row stayed as
+    /// it was.
+    pub fn finish(mut self) -> Result<(), StoreError> {
+        std::mem::take(&mut self.failures).check(self.table)
+    }
+
+    /// Appends the row of every key to `handles`; keys without a row get one. Keys may repeat.
+    ///
+    /// Fails with [`StoreError::TableFull`] when the budget has no room; rows created until then stay, with their
+    /// first weights, and `handles` is as it was. (A writer does not evict: the rows of its handles stay.)
+    pub fn resolve(&mut self, keys: &[u64], handles: &mut Vec<RowHandle>) -> Result<(), StoreError> {
+        let before = handles.len();
+        handles.reserve(keys.len());
+        with_lookup(|lookup| {
+            for keys in keys.chunks(CHUNK_KEYS) {
+                lookup.assign(keys);
+                let (first, mut absent) = (handles.len(), std::mem::take(&mut lookup.absent));
+                absent.clear();
+                let vector = self.width.elsewhere();
+                self.table.walk(
+                    vector,
+                    self.lane,
+                    lookup,
+                    self.table.layout.words(),
+                    &mut |at: usize, row: u32| {
+                        handles.push(RowHandle(row));
+                        if row == NO_ROW {
+                            absent.push(at as u32);
+                        }
+                    },
+                );
+                lookup.absent = absent;
+                if !lookup.absent.is_empty() {
+                    let mut made = NewHandles { handles: &mut handles[first..] };
+                    let rejected = self.table.create_absent(self.lane, lookup, keys, None, &mut made);
+                    if rejected > 0 {
+                        handles.truncate(before);
+                        return Err(self.table.full(rejected));
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// The weights of a row.
+    #[inline]
+    #[must_use]
+    pub fn weights(&self, handle: RowHandle) -> &[f32] {
+        self.table.slab.peek(handle.0, self.table.layout.dim, &self.exclusive)
+    }
+
+    /// The first weight of a row: all there is in logistic regression.
+    #[inline]
+    #[must_use]
+    pub fn first_weight(&self, handle: RowHandle) -> f32 {
+        self.weights(handle)[0]
+    }
+
+    /// Applies the optimizer to a row at once, as a push of this gradient alone would.
+    ///
+    /// The gradient must be finite; the caller has made sure of it, as the rows before this one are updated already.
+    ///
+    /// # Panics
+    /// If the gradient does not have the table's dim.
+    #[inline]
+    pub fn update(&mut self, handle: RowHandle, gradient: &[f32]) {
+        let layout = &self.table.layout;
+        debug_assert!(gradient.iter().all(|g| g.is_finite()));
+        // Before the row's version is odd, where a panic would leave it.
+        assert_eq!(gradient.len(), layout.dim, "a gradient has one value per weight");
+        let update = Update { count: 1, clock: self.clock, gradient };
+        let writing = self.table.slab.write_exclusive(handle.0, &mut self.exclusive);
+        let (steps, row, before) = (self.steps.as_slice(), writing.row, &mut self.before);
+        if !simd::run(self.width, RowUpdate { format: Singles, layout, steps, row, update, before }) {
+            self.failures.note(self.table.key_of(handle.0));
+        }
+    }
+
+    /// [`TableWriter::update`] for several rows, `dim` gradients each, in their order; a row that is there twice is
+    /// updated twice.
+    ///
+    /// # Panics
+    /// If there are not `dim` gradients per handle.
+    pub fn update_all(&mut self, handles: &[RowHandle], gradients: &[f32]) {
+        let table = self.table;
+        assert_eq!(handles.len() * table.layout.dim, gradients.len(), "a gradient has one value per weight");
+        let TableWriter { exclusive, steps, clock, before, failures, .. } = self;
+        let (steps, clock) = (steps.as_slice(), *clock);
+        let update = RowsUpdate { table, steps, exclusive, handles, gradients, clock, before, failures };
+        simd::run(table.width(), update);
+    }
+}
+
+impl Drop for TableWriter<'_> {
+    fn drop(&mut self) {
+        let failures = std::mem::take(&mut self.failures);
+        if let Err(error) = failures.check(self.table)
+            && !std::thread::panicking()
+        {
+            panic!("a writer was dropped without finish(): {error}");
+        }
+    }
+}
+
+/// Notes the rows of keys that had none.
+struct NewHandles<'a> {
+    handles: &'a mut [RowHandle],
+}
+
+impl RowInit for NewHandles<'_> {
+    fn initializes(&self, _at: usize) -> bool {
+        false
+    }
+
+    fn new_row(&mut self, at: usize, row: u32, _: RowMut<'_>) {
+        self.handles[at] = RowHandle(row);
+    }
+
+    fn existing_row(&mut self, at: usize, row: u32, _: &KeyLock<'_>) {
+        self.handles[at] = RowHandle(row);
+    }
+}
+
+/// Rows and a gradient for each, one after the other, compiled for the machine.
+struct RowsUpdate<'a, 'b> {
+    table: &'a Table,
+    steps: &'a [OptimizerStep],
+    exclusive: &'a mut ExclusiveGuard<'b>,
+    handles: &'a [RowHandle],
+    gradients: &'a [f32],
+    clock: u32,
+    before: &'a mut Vec<f32>,
+    failures: &'a mut PushFailures,
+}
+
+impl Work for RowsUpdate<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self, vector: impl Vector) {
+        let (layout, slab) = (&self.table.layout, &self.table.slab);
+        for (handle, gradient) in self.handles.iter().zip(self.gradients.chunks_exact(layout.dim)) {
+            let update = Update { count: 1, clock: self.clock, gradient };
+            let writing = slab.write_exclusive(handle.0, self.exclusive);
+            if !layout.update(self.steps, Singles, writing.row.by(vector), update, self.before) {
+                self.failures.note(self.table.key_of(handle.0));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Absent, Block, Init, Optimizer, PushScale, Table, TableConfig};
+
+    fn table() -> Table {
+        let ftrl = Optimizer::Ftrl { alpha: 0.1, beta: 1.0, l1: 0.01, l2: 0.1 };
+        let adam = Optimizer::Adam { lr: 0.01, beta1: 0.9, beta2: 0.999, eps: 1e-8, l2: 0.0 };
+        let blocks = vec![
+            Block { dims: 1, init: Init::Zero, optimizer: ftrl },
+            Block { dims: 3, init: Init::Normal { std: 0.1 }, optimizer: adam },
+        ];
+        Table::new(TableConfig { seed: 7, ..TableConfig::new("t", blocks) }).unwrap()
+    }
+
+    #[test]
+    fn updates_by_handle_equal_pushes_one_by_one() {
+        let (by_push, by_handle) = (table(), table());
+        let mut writer = by_handle.writer(PushScale { lr_scale: 0.5 }).unwrap();
+        let mut handles = Vec::new();
+        let keys: Vec<u64> = (0..500).map(|i| (i * 7919) % 101).collect();
+        writer.resolve(&keys, &mut handles).unwrap();
+        for (i, (key, handle)) in keys.iter().zip(&handles).enumerate() {
+            let gradient = [0.1, -0.2, 0.3, -0.4].map(|g| g * (i as f32).sin());
+            by_push.push(&[*key], &gradient, PushScale { lr_scale: 0.5 }).unwrap();
+            writer.update(*handle, &gradient);
+            let mut pulled = [0.0; 4];
+            by_push.pull(&[*key], Absent::Zero, &mut pulled, None).unwrap();
+            assert_eq!(writer.weights(*handle), pulled);
+        }
+        writer.finish().unwrap();
+        assert_eq!(by_push.len(), by_handle.len());
+        by_push.for_each_row(|row| {
+            let twin = by_handle.get(row.key).unwrap();
+            assert_eq!((row.weights, row.state), (&twin.weights[..], &twin.state[..]));
+            assert_eq!((row.frequency, row.version), (twin.frequency, twin.version));
+        });
+    }
+}
