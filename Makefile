@@ -17,7 +17,7 @@ help: ## Show this list
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: ## Build, train on the bundled Adult data, say where model and report are
-	cargo build --release --locked --bin sanderling
+	cargo build --release --locked --package sanderling-cli --bin sanderling
 	target/release/sanderling train examples/adult_fm.toml
 
 # What Python needs is a gigabyte to fetch: meanwhile the processors have the lints. Many tests wait, for time or for one another: those of
@@ -54,7 +54,7 @@ test-python: develop $(VENV)/torch ## Python types, stubs and tests
 	$(BIN)/pytest --numprocesses 2 --dist worksteal
 
 bench: $(VENV)/ready ## Measure what docs/results holds the project to; minutes, on an idle machine
-	cargo build --release --locked --bin sanderling --examples
+	cargo build --release --locked --bins --examples
 	target/release/examples/parse_speed
 	target/release/sanderling bench store --quiet
 	target/release/sanderling bench rpc --quiet

@@ -30,7 +30,7 @@ Example:
   sanderling load run ycsb_a --ps 127.0.0.1:7000 --create --rate 20k
   sanderling load search --slo 'p99<5ms' --ps 127.0.0.1:7000 --create
   sanderling load sweep --rates 5k..200k:log12 --ps 127.0.0.1:7000 --create -o sweep.json
-  sanderling load plot sweep.json -o sweep.png
+  sanderling load plot sweep.json -o sweep.svg
   sanderling load ab 127.0.0.1:7000 127.0.0.1:7001 --create --runs 10
   # workloads, their parameters and functions
   sanderling load list

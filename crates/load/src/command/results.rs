@@ -32,12 +32,12 @@ pub(super) struct ShowArgs {
     hdr_log: Option<PathBuf>,
 }
 
-/// Draw results: SVG or PNG
+/// Draw results as SVG
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
   # response times over throughput
-  sanderling load plot sweep.json -o sweep.png
+  sanderling load plot sweep.json -o sweep.svg
   # throughput and latencies over time
   sanderling load plot run.json --kind time -o run.svg
   sanderling load plot a.json b.json --kind percentiles -o ab.svg")]
@@ -48,7 +48,7 @@ pub(super) struct PlotArgs {
     /// curve: latency over throughput; time: one run over time; percentiles: latency by percentile, runs overlaid
     #[arg(long)]
     kind: Option<Kind>,
-    /// Where to: .svg or .png
+    /// SVG file to write
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
 }
@@ -156,10 +156,9 @@ pub(super) fn plot(args: &PlotArgs) -> Result<u8, Failure> {
     };
     let bytes = match args.out.extension().and_then(|extension| extension.to_str()) {
         Some("svg") => plot::svg(&figure).into_bytes(),
-        Some("png") => plot::png(&figure).map_err(|error| Failure::Run(error.to_string()))?,
         _ => {
             let out = args.out.display();
-            return Err(Failure::Usage(format!("{out}: figures are written as .svg or .png")));
+            return Err(Failure::Usage(format!("--out {out}: figures are written as .svg; for pixels, convert that with rsvg-convert")));
         }
     };
     output::save(&args.out, &bytes)?;

@@ -98,10 +98,10 @@ fn a_run_is_two_lines_and_a_file() {
         std::fs::read_to_string(folder.join("one.hlog")).unwrap().contains("HistogramLogWriter")
             || std::fs::read_to_string(folder.join("one.hlog")).unwrap().starts_with('#')
     );
-    for (kind, out) in [("time", "a.svg"), ("percentiles", "b.png"), ("curve", "c.svg")] {
+    for (kind, out) in [("time", "a.svg"), ("percentiles", "b.svg"), ("curve", "c.svg")] {
         said(folder, &format!("plot one.json --kind {kind} -o {out}"));
         let drawn = std::fs::read(folder.join(out)).unwrap();
-        assert!(drawn.starts_with(b"\x89PNG") || drawn.windows(4).any(|four| four == b"<svg"), "{out}");
+        assert!(drawn.starts_with(b"<svg"), "{out}");
     }
 }
 
@@ -124,7 +124,8 @@ fn a_server_is_loaded_swept_searched_and_compared() {
     let rates = "--rates 200..800:lin3 -d 300ms -o sweep.json --slo p99<50ms";
     let swept = said(folder, &format!("sweep {TINY} --ps {a} {short} {rates}"));
     assert!(swept.contains("200") && swept.contains("wanted: p99 < 50.0 ms"), "{swept}");
-    said(folder, "plot sweep.json -o sweep.png");
+    said(folder, "plot sweep.json -o sweep.svg");
+    check_wrong(folder, "plot sweep.json -o sweep.png", 2, &["sweep.png: figures are written as .svg"]);
     assert_eq!(json(&folder.join("sweep.json"))["command"], "sweep");
 
     let search = "search --slo p50<10s --trial 100ms --precision 100 -d 100ms";

@@ -87,8 +87,7 @@ impl Figure {
         draw(self.width_px, self.height_px(), title, |canvas| self.paint(canvas))
     }
 
-    /// Draws on any canvas of [`UNITS_PER_PX`](super::UNITS_PER_PX) units per pixel.
-    pub fn paint<DB: DrawingBackend<ErrorType: 'static>>(&self, canvas: &Canvas<DB>) -> Drawn {
+    fn paint<DB: DrawingBackend<ErrorType: 'static>>(&self, canvas: &Canvas<DB>) -> Drawn {
         let areas = self
             .panels
             .iter()
