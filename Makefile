@@ -5,7 +5,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench proof lint lint-rust lint-python test-rust test-python develop
+.PHONY: help demo test slowest bench proof lint lint-rust lint-python test-rust test-python develop
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -52,6 +52,14 @@ test-python: develop $(VENV)/torch ## Python types, stubs and tests
 	$(BIN)/mypy
 	$(BIN)/stubtest sanderling --mypy-config-file pyproject.toml
 	$(BIN)/pytest --numprocesses 2 --dist worksteal
+
+# A test program shows times only where it is told that unstable options are allowed. Cargo is not told, or it would compile
+# everything once more.
+slowest: $(VENV)/ready ## Run the tests and list the 20 slowest, Rust and Python
+	cargo test --workspace --locked --config 'target."cfg(all())".runner = ["env", "RUSTC_BOOTSTRAP=1"]' \
+		-- -Z unstable-options --report-time \
+		| sed -nE 's/^test (.*) \.\.\. ok <([0-9.]+)s>$$/\2 s  \1/p' | sort -rn | head -20
+	$(BIN)/pytest --numprocesses 2 --dist worksteal --durations 20
 
 bench: $(VENV)/ready ## Measure what docs/results holds the project to; minutes, on an idle machine
 	cargo build --release --locked --bins --examples

@@ -32,8 +32,8 @@ EDGES: dict[str, set[str]] = {
     "server": {"wire", "transport", "store", "sync", "observe"},
     "control": {"server", "observe", "transport"},
     "terminal": {"sample", "client", "observe"},
-    "bench": {"sample", "store", "observe", "wire", "transport", "client", "server", "terminal"},
-    "load": {"sample", "store", "client", "server", "observe", "wire", "transport", "terminal"},
+    "bench": {"sample", "store", "observe", "wire", "transport", "client", "server", "terminal", "testkit"},
+    "load": {"sample", "store", "client", "server", "observe", "wire", "transport", "terminal", "testkit"},
     "testkit": {"server", "transport", "wire"},
     "cli": {"sample", "hub", "feed", "store", "client", "learner", "observe", "terminal", "server", "control"}
     | {"wire", "transport", "job"},

@@ -12,7 +12,7 @@ mod rpc;
 mod rpc_server;
 mod store;
 
-/// Measure what this machine can do
+/// Measure what this machine can do: table operations, transports
 #[derive(Debug, clap::Parser)]
 #[command(
     name = "sanderling-bench",
@@ -21,7 +21,7 @@ mod store;
     max_term_width = 100,
     after_help = "\
 Example:
-  # the embedding table beside the limit of the memory
+  # table operations, beside the limit of the memory
   sanderling bench store
   # pulls over all transports, and over gRPC
   sanderling bench rpc
@@ -58,14 +58,19 @@ fn failed(error: BenchError) -> Failure {
     }
 }
 
-/// Refuses a place where the result cannot be written.
+/// Refuses the old name of --batch-size.
+fn renamed(_: &str) -> Result<usize, String> {
+    Err("`--batch` is now `--batch-size`".to_owned())
+}
+
+/// Refuses a path that the result cannot be written to.
 fn check(json: Option<&Path>) -> Result<(), Failure> {
     let Some(path) = json.filter(|path| path.as_os_str() != "-") else { return Ok(()) };
     output::not_a_url("--json", path)?;
     output::check(path)
 }
 
-/// Prints a report for people, and writes it as JSON if that is asked for: to standard output alone, if it is `-`.
+/// Prints a report as text, and writes it as JSON if a path is named; with `-` prints only JSON.
 fn show<R: Serialize>(
     report: &R,
     json: Option<&Path>,

@@ -137,7 +137,7 @@ impl Default for StoreOptions {
             ids: Ids::Random,
             rounds: 40,
             batches: 500,
-            seed: 1,
+            seed: 42,
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use std::process::{Command, Output};
 
+use sanderling_testkit::outputs::{check_output, check_refused_output, check_refused_url};
 use serde_json::Value;
 
 fn run(line: &str) -> Output {
@@ -32,7 +33,7 @@ fn check_rows(json: &Value, ops: &[&str], dists: &[&str], threads: &[u64]) {
     }
 }
 
-const TINY: &str = "store --keys 2000 --dim 4 --batch 32 --samples 2 --rounds 1 --batches 50";
+const TINY: &str = "store --keys 2000 --dim 4 --batch-size 32 --samples 2 --rounds 1 --batches 50";
 
 #[test]
 fn json_on_standard_output_is_all_there_is() {
@@ -46,6 +47,21 @@ fn json_on_standard_output_is_all_there_is() {
     let load = json["load"].as_array().unwrap();
     assert_eq!(load.iter().map(|row| row["threads"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 2]);
     assert!(load.iter().all(|row| row["rows"] == 2000 && row["mrows_per_s"].as_f64().unwrap() > 0.0));
+}
+
+#[test]
+fn the_json_file_is_written_whole_or_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("out")).unwrap();
+    let run = |line: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sanderling-bench"));
+        command.args(line.split_whitespace()).current_dir(dir.path()).output().unwrap()
+    };
+    let tiny = "store --keys 500 --dim 4 --batch-size 8 --rounds 1 --batches 2 --samples 1";
+    let line = format!("{tiny} --ops pull --json OUT");
+    check_output(dir.path(), &run, &line, "json");
+    check_refused_output(dir.path(), &run, &line, "json");
+    check_refused_url(dir.path(), &run, &line, "json");
 }
 
 #[test]
@@ -75,7 +91,7 @@ fn a_table_for_people_and_json_in_a_file() {
 
 const TRANSPORTS: [&str; 8] =
     ["in-process", "shm", "unix", "tcp", "tls", "grpc-unary", "grpc-bidi", "grpc-unary-untuned"];
-const TINY_RPC: &str = "rpc --rows 3000 --dim 4 --batch 16 --rounds 2 --seconds 0.02 --calls 3";
+const TINY_RPC: &str = "rpc --rows 3000 --dim 4 --batch-size 16 --rounds 2 --seconds 0.02 --calls 3";
 
 /// That answers are right is checked by the benchmark itself, which ends otherwise.
 #[test]
@@ -148,7 +164,8 @@ fn what_cannot_be_measured_is_said() {
         ("store --keys 2000000000 --dim 4096", 1, "lower the keys or the dim"),
         ("rpc --transports telepathy", 2, "grpc-bidi"),
         ("rpc --in-flight 65 --transports tcp", 2, "in-flight = 65"),
-        ("rpc --rows 2000000000 --dim 4096 --batch 8 --transports shm", 1, "lower the rows"),
+        ("rpc --rows 2000000000 --dim 4096 --batch-size 8 --transports shm", 1, "lower the rows"),
+        ("store --batch 32", 2, "`--batch` is now `--batch-size`"),
         ("rpc-server nonsense", 2, "expected"),
         (
             "store --keys 10 --rounds 1 --batches 1 --samples 1 --json /nonexistent/a.json",

@@ -13,7 +13,7 @@ mod results;
 mod run;
 mod selftest;
 
-/// Load tables with scripted requests: how many they bear, and how late answers are
+/// Run scripted load against tables and report throughput and latency
 #[derive(Debug, clap::Parser)]
 #[command(
     name = "sanderling-load",
@@ -22,11 +22,11 @@ mod selftest;
     max_term_width = 100,
     after_help = "\
 Example:
-  # tables in this process, the serving workload
+  # the serving workload, on tables in this process
   sanderling load run
-  # against a server; two lines, and all of it in a file
+  # against a server; prints two lines and writes the whole result to a file
   sanderling load run --ps 127.0.0.1:7000 --create -o run.json
-  # an open loop: latencies count from when requests are due
+  # an open loop: latency counts from the time at which a request is due
   sanderling load run ycsb_a --ps 127.0.0.1:7000 --create --rate 20k
   sanderling load search --slo 'p99<5ms' --ps 127.0.0.1:7000 --create
   sanderling load sweep --rates 5k..200k:log12 --ps 127.0.0.1:7000 --create -o sweep.json
@@ -35,8 +35,8 @@ Example:
   # workloads, their parameters and functions
   sanderling load list
 
-How a workload is written is in docs/load-scripts.md. \
-Training runs are compared by sanderling compare, not here."
+docs/load-scripts.md describes how to write a workload. \
+To compare training runs, use sanderling compare."
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     }
 }
 
-/// Shows how far something is, and says whether to go on: not after Ctrl-C.
+/// Shows progress; false after Ctrl-C.
 fn watched(bar: &Bar, what: &str, progress: Progress) -> bool {
     const STEPS: f64 = 1000.0;
     let rate = progress.calls as f64 / progress.elapsed.as_secs_f64().max(0.1);
@@ -82,12 +82,12 @@ fn watched(bar: &Bar, what: &str, progress: Progress) -> bool {
     !stop::flag().load(std::sync::atomic::Ordering::Relaxed)
 }
 
-/// Servers that are not waited for after Ctrl-C are no failure of theirs.
+/// A request that Ctrl-C ended is not a failure of the server.
 fn unreached(failure: sanderling_load::request::Failure) -> Failure {
     if failure.kind == "stopped" { Failure::Stopped } else { Failure::Run(failure.reason) }
 }
 
-/// Wrong arguments are told from what went wrong.
+/// Separates wrong arguments from failures of the work.
 fn failed(error: EngineError) -> Failure {
     match error {
         EngineError::Script(_)

@@ -43,6 +43,7 @@ impl Log {
 }
 
 impl Bar {
+    /// Makes a bar: shown on a terminal, as lines elsewhere, silent if `quiet`.
     pub fn new(quiet: bool) -> Self {
         let shown = !quiet && std::io::stderr().is_terminal();
         let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };

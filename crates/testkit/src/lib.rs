@@ -4,6 +4,7 @@
 //! `server`, so that the tests of small crates do not build the server.
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc)] // a panic is a failed test
 
+pub mod outputs;
 mod random;
 
 #[cfg(feature = "server")]

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::progress::Bar;
 
-/// Measure pulls over the transports, each beside a constant answer over the same, and beside gRPC
+/// Measure pulls over each transport, beside a constant answer and beside gRPC
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -22,7 +22,7 @@ Example:
   sanderling bench rpc
   sanderling bench rpc --transports shm,tcp,grpc-unary --in-flight 4 \\
       --pinnings unpinned
-  sanderling bench rpc --rows 100000 --batch 64 --rounds 2 --json rpc.json
+  sanderling bench rpc --rows 100000 --batch-size 64 --rounds 2 --json rpc.json
 
 Servers are processes of their own, started and ended here, each with a table of its own; the client is this process, with \
 a thread per connection. \"constant\" is the same transport whose server answers with a constant buffer: no look-up, no \
@@ -34,7 +34,7 @@ pub(super) struct Args {
     /// in-process, shm, unix, tcp, tls, grpc-unary, grpc-bidi, grpc-unary-untuned
     #[arg(long, value_delimiter = ',', default_values_t = RpcOptions::default().transports)]
     transports: Vec<Transport>,
-    /// Rows in the table, all made before
+    /// Rows in the table, all created before the measurement
     #[arg(long, default_value_t = RpcOptions::default().rows)]
     rows: u64,
     /// Weights per row
@@ -42,38 +42,41 @@ pub(super) struct Args {
     dim: usize,
     /// Rows per pull
     #[arg(long, default_value_t = RpcOptions::default().batch)]
-    batch: usize,
-    /// Pulls under way per connection
+    batch_size: usize,
+    /// Old name of --batch-size.
+    #[arg(long, hide = true, value_parser = super::renamed)]
+    batch: Option<usize>,
+    /// Concurrent pulls per connection
     #[arg(long, value_delimiter = ',', default_values_t = RpcOptions::default().in_flight)]
     in_flight: Vec<usize>,
-    /// Connections per transport, each with a thread of the client
+    /// Connections per transport, each with its own client thread
     #[arg(long, default_value_t = RpcOptions::default().connections)]
     connections: usize,
-    /// unpinned, pinned: the servers on one half of the processors, the client on the other
+    /// Pinning: unpinned, or pinned (servers on one half of the processors, the client on the other)
     #[arg(long, value_delimiter = ',', default_values_t = RpcOptions::default().pinnings)]
     pinnings: Vec<Pinning>,
-    /// Calls of one request, in the statistics of whole requests
+    /// Calls per request, in the statistics of whole requests
     #[arg(long, default_value_t = RpcOptions::default().calls)]
     calls: usize,
-    /// Turns of every transport
+    /// Rounds, in each of which every transport is measured
     #[arg(long, default_value_t = RpcOptions::default().rounds)]
     rounds: usize,
-    /// Length of a turn
+    /// Seconds per transport and round
     #[arg(long, default_value_t = RpcOptions::default().seconds)]
     seconds: f64,
-    /// Leave out the turns at half load
+    /// Skip the measurements at half load
     #[arg(long)]
     no_half_load: bool,
-    /// How long both sides wait awake before they sleep, in microseconds
+    /// Busy-poll time of both sides before blocking, in microseconds
     #[arg(long, value_name = "N", default_value_t = RpcOptions::default().spin_us)]
     spin_us: u32,
-    /// Popularity of the keys: uniform, or zipf and its exponent
+    /// Key distribution: uniform, or zipf with its exponent
     #[arg(long, default_value_t = RpcOptions::default().dist)]
     dist: Dist,
-    /// Decides which keys are drawn, and what rows start with
+    /// Random seed of the keys and the initial rows
     #[arg(long, default_value_t = RpcOptions::default().seed)]
     seed: u64,
-    /// Write the result as JSON to this file; to standard output, and nothing else there, if it is -
+    /// JSON file to write; - prints only JSON to standard output
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
     /// No progress
@@ -86,7 +89,7 @@ pub(super) fn run(args: &Args) -> Result<u8, Failure> {
         transports: args.transports.clone(),
         rows: args.rows,
         dim: args.dim,
-        batch: args.batch,
+        batch: args.batch_size,
         in_flight: args.in_flight.clone(),
         connections: args.connections,
         pinnings: args.pinnings.clone(),

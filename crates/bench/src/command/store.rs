@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::progress::Bar;
 
-/// Measure pull, pooled pull, push and a mix, each beside the limit of the memory
+/// Measure pull, pooled pull, push and a mix, each beside the memory limit
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -22,58 +22,60 @@ Example:
   sanderling bench store --keys 1000000 --threads 1 --ids shifted --json - \\
       > store.json
 
-The limit knows all addresses in advance: of a pull one independent index line and the row of every key, of a pooled \
-pull and of a push the rows. It takes turns with the operation, at the best prefetch distance of a sweep. Keys are fresh \
-in every round, and zipf ranks scattered over them. ns/key is the time of one thread; p50 and p99 are per batch (of the \
-mix: of its pulls), GB/s the cache lines that must be touched. Measure on an idle machine.")]
+The memory limit is the rate of the same memory accesses with all addresses known: one independent index line and the row \
+of each key for a pull, the rows alone for a pooled pull and a push. It alternates with the operation, at the best prefetch \
+distance of a sweep. Each round draws new keys; zipf ranks are scattered over the keys. ns/key is per thread, p50 and p99 \
+are per batch (in the mix: of its pulls), GB/s counts the cache lines that must be touched. Measure on an idle machine.")]
 pub(super) struct Args {
-    /// Keys in the table, all loaded before
+    /// Keys in the table, all loaded before the measurement
     #[arg(long, default_value_t = StoreOptions::default().keys)]
     keys: u64,
     /// Weights per row
     #[arg(long, default_value_t = StoreOptions::default().dim)]
     dim: usize,
-    /// adagrad: a row is as much state as weights; sgd: weights only, so that more keys fit
+    /// Optimizer: adagrad (as much state as weights) or sgd (weights only, so that more keys fit)
     #[arg(long, default_value_t = StoreOptions::default().optimizer)]
     optimizer: RowOptimizer,
-    /// How weights are kept: f32, f16 or bf16; the limit reads the same bytes, but does not widen them
+    /// Type of the weights: f32, f16 or bf16; the memory limit reads the same bytes but does not convert them
     #[arg(long, default_value = "f32", value_parser = dtype)]
     dtype: Dtype,
-    /// Keys from asking for a bucket to searching it, and cache lines from asking for rows to using them: what every
-    /// table has was found by trying others
+    /// Prefetch distances: keys ahead for buckets, cache lines ahead for rows
     #[arg(long, value_name = "KEYS,LINES", value_parser = distances)]
     distances: Option<Distances>,
     /// Keys per request
     #[arg(long, default_value_t = StoreOptions::default().batch)]
-    batch: usize,
-    /// Samples per pooled request, each of 26 features with 1 to 10 ids
+    batch_size: usize,
+    /// Old name of --batch-size.
+    #[arg(long, hide = true, value_parser = super::renamed)]
+    batch: Option<usize>,
+    /// Samples per pooled request, each with 26 features of 1 to 10 ids
     #[arg(long, default_value_t = StoreOptions::default().samples)]
     samples: usize,
-    /// Numbers of threads, such as 1,2 [default: 1 and all]
+    /// Thread counts, for example 1,2 [default: 1 and all processors]
     #[arg(long, value_delimiter = ',')]
     threads: Vec<usize>,
-    /// Operations
+    /// Operations to measure
     #[arg(long, value_delimiter = ',', default_values_t = StoreOptions::default().ops)]
     ops: Vec<Op>,
-    /// Popularities of the keys: uniform, or zipf and its exponent
+    /// Key distributions: uniform, or zipf with its exponent, for example zipf0.99
     #[arg(long, value_delimiter = ',', default_values_t = StoreOptions::default().dists)]
     dists: Vec<Dist>,
-    /// What the 64-bit ids look like: random, dense (0, 1, 2, ...) or shifted (dense, shifted left by 20 bits)
+    /// Pattern of the 64-bit ids: random, dense (0, 1, 2, ...) or shifted (dense, shifted left by 20 bits)
     #[arg(long, default_value_t = StoreOptions::default().ids)]
     ids: Ids,
-    /// Turns of each operation and its limit
+    /// Rounds, in each of which every operation alternates with its limit
     #[arg(long, default_value_t = StoreOptions::default().rounds)]
     rounds: usize,
-    /// Requests of every thread in a turn
+    /// Requests per thread and round
     #[arg(long, default_value_t = StoreOptions::default().batches)]
     batches: usize,
-    /// Decides which keys are drawn
+    /// Random seed of the keys
     #[arg(long, default_value_t = StoreOptions::default().seed)]
     seed: u64,
-    /// Print the limits at every prefetch distance too
+    /// Also print the memory limit at each prefetch distance
     #[arg(long)]
     sweep: bool,
-    /// Write the result as JSON to this file; to standard output, and nothing else there, if it is -
+    /// JSON file to write; - prints only JSON to standard output
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
     /// No progress
@@ -88,7 +90,7 @@ pub(super) fn run(args: &Args) -> Result<u8, Failure> {
         optimizer: args.optimizer,
         dtype: args.dtype,
         distances: args.distances.unwrap_or_default(),
-        batch: args.batch,
+        batch: args.batch_size,
         samples: args.samples,
         ops: args.ops.clone(),
         dists: args.dists.clone(),

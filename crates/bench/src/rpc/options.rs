@@ -169,7 +169,7 @@ impl Default for RpcOptions {
             half_load: true,
             spin_us: sanderling_transport::SPIN_US_DEFAULT,
             dist: Dist::Uniform,
-            seed: 1,
+            seed: 42,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a load creates on servers: said and asked about before, dropped after. Runs nothing.
+//! Tables that a load creates on servers: announced and confirmed before, dropped after. Runs nothing.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::{failed, unreached};
 use crate::failure::Failure;
 use crate::output;
 
-/// Most time that dropping the tables at the end may take.
+/// Time limit of dropping the tables at the end.
 const DROP_WITHIN: Duration = Duration::from_secs(5);
 
 /// Whether tables are created on servers, and whether they stay.
@@ -20,12 +20,12 @@ pub(super) struct CreationArgs {
     /// Create and fill tables on servers without asking
     #[arg(long)]
     create: bool,
-    /// Keep the tables that are created: checkpoints have them, and they are not dropped at the end
+    /// Keep the created tables: they are saved in checkpoints and not dropped at the end
     #[arg(long)]
     keep: bool,
 }
 
-/// A table that servers do not have, or have without rows.
+/// A table that is missing on the servers, or has no rows.
 struct Missing {
     name: String,
     /// Is it there, without rows?
@@ -48,8 +48,8 @@ impl CreationArgs {
         if self.keep { target } else { target.with_temporary_tables() }
     }
 
-    /// Says what a command would create on servers, and asks. Tables in this process, and those on servers that have rows, need
-    /// no question.
+    /// Lists the tables that a command would create on servers, and asks. Tables in this process and tables with rows need no
+    /// question.
     pub(super) fn ask(
         &self,
         command: &str,
@@ -80,7 +80,7 @@ impl CreationArgs {
             let (first, more) = (&lines[0], missing.len() - 1);
             let more = if more == 0 { String::new() } else { format!("; and {more} more") };
             return Err(Failure::Usage(format!(
-                "load {command} on {place}: {first}{more}; say --create where no terminal can be asked"
+                "load {command} on {place}: {first}{more}; allow it with --create"
             )));
         }
         lines.iter().for_each(|line| note_line!("{place}: {line}"));
@@ -106,7 +106,7 @@ impl CreationArgs {
     }
 }
 
-/// The tables of a workload that servers do not have, or have without rows where they are to be filled.
+/// The tables of a workload that are missing on the servers, or have no rows and would be filled.
 fn missing(target: &Target, plan: &Plan, fills: bool) -> Result<Vec<Missing>, Failure> {
     let mut missing = Vec::new();
     if target.cluster().is_none() {
@@ -139,7 +139,7 @@ impl Drop for Created {
             match cluster.drop_where_reached(name, within) {
                 Ok(was_there) if self.quiet || !was_there => {}
                 Ok(_) => note!("dropped table {name:?} on {}", self.target.address()),
-                // One server that does not answer would not for the next table.
+                // A server that does not answer now would not answer for the next table.
                 Err(error) => {
                     let left = self.names.join(" ");
                     note!(

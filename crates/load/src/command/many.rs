@@ -18,14 +18,14 @@ use crate::progress::Bar;
 use crate::quantity::time;
 use crate::servers::{AskArgs, ServerArgs};
 
-/// Run a workload at several rates: the curve of latency over throughput
+/// Run a workload at several rates: latency as a function of throughput
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
   sanderling load sweep --rates 5k..200k:log12 --ps 127.0.0.1:7000 --create -o sweep.json
   sanderling load plot sweep.json -o sweep.svg
 
-A sweep ends at the first rate that is not served: beyond it only queues grow.")]
+A sweep ends at the first rate that the server cannot sustain.")]
 pub(super) struct SweepArgs {
     #[command(flatten)]
     workload: WorkloadArgs,
@@ -33,18 +33,18 @@ pub(super) struct SweepArgs {
     servers: ServerArgs,
     #[command(flatten)]
     looped: LoopArgs,
-    /// Calls per second: 5k,10k,50k or a range, as in 5k..200k:log12 (or lin12)
+    /// Calls per second: a list (5k,10k,50k) or a range with its number of steps (5k..200k:log12 or :lin12)
     #[arg(long)]
     rates: Rates,
-    /// Objectives to be shown beside, as in p99<5ms
+    /// Latency objectives to show beside the results, for example p99<5ms
     #[arg(long, value_name = "P<TIME,...")]
     slo: Option<String>,
-    /// Keep everything in this file (JSON)
+    /// Result file to write (JSON)
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
 
-/// Find the highest rate at which latencies are still as wanted
+/// Find the highest rate that meets a latency objective
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -52,9 +52,9 @@ Example:
   sanderling load search --slo 'p50<500us,p99.9<20ms' ctr --ps 127.0.0.1:7000 --create \\
       -o search.json
 
-A closed loop tells about how much is possible; then the interval between a rate that is fine and one that is not is halved, \
-and a run of full length confirms the answer, or lowers it. A trial in which the client itself was late, \
-or which was too short for a call, is repeated, and no limit of the server.")]
+The search starts at the rate of a closed loop, then bisects between a rate that meets the objective and one that does not. \
+A run of full length confirms the answer or lowers it. A trial in which the client was late, or in which no call fell, \
+is repeated; it says nothing about the server.")]
 pub(super) struct SearchArgs {
     #[command(flatten)]
     workload: WorkloadArgs,
@@ -62,28 +62,28 @@ pub(super) struct SearchArgs {
     servers: ServerArgs,
     #[command(flatten)]
     looped: LoopArgs,
-    /// What is wanted of the times from when calls are due to their end
+    /// Latency objectives, from the time at which a call is due to its end
     #[arg(long, value_name = "P<TIME,...", default_value = "p99<5ms")]
     slo: String,
-    /// Length of a trial
+    /// Length of a trial, for example 3s
     #[arg(long, default_value = "3s", value_parser = time)]
     trial: Duration,
-    /// How well the rate is to be known, in percent
+    /// Precision of the rate, in percent
     #[arg(long, default_value_t = 5.0)]
     precision: f64,
-    /// Keep everything in this file (JSON)
+    /// Result file to write (JSON)
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
 
-/// Which of two is faster, and how sure that is
+/// Compare the speed of two targets, with a test of significance
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
   sanderling load ab 127.0.0.1:7000 127.0.0.1:7001 --create --runs 10
   sanderling load ab shm:a tcp://127.0.0.1:7000 --create --runs 6 -d 5s -o ab.json
 
-Runs are made in turns, A B B A and so on, so that what drifts meanwhile touches both alike; they are compared as whole runs.")]
+Runs alternate (A B B A and so on), so that drift of the machine affects both alike.")]
 pub(super) struct AbArgs {
     /// Address of A
     a: String,
@@ -95,13 +95,13 @@ pub(super) struct AbArgs {
     ask: AskArgs,
     #[command(flatten)]
     looped: LoopArgs,
-    /// Runs of each
+    /// Runs per side
     #[arg(long, default_value_t = 10)]
     runs: usize,
-    /// Calls per second, in an open loop
+    /// Calls per second of an open loop, for example 20k [default: closed loop]
     #[arg(short, long, value_parser = campaign::rate, help_heading = "Load")]
     rate: Option<f64>,
-    /// Keep everything in this file (JSON)
+    /// Result file to write (JSON)
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -110,17 +110,17 @@ pub(super) struct AbArgs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Workload")]
 pub(super) struct AbWorkload {
-    /// A workload that ships, or the path of a script
+    /// Built-in workload or path of a script (.rn)
     #[arg(short, long, default_value = "serve")]
     workload: String,
-    /// Set a parameter of the script
+    /// Parameter of the script, for example -P keys=1e8
     #[arg(short = 'P', long = "param", value_name = "NAME=VALUE")]
     params: Vec<String>,
-    /// Which functions are called how often
+    /// Functions and their weights, for example -f pull:98,push:2
     #[arg(short, long, value_name = "NAME:WEIGHT,...")]
     functions: Option<String>,
-    /// Decides all that is drawn
-    #[arg(long, default_value_t = 1)]
+    /// Random seed
+    #[arg(long, default_value_t = 42)]
     seed: u64,
 }
 
@@ -168,10 +168,10 @@ pub(super) fn sweep(args: &SweepArgs) -> Result<u8, Failure> {
 pub(super) fn search(args: &SearchArgs) -> Result<u8, Failure> {
     let wanted = wanted(&args.slo)?;
     if !(args.precision > 0.0 && args.precision <= 100.0) {
-        return Err(Failure::Usage("--precision: it is above 0 and at most 100".to_owned()));
+        return Err(Failure::Usage("--precision must be above 0 and at most 100".to_owned()));
     }
     if args.trial.is_zero() {
-        return Err(Failure::Usage("--trial: a trial of no length has no calls".to_owned()));
+        return Err(Failure::Usage("--trial must be longer than 0s".to_owned()));
     }
     let (target, plan) = (target(&args.servers)?, args.looped.apply(args.workload.plan()?, None));
     let target = args.looped.creation.apply(target);
@@ -223,11 +223,13 @@ pub(super) fn ab(args: &AbArgs) -> Result<u8, Failure> {
     );
     let plan = args.looped.apply(workload.plan()?, args.rate);
     if args.runs < 2 {
-        return Err(Failure::Usage("--runs: what runs vary by shows from 2 on; 10 are better".to_owned()));
+        return Err(Failure::Usage(
+            "--runs: need at least 2 runs per side to estimate the variance; use 10".to_owned(),
+        ));
     }
     if args.runs > RUNS_MAX / 2 {
         let most = RUNS_MAX / 2;
-        return Err(Failure::Usage(format!("--runs: {} of each are too many; at most {most}", args.runs)));
+        return Err(Failure::Usage(format!("--runs: {} per side are too many; at most {most}", args.runs)));
     }
     let [a, b] = [reach(&args.a, &args.ask)?, reach(&args.b, &args.ask)?]
         .map(|target| args.looped.creation.apply(target));

@@ -1,4 +1,4 @@
-//! The options that say what is run against what. Runs nothing.
+//! Options for the workload, the loop and the target. Runs nothing.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -15,65 +15,65 @@ use crate::failure::Failure;
 use crate::quantity::time;
 use crate::servers::{AskArgs, ServerArgs};
 
-/// What is asked.
+/// Options of the workload.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Workload")]
 pub(super) struct WorkloadArgs {
-    /// A workload that ships (see `load list`), or the path of a script (.rn)
+    /// Built-in workload (see `load list`) or path of a script (.rn)
     #[arg(default_value = "serve")]
     pub(super) workload: String,
-    /// Set a parameter of the script, as in -P keys=1e8
+    /// Parameter of the script, for example -P keys=1e8
     #[arg(short = 'P', long = "param", value_name = "NAME=VALUE")]
     params: Vec<String>,
-    /// Which functions are called how often, as in -f pull:98,push:2; the script's own weights if left out
+    /// Functions and their weights, for example -f pull:98,push:2 [default: the script's weights]
     #[arg(short, long, value_name = "NAME:WEIGHT,...")]
     functions: Option<String>,
-    /// Decides all that is drawn; the same seed asks the same on any number of threads
-    #[arg(long, default_value_t = 1)]
+    /// Random seed; one seed gives the same requests with any number of threads
+    #[arg(long, default_value_t = 42)]
     seed: u64,
-    /// Of keys alone, so that one may change while the others stay
+    /// Random seed of keys [default: --seed]
     #[arg(long)]
     seed_keys: Option<u64>,
-    /// Of batch sizes and keys per sample alone
+    /// Random seed of batch sizes and keys per sample [default: --seed]
     #[arg(long)]
     seed_sizes: Option<u64>,
-    /// Of arrivals, and of which function a cycle calls, alone
+    /// Random seed of arrivals and of the choice of functions [default: --seed]
     #[arg(long)]
     seed_arrivals: Option<u64>,
 }
 
-/// By whom, and for how long.
+/// Options of the loop.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Load")]
 pub(super) struct LoopArgs {
-    /// Threads of the client, each with a connection, a script and generators of its own
+    /// Client threads, each with its own connection, script and random generators
     #[arg(short, long, default_value_t = 1)]
     threads: usize,
-    /// Calls that each thread has under way at most: 1 in a closed loop unless said, 64 in an open one
+    /// Concurrent calls per thread [default: 1 in a closed loop, 64 in an open loop]
     #[arg(short, long)]
     concurrency: Option<usize>,
-    /// How long is measured
+    /// Length of the measurement, for example 60s
     #[arg(short, long, default_value = "10s", value_parser = time)]
     duration: Duration,
-    /// Measure so many calls, and not a time
+    /// Number of calls to measure, instead of --duration
     #[arg(short = 'n', long, conflicts_with = "duration")]
     count: Option<u64>,
-    /// How long is not measured, before: 1s unless calls are counted
+    /// Length of the warm-up before the measurement [default: 1s; 0s with --count]
     #[arg(long, value_parser = time)]
     warmup: Option<Duration>,
-    /// How calls of an open loop are spread: poisson, uniform, burst:FACTOR:PERIOD, sine:AMPLITUDE:PERIOD [default: poisson]
+    /// Arrivals in an open loop: poisson, uniform, burst:FACTOR:PERIOD or sine:AMPLITUDE:PERIOD [default: poisson]
     #[arg(long)]
     arrivals: Option<Arrivals>,
-    /// The cycles of this client, when several share a load
+    /// Cycles of this client, where several clients share a load
     #[arg(long, value_name = "FROM..TO", value_parser = cycles)]
     cycles: Option<Range<u64>>,
-    /// The share of calls that may fail in a run that counts; beyond it the exit code is 1
+    /// Share of calls that may fail in a valid run; with more, the exit code is 1
     #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = share)]
     max_failures: f64,
-    /// Fail calls that are not answered so long after they were due; servers refuse what they cannot answer by then
+    /// Deadline of a call after it is due; servers refuse requests that they cannot answer in time
     #[arg(long, value_name = "TIME", value_parser = time)]
     deadline: Option<Duration>,
-    /// Do not fill the tables if rows are missing
+    /// Do not fill tables that lack rows
     #[arg(long)]
     pub(super) no_load: bool,
     /// No progress
@@ -84,7 +84,7 @@ pub(super) struct LoopArgs {
 }
 
 impl WorkloadArgs {
-    /// As if they had been given.
+    /// Options as if they had been given on the command line.
     pub(super) fn of(workload: &str, params: &[String], functions: Option<&str>, seed: u64) -> WorkloadArgs {
         WorkloadArgs {
             workload: workload.to_owned(),
@@ -136,12 +136,12 @@ impl LoopArgs {
         self.arrivals.unwrap_or(Arrivals::Poisson)
     }
 
-    /// Refuses what only an open loop has, where there may be none.
+    /// Refuses options of an open loop without a rate.
     pub(super) fn check(&self, per_s: Option<f64>) -> Result<(), Failure> {
         match (self.arrivals, per_s) {
-            (Some(_), None) => Err(Failure::Usage(
-                "--arrivals: only the calls of an open loop are spread; give it a --rate".to_owned(),
-            )),
+            (Some(_), None) => {
+                Err(Failure::Usage("--arrivals applies to an open loop; add --rate".to_owned()))
+            }
             _ => Ok(()),
         }
     }
@@ -170,12 +170,12 @@ impl LoopArgs {
     }
 }
 
-/// What is loaded: the servers that were named, or tables in this process.
+/// The target: the named servers, or tables in this process.
 pub(super) fn target(servers: &ServerArgs) -> Result<Target, Failure> {
     reach(servers.address()?.unwrap_or(EMBEDDED), servers.ask())
 }
 
-/// The same at an address.
+/// The target at an address.
 pub(super) fn reach(address: &str, ask: &AskArgs) -> Result<Target, Failure> {
     Target::connect(address, ask.options_until_told()?).map_err(unreached)
 }

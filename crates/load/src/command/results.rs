@@ -11,23 +11,23 @@ use super::many::{CUT, compared};
 use crate::failure::Failure;
 use crate::output;
 
-/// Show a result, or two side by side
+/// Show one result, or two side by side
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
   sanderling load show run.json
-  # a star marks a difference beyond what both vary by
+  # a star marks a significant difference
   sanderling load show yesterday.json today.json
-  # for the tools that read HdrHistogram logs
+  # for tools that read HdrHistogram logs
   sanderling load show run.json --hdr-log run.hlog
 
-These are results of load. Training runs are put side by side by sanderling compare.")]
+To compare training runs, use sanderling compare.")]
 pub(super) struct ShowArgs {
-    /// A file that `run`, `sweep`, `search` or `ab` wrote
+    /// Result file of `run`, `sweep`, `search` or `ab`
     result: PathBuf,
-    /// Another one, to be shown beside it
+    /// Second result file, to show beside the first
     other: Option<PathBuf>,
-    /// Write the histograms over time to this file, in the format of HdrHistogram logs
+    /// File for the histograms over time, in the HdrHistogram log format
     #[arg(long, value_name = "FILE", conflicts_with = "other")]
     hdr_log: Option<PathBuf>,
 }
@@ -36,16 +36,16 @@ pub(super) struct ShowArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  # response times over throughput
+  # response time as a function of throughput
   sanderling load plot sweep.json -o sweep.svg
   # throughput and latencies over time
   sanderling load plot run.json --kind time -o run.svg
   sanderling load plot a.json b.json --kind percentiles -o ab.svg")]
 pub(super) struct PlotArgs {
-    /// Files that `run`, `sweep`, `search` or `ab` wrote
+    /// Result files of `run`, `sweep`, `search` or `ab`
     #[arg(required = true)]
     results: Vec<PathBuf>,
-    /// curve: latency over throughput; time: one run over time; percentiles: latency by percentile, runs overlaid
+    /// curve: latency by throughput; time: one run over time; percentiles: latency by percentile, runs overlaid
     #[arg(long)]
     kind: Option<Kind>,
     /// SVG file to write
@@ -60,18 +60,18 @@ enum Kind {
     Percentiles,
 }
 
-/// List the workloads that ship, or say all about one
+/// List the built-in workloads, or describe one
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
   sanderling load list
   sanderling load list ctr
-  # a script to begin with
+  # a script to start from
   sanderling load list serve --source > my.rn")]
 pub(super) struct ListArgs {
-    /// One of them, or the path of a script
+    /// Workload to describe: a built-in name or the path of a script
     workload: Option<String>,
-    /// Print the script itself
+    /// Print the source of the script
     #[arg(long, requires = "workload")]
     source: bool,
 }
@@ -158,7 +158,9 @@ pub(super) fn plot(args: &PlotArgs) -> Result<u8, Failure> {
         Some("svg") => plot::svg(&figure).into_bytes(),
         _ => {
             let out = args.out.display();
-            return Err(Failure::Usage(format!("--out {out}: figures are written as .svg; for pixels, convert that with rsvg-convert")));
+            return Err(Failure::Usage(format!(
+                "--out {out}: figures are written as .svg; for pixels, convert that with rsvg-convert"
+            )));
         }
     };
     output::save(&args.out, &bytes)?;

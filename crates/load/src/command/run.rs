@@ -17,7 +17,7 @@ use crate::output;
 use crate::progress::Bar;
 use crate::servers::ServerArgs;
 
-/// Make the tables of a workload, or check that those that are there have the same configuration
+/// Create the tables of a workload, or check the configuration of existing ones
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  sanderling load schema ctr --ps 127.0.0.1:7000")]
 pub(super) struct SchemaArgs {
@@ -27,7 +27,7 @@ pub(super) struct SchemaArgs {
     servers: ServerArgs,
 }
 
-/// Make the tables of a workload and fill them
+/// Create the tables of a workload and fill them
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  sanderling load load serve -P keys=1e8 --threads 4 --ps 127.0.0.1:7000")]
 pub(super) struct LoadArgs {
@@ -35,10 +35,10 @@ pub(super) struct LoadArgs {
     workload: WorkloadArgs,
     #[command(flatten)]
     servers: ServerArgs,
-    /// Threads of the client
+    /// Client threads
     #[arg(short, long, default_value_t = 1)]
     threads: usize,
-    /// Calls that each thread has under way
+    /// Concurrent calls per thread
     #[arg(short, long, default_value_t = 4)]
     concurrency: usize,
     /// No progress
@@ -46,7 +46,7 @@ pub(super) struct LoadArgs {
     quiet: bool,
 }
 
-/// Run a workload: closed loop, or an open one with --rate
+/// Run a workload in a closed loop, or in an open loop with --rate
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -57,10 +57,10 @@ Example:
       --arrivals poisson -d 60s -o run.json
   sanderling load run my.rn -P keys=1e8 -f pull:9,push:1
 
-Tables that are not there are made, and filled if they have fewer rows than the workload has keys. On servers that is asked \
-about first (--create says yes); such tables are temporary, which no checkpoint has, and dropped at the end unless --keep is given. In an open loop calls are due by the clock, and latencies \
-count from then on, whoever is late. A run is marked NOT VALID if the client itself was the bottleneck, too much failed, or it \
-was cut by Ctrl-C: then the exit code is 130, and no file is replaced.")]
+Missing tables are created, and filled if they have fewer rows than the workload has keys. On servers the command asks first \
+(--create answers yes); it creates temporary tables, which are never saved, and drops them at the end unless --keep is given. \
+In an open loop calls are due by the clock, and latency counts from then on. A run is NOT VALID if the client was the \
+bottleneck, if too many calls failed, or if Ctrl-C ended it. After Ctrl-C the exit code is 130, and no file is replaced.")]
 pub(super) struct RunArgs {
     #[command(flatten)]
     workload: WorkloadArgs,
@@ -68,13 +68,13 @@ pub(super) struct RunArgs {
     servers: ServerArgs,
     #[command(flatten)]
     looped: LoopArgs,
-    /// Calls per second, in an open loop: 20k, 1.5M
+    /// Calls per second of an open loop, for example 20k or 1.5M [default: closed loop]
     #[arg(short, long, value_parser = rate, help_heading = "Load")]
     rate: Option<f64>,
-    /// Keep everything in this file (JSON), for `load show` and `load plot`
+    /// Result file to write (JSON), for `load show` and `load plot`
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Print all of the result, and not two lines
+    /// Print the whole result instead of two lines
     #[arg(long)]
     full: bool,
     /// Print the result as JSON
@@ -110,7 +110,7 @@ pub(super) fn load(args: &LoadArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Makes what is missing, unless told not to.
+/// Creates and fills missing tables, unless an option forbids it.
 pub(super) fn prepare(target: &Target, plan: &Plan, looped: &LoopArgs, bar: &Bar) -> Result<(), Failure> {
     // Loading waits for answers more than for anything else.
     let loading = Plan { concurrency: Some(plan.under_way().max(4)), ..plan.clone() };
@@ -176,7 +176,7 @@ pub(super) fn check(path: Option<&PathBuf>, workload: &str) -> Result<(), Failur
     output::check(path)
 }
 
-/// Keeps results, if a file was named. What is cut short is kept only where nothing is in its place.
+/// Writes the result file, if one was named. An interrupted run never replaces a file.
 pub(super) fn save(file: &ResultFile, path: Option<&PathBuf>) -> Result<(), Failure> {
     let Some(path) = path else { return Ok(()) };
     let name = path.display();

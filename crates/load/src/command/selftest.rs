@@ -11,19 +11,19 @@ use crate::output;
 use crate::progress::Bar;
 use crate::quantity::time;
 
-/// Say what the load generator itself can do on this machine, so that client and server can be told apart
+/// Measure the load generator itself on this machine
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
   sanderling load selftest
   sanderling load selftest --threads 4 --each 2s --json
 
-A server that is loaded near to these numbers is not what was measured: use more threads, or more machines.")]
+Near these rates a load test measures its client, not the server: use more threads or more machines.")]
 pub(super) struct Args {
-    /// Threads of what is measured on several
+    /// Threads of the measurements with several threads
     #[arg(short, long, default_value_t = 2)]
     threads: usize,
-    /// How long each part is measured, three times
+    /// Length of each part, which is measured three times
     #[arg(long, default_value = "1s", value_parser = time)]
     each: Duration,
     /// Print the result as JSON
@@ -36,10 +36,10 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<u8, Failure> {
     if !(1..=THREADS_MAX).contains(&args.threads) {
-        return Err(Failure::Usage(format!("--threads: it is 1 to {THREADS_MAX}")));
+        return Err(Failure::Usage(format!("--threads: 1 to {THREADS_MAX} are possible")));
     }
     if args.each.is_zero() {
-        return Err(Failure::Usage("--each: in no time nothing is measured".to_owned()));
+        return Err(Failure::Usage("--each must be longer than 0s".to_owned()));
     }
     let bar = Bar::new(args.quiet);
     let measured = measure(args.threads, args.each, &mut |what, done, of| bar.steps(what, done, of));

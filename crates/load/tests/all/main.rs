@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
 mod creation;
+mod outputs;
 mod served;
 
 use std::path::Path;
@@ -186,7 +187,7 @@ fn mistakes_are_told_with_their_place() {
     check_wrong(folder, "search --slo 5ms", 2, &["p99<5ms"]);
     check_wrong(folder, "search --trial 0s", 2, &["--trial"]);
     check_wrong(folder, "selftest --each 0s", 2, &["--each"]);
-    check_wrong(folder, "selftest --threads 0", 2, &["--threads: it is 1 to 1024"]);
+    check_wrong(folder, "selftest --threads 0", 2, &["--threads: 1 to 1024 are possible"]);
     check_wrong(folder, "sweep --rates 5k..1k", 2, &["empty"]);
     check_wrong(folder, "ab embedded: embedded: --runs 1", 2, &["--runs"]);
     check_wrong(folder, "ab embedded: embedded: --runs 2049", 2, &["--runs: 2049", "at most 2048"]);
