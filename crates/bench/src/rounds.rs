@@ -7,7 +7,7 @@
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// What takes turns.
+/// A measurement that takes turns with others.
 pub trait Passes: Send {
     /// Makes pass number `pass` ready: not measured.
     fn prepare(&mut self, pass: usize);
@@ -16,7 +16,7 @@ pub trait Passes: Send {
     fn run(&mut self, pass: usize, lap: &mut dyn FnMut(u64, bool));
 }
 
-/// What was measured of one pass, all rounds and threads.
+/// The measurements of one pass over all rounds and threads.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Measured {
     /// Million keys per second of every round: the keys of all threads by the time from the first start to the last end.

@@ -152,7 +152,7 @@ fn pin(servers: &[ServerProcess], pinning: Pinning) -> Result<(), BenchError> {
     pin_ourselves(pinning)
 }
 
-/// What has a turn in every round.
+/// A measurement of each round.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Cell {
     transport: Transport,

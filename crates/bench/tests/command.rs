@@ -14,7 +14,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// What `results` promises, and how it says it.
+/// Checks the rows of `results`.
 fn check_rows(json: &Value, ops: &[&str], dists: &[&str], threads: &[u64]) {
     let rows = json["results"].as_array().unwrap();
     assert_eq!(rows.len(), ops.len() * dists.len() * threads.len(), "{json}");

@@ -235,7 +235,7 @@ fn title(what: &str, run: Option<&RunResult>) -> String {
     run.map_or(what.to_owned(), |run| format!("{what}: {} on {}", run.asked.script.name, run.asked.address))
 }
 
-/// What latencies are drawn in.
+/// Unit of latencies in a figure.
 #[derive(Clone, Copy)]
 struct Unit {
     name: &'static str,

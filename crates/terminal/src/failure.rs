@@ -54,7 +54,7 @@ pub fn for_commands(text: &str) -> String {
     text.replace("; open the table again", "; start this command again")
 }
 
-/// What parameter servers refuse, and the options of the command line that help.
+/// Refusals of parameter servers, and the options of the command line that help.
 const OF_SERVERS: [(&str, &str); 4] = [
     ("the token is missing or wrong", "name its file with --ps-token-file"),
     ("it talks TLS, and this connection does not", "name its certificate with --ps-ca"),

@@ -1,4 +1,4 @@
-//! What the programs `sanderling`, `sanderling-load` and `sanderling-bench` share: results on standard output, notes and
+//! Parts that the programs `sanderling`, `sanderling-load` and `sanderling-bench` share: results on standard output, notes and
 //! progress on standard error, signals, exit codes, and the options that say how servers are asked. Knows no command.
 
 #[macro_use]

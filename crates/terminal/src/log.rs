@@ -31,7 +31,7 @@ struct Waiting {
     writing: bool,
 }
 
-/// From now on [`say`] waits for nobody: a thread writes. What a panic says goes the same way.
+/// From now on a thread writes the lines of [`say`], and the messages of panics.
 pub fn start() {
     let thread = std::thread::Builder::new().name("log".to_owned());
     // Without a thread it is as before.
@@ -94,7 +94,7 @@ impl Log {
                 0 => String::new(),
                 lines => format!("{lines} lines were dropped here, since nobody read standard error\n"),
             };
-            // In one piece, so that nobody else's comes between; and where it is written is all that could be told.
+            // In one piece, so that no other line comes between. A failure could be reported nowhere else.
             let _ = out.write_all(format!("{line}\n{more}").as_bytes());
         }
     }

@@ -20,27 +20,25 @@ pub fn per_s(per_s: f64) -> String {
     count(per_s.round_ties_even() as u64)
 }
 
-/// Prints a line to standard error, as `eprintln!` does, which panics though where nobody reads it any more: a server must
-/// save and a run must end all the same.
+/// Prints a line to standard error, without the panic of `eprintln!` when the reader has gone.
 #[macro_export]
 macro_rules! note {
     ($($argument:tt)*) => { $crate::output::note(format_args!($($argument)*)) };
 }
 
-/// The same for what another process has a part in, a name or a reason: that stays on its line, or it could say what this one
-/// has not said.
+/// Prints text that contains a name or a reason from another process, kept on one line, so that it cannot forge a line.
 #[macro_export]
 macro_rules! note_line {
     ($($argument:tt)*) => { $crate::output::note_line(format_args!($($argument)*)) };
 }
 
-/// What `note!` does.
+/// Implementation of `note!`.
 pub fn note(line: std::fmt::Arguments<'_>) {
     let line = line.to_string();
     log::say(wrapped(&shown(&line), width::of_stderr()).into_owned());
 }
 
-/// What `note_line!` does.
+/// Implementation of `note_line!`.
 pub fn note_line(line: std::fmt::Arguments<'_>) {
     let line = line.to_string();
     log::say(wrapped(&on_a_line(&line), width::of_stderr()).into_owned());
@@ -52,7 +50,7 @@ fn shown(text: &str) -> Cow<'_, str> {
     escaped(text, |c| c.is_control() && c != '\n' && c != '\t')
 }
 
-/// The same for what is to stay on its line.
+/// Escapes control characters and line breaks, so that the text stays on its line.
 pub fn on_a_line(text: &str) -> Cow<'_, str> {
     escaped(text, char::is_control)
 }
@@ -121,7 +119,7 @@ pub fn not_over<'a>(
     output: &Path,
     mut inputs: impl Iterator<Item = &'a Path>,
 ) -> Result<(), Failure> {
-    // What is not there yet is none of them.
+    // A missing file is none of the inputs.
     let Ok(file) = canonicalize(output) else { return Ok(()) };
     if inputs.any(|input| canonicalize(input).is_ok_and(|input| input == file)) {
         let reason = "it is one of the input files, which would be lost; name another output";

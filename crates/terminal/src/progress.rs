@@ -82,7 +82,7 @@ impl Bar {
             }
         });
         if begins {
-            // What was read by now was read in an unknown time.
+            // The time of the bytes read so far is unknown.
             self.bar.reset_eta();
             self.bar.set_message(what.to_string());
         }

@@ -12,7 +12,7 @@ use sanderling_client::{
 use crate::failure::Failure;
 use crate::token::read_token;
 
-/// Bounds of `--ps-timeout`: what is shorter a busy machine takes, and what is longer nobody waits for.
+/// Bounds of `--ps-timeout`.
 const TIMEOUT_MIN: Duration = Duration::from_millis(10);
 const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 
@@ -102,7 +102,7 @@ impl ServerArgs {
 }
 
 impl AskArgs {
-    /// The same for one who waits for silent servers no longer once the process is told to stop.
+    /// Connection options with which silent servers are no longer waited for once the process is told to stop.
     pub fn options_until_told(&self) -> Result<ConnectOptions, Failure> {
         let stop = Some(Stop::flag(&crate::stop::told()));
         Ok(ConnectOptions { stop, ..self.options()? })

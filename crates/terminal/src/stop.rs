@@ -24,7 +24,7 @@ pub fn flag() -> Arc<AtomicBool> {
             }
             note!("\nstopping; once more to stop at once");
         });
-        // Inside another program, such as Python, somebody else may own the signals: then they end the process.
+        // Inside another program, such as Python, other code may own the signals; then they end the process.
         drop(installed);
     });
     told()

@@ -62,7 +62,7 @@ fn read(path: &Path) -> Result<String, String> {
     }
 }
 
-/// What other users can do to a file.
+/// Access of other users to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Exposure {
     Readable,
@@ -79,7 +79,7 @@ impl Exposure {
     }
 }
 
-/// Nothing, where a folder above it lets nobody else pass. What cannot be looked at is found out about when it is read.
+/// None if a folder above lets no other user pass. An unreadable file is reported when it is read.
 fn exposure(path: &Path) -> Option<Exposure> {
     let path = std::fs::canonicalize(path).ok()?;
     let mode = std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file)?.mode();

@@ -1,4 +1,4 @@
-//! `sanderling bench rpc-server`: a server's process of `bench rpc`, which starts and ends it. Nobody else has a use for it.
+//! `sanderling bench rpc-server`: a server's process of `bench rpc`, which starts and ends it.
 
 use std::io::Read;
 
@@ -16,7 +16,7 @@ pub(super) const NAME: &str = "rpc-server";
 Example:
   sanderling bench rpc    starts it")]
 pub(super) struct Args {
-    /// What to serve, as JSON
+    /// Options of the server, as JSON
     serve: String,
 }
 
@@ -25,7 +25,7 @@ pub(super) fn run(args: &Args) -> Result<u8, Failure> {
         serde_json::from_str(&args.serve).map_err(|error| Failure::Usage(error.to_string()))?;
     let serving = serve(&options).map_err(super::failed)?;
     output::json(&serving.places)?;
-    // Whoever started us holds the other end, and is gone when it is closed.
+    // The starting process holds the other end, which closes when that process ends.
     std::io::stdin().read_to_end(&mut Vec::new())?;
     Ok(0)
 }

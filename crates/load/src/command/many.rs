@@ -275,7 +275,7 @@ fn ended_early(file: &ResultFile, gone: bool) -> Result<u8, Failure> {
     Ok(if gone { FAILED } else { INTERRUPTED })
 }
 
-/// What the runs of a comparison say.
+/// Compares the runs of both sides.
 pub(super) fn compared(file: &ResultFile) -> Result<String, Failure> {
     let of = |side: Side| -> Vec<&RunResult> {
         let label = if side == Side::A { "A" } else { "B" };

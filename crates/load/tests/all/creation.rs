@@ -1,4 +1,4 @@
-//! What a load creates on servers: nothing unasked, nothing that is saved, and nothing that stays, however it ends.
+//! Tables that a load creates on servers: none without consent, none that is saved, none that stays.
 #![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
 use std::path::Path;
@@ -70,7 +70,7 @@ fn what_is_kept_or_was_there_stays() {
     let said = load(folder, &run);
     assert!(said.code == 0 && said.errors.is_empty(), "{said:?}");
     assert_eq!(server.tables(), kept);
-    // One without rows is filled when that was asked for, and is nobody's to drop.
+    // An existing table without rows is filled on request, and never dropped.
     server.control().drop_table("serve").unwrap();
     assert_eq!(load(folder, &format!("schema --ps {} {TINY}", server.address())).code, 0);
     load(folder, &run).fails(2, "fills table \"serve\"");

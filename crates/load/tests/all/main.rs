@@ -25,7 +25,7 @@ fn run(folder: &Path, words: &str) -> Output {
     command(folder, words).output().unwrap()
 }
 
-/// What it prints when all is well; nothing is said beside.
+/// Standard output of a command that succeeds without a note.
 fn said(folder: &Path, line: &str) -> String {
     let done = run(folder, line);
     let errors = String::from_utf8_lossy(&done.stderr);
@@ -81,7 +81,7 @@ fn a_run_is_two_lines_and_a_file() {
     assert_eq!(run["asked"]["script"]["name"], "serve");
     assert!(run["asked"]["script"]["source"].as_str().unwrap().contains("pub async fn pull"));
     assert_eq!((&run["asked"]["address"], &run["validity"]["valid"]), (&"embedded:".into(), &true.into()));
-    // The same seed, on several threads: the same calls, keys and rows that were not there.
+    // One seed gives the same calls, keys and missing rows on several threads.
     said(folder, &format!("run {TINY} -n 2000 --threads 3 -o two.json"));
     let count = |name: &str| -> Vec<(String, u64)> {
         let functions = json(&folder.join(name))["runs"][0]["measured"]["functions"].clone();
@@ -231,12 +231,12 @@ fn several_runs_that_fail_say_why() {
     check("show ab.json", 0, &why);
     check(&format!("sweep --rates 100 -d 300ms {of} --max-failures 100% ./fails.rn"), 0, &why[2..]);
     check(&format!("search --trial 300ms -d 300ms {of} ./fails.rn"), 1, &why);
-    // What succeeds at no rate is tried at the least one, of which a trial of a microsecond has no call.
+    // A search without any success ends at the lowest rate, of which a trial of a microsecond has no call.
     let empty = ["at no rate", "no call fell into a trial: a longer --trial has some", "make it longer"];
     check(&format!("search --trial 1us -d 300ms {of} ./fails.rn"), 1, &empty);
 }
 
-/// What scripts print is beside the result.
+/// Output of scripts stays apart from the result.
 #[test]
 fn scripts_print_to_standard_error() {
     let folder = tempfile::tempdir().unwrap();
@@ -266,7 +266,7 @@ fn interrupted(folder: &Path, line: &str, has_begun: impl Fn(&Output) -> bool) -
     panic!("{line}: nothing was measured")
 }
 
-/// What is cut short has the exit code for that, says what it is, and takes no whole result's place.
+/// An interrupted command has its own exit code, says so, and replaces no whole result.
 #[test]
 fn what_is_interrupted_is_not_a_result() {
     let folder = tempfile::tempdir().unwrap();

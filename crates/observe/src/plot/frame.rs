@@ -1,4 +1,4 @@
-//! What all charts share: colours, sizes, text, and the SVG element around them. Knows no axis and no data.
+//! Shared parts of all charts: colours, sizes, text, and the SVG element around them. Knows no axis and no data.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;

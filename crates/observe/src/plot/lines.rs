@@ -38,7 +38,7 @@ pub struct Series {
 /// Several lines over one x axis.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LineChart {
-    /// What the chart shows; also its description for those who cannot see it.
+    /// Title of the chart; also its description for screen readers.
     pub title: String,
     /// Name and unit of the x axis.
     pub x_label: String,

@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(line.as_deref(), Some("pass 1/1: 20.00 MiB read, 1.00 MiB/s"));
     }
 
-    /// What was read of one input is no pace for another.
+    /// The pace of one input says nothing about another.
     #[test]
     fn the_pace_is_that_of_the_piece_at_hand() {
         let mut lines = Lines::default();

@@ -1,4 +1,4 @@
-//! What scripts do wrong, and what is said about it.
+//! Mistakes of scripts and their error texts.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn check(source: &str, expected: &[&str], lacking: &mut Vec<String>) {
     );
 }
 
-/// What a script fails with: when it is compiled, set up, or in cycle 0 of `f`; the slot must be free afterwards.
+/// Error of a script at compilation, set-up, or in cycle 0 of `f`; the slot must be free afterwards.
 fn failure(source: &str) -> String {
     let mut program = Program::new("mine.rn", source);
     if source.contains("param!") {
