@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 pub trait Passes: Send {
     /// Makes pass number `pass` ready: not measured.
     fn prepare(&mut self, pass: usize);
-    /// One pass. It calls `lap` after every batch with the number of its keys, and whether the batch is one of those
-    /// whose times are asked for.
+    /// One pass. It calls `lap` after every batch with the number of its keys, and whether the time of
+    /// the batch counts.
     fn run(&mut self, pass: usize, lap: &mut dyn FnMut(u64, bool));
 }
 

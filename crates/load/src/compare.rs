@@ -143,8 +143,8 @@ pub struct Difference {
     pub p: f64,
     /// The p-value corrected for the number of metrics (S. Holm, 1979).
     pub p_corrected: f64,
-    /// A difference beyond this percentage is found with probability [`POWER`] by so many runs that scatter
-    /// so much.
+    /// A difference beyond this percentage is found with probability [`POWER`], given the number
+    /// of runs and their variance.
     pub detectable_percent: f64,
 }
 

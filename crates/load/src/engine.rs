@@ -295,8 +295,8 @@ pub fn prepare(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<Pr
 /// Runs a plan against tables that are there and full.
 ///
 /// # Errors
-/// What keeps it from starting; `Stopped`, so that nobody takes a part for the whole. Whatever fails while it runs is counted,
-/// and makes the result invalid when it is too much.
+/// The run cannot start, or it was stopped (`Stopped`, which holds the part that was measured). Failures during the run are
+/// counted; too many make the result invalid.
 pub fn run(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<RunResult, EngineError> {
     run_noting_cycles(target, plan, watch).map(|(run, _)| run)
 }

@@ -52,8 +52,7 @@ pub struct ResultFile {
 /// One run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunResult {
-    /// What tells it from the other runs of the file, such as `A`, `B` or `20 k/s`; empty if it is the only
-    /// one.
+    /// Name among the runs of the file, such as `A`, `B` or `20 k/s`; empty if it is the only run.
     pub label: String,
     /// When the measured part began, in seconds since 1970.
     pub began_unix_s: f64,

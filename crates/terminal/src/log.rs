@@ -92,7 +92,7 @@ impl Log {
             drop(waiting);
             let more = match dropped {
                 0 => String::new(),
-                lines => format!("{lines} lines were dropped here, since nobody read standard error\n"),
+                lines => format!("{lines} lines were dropped here, because standard error was not read\n"),
             };
             // In one piece, so that no other line comes between. A failure could be reported nowhere else.
             let _ = out.write_all(format!("{line}\n{more}").as_bytes());

@@ -47,8 +47,8 @@ pub struct AskArgs {
     /// Compress what travels, for slow links: lz4 or zstd
     #[arg(long, value_name = "HOW", value_parser = compression)]
     ps_compress: Option<Compression>,
-    /// Ask once more, over a second connection, for a pull that takes longer than so many microseconds, or than 95 % of
-    /// those before it (p95); at most 5 % of the pulls
+    /// Send a pull again over a second connection after this many microseconds, or after the time of 95 % of earlier
+    /// pulls (p95); at most 5 % of the pulls
     #[arg(long, value_name = "US|p95")]
     ps_hedge: Option<Hedge>,
     /// Time limit of a request, and of waiting for a server that is away, such as 20s or 5m [default: train.ps_timeout_s, 20s]

@@ -14,8 +14,8 @@ const READABLE_BY_OTHERS: u32 = 0o044;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 const PASSABLE_BY_OTHERS: u32 = 0o011;
 
-/// What is in the file, without the spaces and line breaks around it; an error names the file. An empty token is none: it would
-/// let in everybody. One that others can read is said, once, since this may not be the user who can change that.
+/// Reads a token file, without surrounding spaces and line breaks. An empty token is an error; an error names the file. A file that
+/// other users can read is noted once, since this user may be unable to change that.
 pub fn read_token(path: &Path) -> Result<String, String> {
     static SAID: Once = Once::new();
     if let Some(exposure) = exposure(path) {

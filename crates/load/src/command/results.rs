@@ -198,7 +198,7 @@ pub(super) fn list(args: &ListArgs) -> Result<u8, Failure> {
         let mix: Vec<String> = parts.iter().map(|(name, weight)| format!("{name}:{weight}")).collect();
         rows.push(vec![name.to_owned(), mix.join(","), beginning(&about.about)]);
     }
-    output::text(&output::table(&["workload", "functions", "what it models"], &rows))?;
+    output::text(&output::table(&["workload", "functions", "description"], &rows))?;
     Ok(0)
 }
 

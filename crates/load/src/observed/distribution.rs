@@ -1,5 +1,5 @@
 //! A distribution of durations: an HDR histogram, with count, sum, least and most exactly. Knows nothing of
-//! what took the time.
+//! their origin.
 
 use hdrhistogram::Histogram;
 

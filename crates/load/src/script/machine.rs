@@ -230,7 +230,7 @@ impl ThreadScript {
             if hash != <Result<Value, Value> as TypeHash>::HASH {
                 let what = value.type_info().to_string();
                 let wanted = if what == "::std::future::Future" {
-                    "that is a request that nobody awaited: write .await"
+                    "this request was never awaited: write .await"
                 } else {
                     "it must return nothing, what a request came to, or a Result"
                 };
