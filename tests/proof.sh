@@ -50,7 +50,7 @@ miri() {
         cargo +nightly miri test -p sanderling-store --lib -- \
         index::tests rows::allocator:: rows::slab:: simd:: writer:: memory:: key_sampler:: sketch:: clock::
     try "miri, threads" env MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-many-seeds=0..8" CARGO_TARGET_DIR=target/miri \
-        cargo +nightly miri test -p sanderling-store --test threads
+        cargo +nightly miri test -p sanderling-store --test all threads::
 }
 
 # Without rust-src, std is not built with the thread sanitizer. Compiles what stands for it, and sets STD to the flags that link it.
@@ -86,7 +86,7 @@ sanitizer() {
     export RUSTFLAGS="-Zsanitizer=$1 -Cunsafe-allow-abi-mismatch=sanitizer --cfg scalar $STD"
     export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp" SANDERLING_TEST_SECONDS="${SANDERLING_TEST_SECONDS:-3}"
     try "$1 sanitizer" env CARGO_TARGET_DIR="target/$1" "${UNSTABLE[@]}" test "${build_std[@]}" --target $HOST --release \
-        --no-fail-fast -p sanderling-store --test threads --test concurrent --test walk --test policies
+        --no-fail-fast -p sanderling-store --test all -- threads:: concurrent:: walk:: policies::
     if [ "$1" = thread ]; then
         # Shared memory between ends of a connection, sums that several bring, a server with clients in its process, and the threads
         # of a client, a queue, a hub and a job.

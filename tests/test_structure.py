@@ -19,7 +19,7 @@ def files() -> list[str]:
     return tracked
 
 
-def test_crates_know_only_whom_they_may() -> None:
+def test_crates_have_only_allowed_dependencies() -> None:
     assert structure.edge_problems(ROOT, structure.EDGES) == []
 
 
@@ -27,15 +27,15 @@ def test_files_open_with_their_purpose(files: list[str]) -> None:
     assert structure.purpose_problems(ROOT, files) == []
 
 
-def test_names_say_what_is_inside(files: list[str]) -> None:
+def test_names_are_not_empty(files: list[str]) -> None:
     assert structure.name_problems(files) == []
 
 
-def test_unsafe_is_where_it_may_be_and_explained(files: list[str]) -> None:
+def test_unsafe_code_is_allowed_and_explained(files: list[str]) -> None:
     assert structure.unsafe_problems(ROOT, files, structure.UNSAFE) == []
 
 
-def test_links_lead_somewhere(files: list[str]) -> None:
+def test_links_have_targets(files: list[str]) -> None:
     assert structure.link_problems(ROOT, files) == []
 
 
@@ -60,14 +60,14 @@ def test_the_commit_has_a_short_subject() -> None:
 
 
 def features(*selected: str) -> set[str]:
-    """Every dependency of what is selected, with its version and features: a build of one set is used by no other."""
+    """The dependencies of the selected packages, with version and features; each feature set is a separate build."""
     command = ["cargo", "tree", "--locked", "--prefix", "none", "--format", "{p} {f}", "--no-dedupe", *selected]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return {line.removesuffix(" (*)") for line in listed.splitlines()}
 
 
-def test_the_python_module_is_built_from_what_tests_were() -> None:
-    # Else arrow and all above it are compiled twice: add the feature to crates/python/Cargo.toml.
+def test_the_python_module_shares_the_build_of_the_tests() -> None:
+    # Otherwise arrow and its dependents are compiled twice: add the feature to crates/python/Cargo.toml.
     alone = features("--package", "sanderling-python", "--edges", "normal,build")
     assert alone - features("--workspace", "--edges", "normal,build,dev") == set()
 

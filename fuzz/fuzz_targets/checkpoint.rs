@@ -1,6 +1,5 @@
-//! Any bytes as a checkpoint's manifest or table file: a typed error or a table, never a panic, and never more memory than
-//! the files could fill. The checksums and sizes that would stop most inputs are put right first. Knows the formats of
-//! docs/checkpoint-format.md as far as that needs.
+//! Arbitrary bytes as a checkpoint's manifest or table file give a typed error or a table, but no panic, and no more memory
+//! than the files could fill. Checksums and sizes are fixed first, because they would reject most inputs.
 #![no_main]
 
 use std::fs;
@@ -18,9 +17,9 @@ const HEADER_BYTES: usize = 40;
 enum Input {
     /// A manifest's inner object.
     Manifest(String),
-    /// Changes of a good manifest: where, how many bytes go, what comes.
+    /// Changes of a valid manifest: position, number of removed bytes, inserted bytes.
     ManifestEdits(Vec<(u16, u8, String)>),
-    /// A table file's blocks, and changes of bytes of the good file.
+    /// The blocks of a table file, and changed bytes of a valid one.
     Blocks(Vec<u8>),
     TableEdits(Vec<(u16, u8)>),
 }
@@ -30,7 +29,7 @@ fn seal_manifest(body: &str) -> Vec<u8> {
     format!("{{\"manifest_crc32c\":\"{crc:08x}\",\n\"manifest\":{body}}}\n").into_bytes()
 }
 
-/// Puts the checksums of a table file's header and blocks right.
+/// Fixes the checksums of a table file's header and blocks.
 fn seal_table(bytes: &mut [u8], row_bytes: usize) {
     if bytes.len() < HEADER_BYTES {
         return;

@@ -1,5 +1,5 @@
-//! Any operations on a table: what a `HashMap` says is what the table says, as long as no row leaves by itself; and a
-//! table that evicts keeps to its budget and its counters. Knows only the store's public API.
+//! Random operations on a table, compared with a `HashMap` while no row is evicted. A table with eviction must keep to its
+//! budget and its counters.
 #![no_main]
 
 use std::collections::{HashMap, HashSet};

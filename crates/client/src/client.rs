@@ -282,15 +282,14 @@ impl Client {
         let parts = &mut lookup.tables;
         match &self.tables {
             Tables::Embedded(tables) => {
-                // Tables and threads check their own; what one of several refuses is to be applied by none.
-                if tables.len() > 1 || threads > 1 {
-                    for (number, (table, part)) in tables.iter().zip(&mut *parts).enumerate() {
-                        let (keys, counts, grads) = part.gradients();
-                        table.check_unique(keys, counts, grads, scale_of(number))?;
-                    }
-                }
+                // All are checked before any is applied.
+                let mut pushes = Vec::with_capacity(tables.len());
                 for (number, (table, part)) in tables.iter().zip(parts).enumerate() {
-                    push_shared(table, threads, part.gradients(), scale_of(number))?;
+                    let (keys, counts, grads) = part.gradients();
+                    pushes.push(table.check_push(keys, counts, grads, scale_of(number))?);
+                }
+                for push in &pushes {
+                    push_shared(push, threads)?;
                 }
             }
             Tables::Remote(tables) => {

@@ -3,38 +3,31 @@
 use std::panic::resume_unwind;
 use std::thread::{Builder, scope};
 
-use sanderling_store::{PushScale, StoreError, Table};
+use sanderling_store::{CheckedPush, StoreError};
 
 /// Keys that are worth another thread: starting it takes as long as a few hundred.
 const PART_KEYS_MIN: usize = 4096;
 
-/// Pushes gradients of distinct keys, as [`Table::push_unique`], by up to so many threads. Each key is one thread's, so that
-/// rows become what they become by one. Of more than one, each checks its part alone: [`Table::check_unique`] comes before.
-pub(crate) fn push_shared(
-    table: &Table,
-    threads: usize,
-    (keys, counts, grads): (&[u64], &[u32], &[f32]),
-    scale: PushScale,
-) -> Result<(), StoreError> {
-    if keys.is_empty() {
+/// Applies a push with up to `threads` threads. Each key belongs to one thread, so that rows end up as with one thread.
+pub(crate) fn push_shared(push: &CheckedPush<'_>, threads: usize) -> Result<(), StoreError> {
+    if push.is_empty() {
         return Ok(());
     }
-    let parts = (keys.len() / PART_KEYS_MIN).min(threads);
+    let parts = (push.len() / PART_KEYS_MIN).min(threads);
     if parts <= 1 {
-        return table.push_unique(keys, counts, grads, scale);
+        return push.apply();
     }
-    let (clock, of_part) = (table.count_push(), keys.len().div_ceil(parts));
-    let (keys, counts) = (keys.chunks(of_part), counts.chunks(of_part));
-    let last = keys.len() - 1;
-    let all = keys.zip(counts).zip(grads.chunks(of_part * table.dim()));
+    let (clock, of_part) = (push.table().count_push(), push.len().div_ceil(parts));
+    let all = (0..push.len()).step_by(of_part).map(|first| first..push.len().min(first + of_part));
+    let last = all.len() - 1;
     scope(|scope| {
         let (mut pushed, mut others) = (Ok(()), Vec::new());
-        for (part, ((keys, counts), grads)) in all.enumerate() {
-            let push = move || table.push_part(keys, counts, grads, scale, clock);
-            match (part < last).then(|| Builder::new().spawn_scoped(scope, push)) {
+        for (number, part) in all.enumerate() {
+            let apply = move || push.apply_part(part.clone(), clock);
+            match (number < last).then(|| Builder::new().spawn_scoped(scope, apply.clone())) {
                 Some(Ok(other)) => others.push(other),
                 // The last one, and those for which the system gives no thread, are this thread's.
-                _ => pushed = both(pushed, push()),
+                _ => pushed = both(pushed, apply()),
             }
         }
         for other in others {

@@ -1,6 +1,7 @@
-//! What 16-bit weights are worth: `dtypes [KEYS] [DIM] [BATCH] [ROUNDS]`, tiny by default. Pulls, pooled pulls and Adagrad
-//! pushes of tables that differ only in the dtype of their weights, in interleaved rounds; medians, and their ratio to f32.
-//! Knows only the public API.
+//! Compares 16-bit weights with f32: `dtypes [KEYS] [DIM] [BATCH] [ROUNDS]`, tiny by default.
+//!
+//! Pulls, pooled pulls and Adagrad pushes of tables that differ only in the dtype of their weights, in interleaved
+//! rounds; prints medians and their ratio to f32.
 
 #![allow(clippy::print_stdout)] // its purpose
 
@@ -8,7 +9,7 @@ use std::time::Instant;
 
 use sanderling_store::{Absent, Dtype, Init, Optimizer, Pooling, PushScale, StoreError, Table, TableConfig};
 
-/// Batches between two looks at the clock.
+/// Batches between two readings of the clock.
 const BATCHES: usize = 200;
 /// Keys pushed at once while filling.
 const FILL: usize = 8192;
@@ -19,7 +20,7 @@ fn main() -> Result<(), StoreError> {
     let mut arguments = std::env::args().skip(1).map(|argument| argument.parse::<usize>());
     let mut next = |default: usize| arguments.next().and_then(Result::ok).unwrap_or(default).max(1);
     let (keys, dim, batch, rounds) = (next(20_000), next(64), next(512).next_multiple_of(POOLED), next(5));
-    // One value of state per row, or the state would hide the weights.
+    // One state value per row, because more state would hide the effect of weights.
     let optimizer = Optimizer::RowAdagrad { lr: 0.01, eps: 1e-8, initial: 0.1, l2: 0.0 };
     let gradients = vec![0.5; FILL.max(batch) * dim];
     let mut tables = Vec::new();

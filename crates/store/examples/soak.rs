@@ -1,11 +1,12 @@
-//! The long stress of the store: `cargo run --release -p sanderling-store --example soak -- [--seconds 60] [--threads N]
-//! [--seed S]`. Random pulls, pushes, removals, maintenance, walks, checkpoints to a temporary directory and back, growth
-//! and clearing, on tables that update in place and by copy, with and without eviction. Knows only the public API.
+//! Soak test of the store: `cargo run --release -p sanderling-store --example soak -- [--seconds 60] [--threads N]
+//! [--seed S]`.
 //!
-//! What must hold, and is checked all the time: every row that anybody sees is whole (its weights are multiples of
-//! numbers that its key gives) and of its own key; keys that one thread owns are there with exactly what that thread has
-//! pushed; a walk sees no key twice and misses none that is owned. Any violation ends the program with code 1 and the
-//! seed.
+//! Random pulls, pushes, removals, maintenance, walks, checkpoints, growth and clears, on tables that update in
+//! place and by copy, with and without eviction.
+//!
+//! It checks that every row is consistent (its weights are multiples of numbers derived from its key) and belongs
+//! to its key; that a key owned by one thread has exactly the updates of that thread; and that a walk sees no key
+//! twice and misses no owned one. A violation ends the program with code 1 and prints the seed.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)] // a program
 
@@ -22,9 +23,9 @@ use sanderling_store::{
 };
 
 const DIM: usize = 21;
-/// Keys from here on belong to one thread each, which knows what they should be.
+/// Keys from here on are each owned by one thread, which knows their weights.
 const OWNED: u64 = 1 << 60;
-/// Keys that all threads share.
+/// Keys shared by all threads.
 const SHARED_KEYS: u64 = 20_000;
 const OWNED_KEYS: u64 = 3_000;
 const BUDGET_BYTES: u64 = 2 << 20;
@@ -46,21 +47,21 @@ impl Draw {
     }
 }
 
-/// A table and what may be said of it.
+/// A table and its invariants.
 struct Subject {
     table: Table,
-    /// No row leaves by itself, and nobody clears it: owned keys stay.
+    /// No row is evicted or cleared: owned keys stay.
     keeps: bool,
     pushes: AtomicU64,
     others: AtomicU64,
 }
 
-/// The gradient that takes the key's weights one step further; small enough that thousands of steps are exact in f32.
+/// A gradient that moves the key's weights by one step; small enough that thousands of steps are exact in f32.
 fn gradient(key: u64, out: &mut Vec<f32>) {
     out.extend((0..DIM as u64).map(|at| -((((key ^ key >> 60) * 7 + at * 3) % 61 + 1) as f32)));
 }
 
-/// How many steps the weights are away from zero; an error if they are not the key's or not of one moment.
+/// Number of steps of the weights; an error if they are inconsistent or of another key.
 fn steps(key: u64, weights: &[f32]) -> Result<u32, String> {
     let mut step = Vec::with_capacity(DIM);
     gradient(key, &mut step);
@@ -92,7 +93,7 @@ fn subjects() -> Vec<Subject> {
     subjects
 }
 
-/// One thread's operations; `owned` is what it knows of its own keys, by subject.
+/// Operations of one thread; `owned` is its knowledge of its own keys, by subject.
 struct Worker<'a> {
     subjects: &'a [Subject],
     number: u64,
@@ -105,7 +106,7 @@ impl Worker<'_> {
         if self.draw.below(3) == 0 {
             return OWNED + (self.number << 32) + self.draw.below(OWNED_KEYS);
         }
-        // Some are hot.
+        // Some keys are hot.
         let n = if self.draw.below(2) == 0 { 300 } else { SHARED_KEYS };
         self.draw.below(n) << 20
     }
@@ -153,7 +154,7 @@ impl Worker<'_> {
         for (&key, weights) in keys.iter().zip(out.chunks(DIM)) {
             self.check_row(at, key, weights)?;
         }
-        // One sample per key: pooling changes nothing.
+        // With one sample per key, pooling has no effect.
         let offsets: Vec<u32> = (0..=keys.len() as u32).collect();
         let pooled = table.pull_pooled(&keys, None, &offsets, Pooling::Sum, Absent::Zero, &mut out, None);
         pooled.map_err(|error| error.to_string())?;
@@ -197,7 +198,7 @@ impl Worker<'_> {
             Checkpoint::open(dir.path())?.load_table("soak")
         };
         let loaded = match run() {
-            // What was evicted and came back during the save may be more than fits at once.
+            // Keys that were evicted and created again during the save may exceed the capacity.
             Err(StoreError::TableFull { .. }) if self.subjects[at].table.config().budget_bytes.is_some() => {
                 return Ok(());
             }
@@ -332,7 +333,7 @@ fn main() -> ExitCode {
             let rows = count(&|subject| subject.table.len() as u64);
             println!("{:4} s  {} requests/s, {rows} rows", start.elapsed().as_secs(), now - before);
             if now == before {
-                // Nobody can be joined, then.
+                // Then no thread can be joined.
                 eprintln!("violation: nothing goes on any more; seed {}", options.seed);
                 std::process::exit(1);
             }

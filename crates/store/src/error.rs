@@ -1,28 +1,28 @@
-//! Errors of the store: each names the table or the file, what was wrong, and what was done about the request.
+//! Errors of the store. Each names the table or the file, the fault, and the effect on the request.
 
 use std::path::PathBuf;
 
-/// What can go wrong with a table or a checkpoint.
+/// Errors of tables and checkpoints.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// A table's configuration is impossible: a zero dim, a learning rate that is not a positive number.
+    /// The table configuration is invalid, for example a dim of 0 or a learning rate that is not positive.
     #[error("table {table:?}: {reason}")]
     Config {
         /// Name of the table.
         table: String,
-        /// What is wrong and what is allowed.
+        /// The fault and the valid values.
         reason: String,
     },
-    /// A slice of a request has the wrong length; nothing was read or applied.
+    /// A slice of the request has the wrong length; nothing was read or applied.
     #[error("table {table:?}: {what} has length {found}, expected {expected}")]
     Length {
         /// Name of the table.
         table: String,
-        /// Which slice.
+        /// Name of the slice.
         what: &'static str,
-        /// Length that the other arguments demand.
+        /// Expected length.
         expected: usize,
-        /// Length it has.
+        /// Actual length.
         found: usize,
     },
     /// Offsets of a pooled pull are not `0 <= o[0] <= o[1] <= ... == keys.len()`; nothing was read.
@@ -30,14 +30,14 @@ pub enum StoreError {
     Offsets {
         /// Name of the table.
         table: String,
-        /// Which offset is wrong, and why.
+        /// The wrong offset and the reason.
         reason: String,
     },
-    /// A gradient (after summing duplicates) is NaN, infinite, or so large that its square overflows; nothing of
-    /// the request was applied.
+    /// A gradient, after duplicates were summed, is NaN, infinite or at least
+    /// [`GRADIENT_ABS_MAX`](crate::GRADIENT_ABS_MAX); nothing of the request was applied.
     #[error(
-        "table {table:?}: gradient of key {key}, coordinate {coordinate} is {value:e}: nothing of this push was applied; bound what it \
-         comes from, lower the learning rate, or clip gradients"
+        "table {table:?}: gradient of key {key}, coordinate {coordinate} is {value:e}; nothing of this push was applied: clip \
+         gradients, lower the learning rate or bound the inputs"
     )]
     BadGradient {
         /// Name of the table.
@@ -46,27 +46,28 @@ pub enum StoreError {
         key: u64,
         /// Coordinate within the row.
         coordinate: usize,
-        /// The offending gradient.
+        /// The rejected gradient.
         value: f32,
     },
-    /// The update of a row would not be finite. That row stays as it was, and so do `rows - 1` others; all others of the
-    /// request were updated exactly once.
+    /// The update of `rows` rows would not be finite; these rows are unchanged. All other rows of the request were
+    /// updated exactly once.
     #[error(
-        "table {table:?}: the update of key {key} is not finite: its row, and {} others of this push, stay as they were; lower the \
+        "table {table:?}: the update of key {key} is not finite; its row and {} others of this push are unchanged: lower the \
          learning rate or clip gradients",
         rows - 1
     )]
     NotFinite {
         /// Name of the table.
         table: String,
-        /// The first such key.
+        /// Key of the first such row.
         key: u64,
-        /// Rows that stay as they were.
+        /// Number of unchanged rows.
         rows: u64,
     },
-    /// A push's learning rate factor is not finite or below 0, or with it a learning rate is not finite; nothing was applied.
+    /// The learning rate factor of a push is negative or not finite, or the scaled learning rate is not finite;
+    /// nothing was applied.
     #[error(
-        "table {table:?}: learning rate factor {lr_scale} must be finite and not below zero, and the learning rate times it finite"
+        "table {table:?}: learning rate factor {lr_scale} must be finite and not negative, and so must the scaled learning rate"
     )]
     BadScale {
         /// Name of the table.
@@ -74,41 +75,42 @@ pub enum StoreError {
         /// The factor.
         lr_scale: f32,
     },
-    /// This thread has a [`TableWriter`](crate::TableWriter) of the table, and would wait for itself; nothing was applied.
+    /// This thread holds a [`TableWriter`](crate::TableWriter) of the table and would deadlock; nothing was
+    /// applied.
     #[error(
-        "table {table:?}: this thread has a writer of the table, and nothing else can change it meanwhile: drop the writer first"
+        "table {table:?}: this thread holds a writer of the table, which excludes other changes: drop the writer first"
     )]
     Writing {
         /// Name of the table.
         table: String,
     },
-    /// A row to be imported cannot be one of the table; nothing of the request was applied.
-    #[error("table {table:?}: row of key {key}: {reason}: nothing of this import was applied")]
+    /// An imported row is invalid; nothing of the request was applied.
+    #[error("table {table:?}: row of key {key}: {reason}; nothing of this import was applied")]
     BadRow {
         /// Name of the table.
         table: String,
         /// The key.
         key: u64,
-        /// What is wrong with it.
+        /// The fault of the row.
         reason: String,
     },
-    /// A row is not finite any more: its table cannot be saved, since nobody could load it.
+    /// A row is not finite, so that its table cannot be saved: the checkpoint could not be loaded.
     #[error(
-        "table {table:?}: row of key {key}: {reason}, since it diverged: nothing was saved, and what was saved before stays; lower \
-         the learning rate, and remove the row or begin anew"
+        "table {table:?}: row of key {key} diverged: {reason}; nothing was saved, earlier checkpoints are unchanged: lower \
+         the learning rate, and remove the row or restart training"
     )]
     Diverged {
         /// Name of the table.
         table: String,
         /// The key.
         key: u64,
-        /// What is wrong with it.
+        /// The fault of the row.
         reason: String,
     },
-    /// No room for new rows within the budget. The keys that had a row, and the new keys that still found room,
-    /// were updated exactly once; `rejected` new keys were left out entirely, no row was created for them.
+    /// The budget has no room for new rows. Keys with a row, and new keys that found room, were updated exactly
+    /// once. The other `rejected` new keys got no row.
     #[error(
-        "table {table:?} is full: {rows} rows, {}, {rejected} new keys of this request were left out; {} budget_bytes or remove rows",
+        "table {table:?} is full: {rows} rows, {}, {rejected} new keys of this request were rejected: {} budget_bytes or remove rows",
         room(*budget_bytes),
         if *budget_bytes == u64::MAX { "set" } else { "raise" }
     )]
@@ -117,9 +119,9 @@ pub enum StoreError {
         table: String,
         /// Rows in the table after the request.
         rows: u64,
-        /// The configured budget (`u64::MAX` when the limit was the number of rows that a table has addresses for).
+        /// The configured budget; `u64::MAX` if the table has none and its address space is used up.
         budget_bytes: u64,
-        /// Distinct keys of the request that were not applied.
+        /// Distinct keys of the request without a row.
         rejected: u64,
     },
     /// A file operation failed.
@@ -127,20 +129,20 @@ pub enum StoreError {
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What was attempted.
+        /// The operation that failed.
         action: &'static str,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// A file of a checkpoint is not what was written: cut, changed, or not ours.
+    /// A checkpoint file was truncated, changed, or written by another program.
     #[error("{}: damaged checkpoint file: {reason}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What does not fit.
+        /// The mismatch.
         reason: String,
     },
-    /// A file of a checkpoint was written by a newer format.
+    /// A newer format wrote the checkpoint file.
     #[error("{}: format version {found} is not supported (this build reads {supported})", path.display())]
     Version {
         /// The file.
@@ -150,32 +152,32 @@ pub enum StoreError {
         /// Version that this build reads.
         supported: u32,
     },
-    /// A checkpoint was given two tables or two blobs of one name.
-    #[error("checkpoint: a {kind} named {name:?} was already written; names must be unique")]
+    /// A checkpoint got two tables or two blobs with the same name.
+    #[error("checkpoint: a {kind} named {name:?} was already written: choose a unique name")]
     DuplicateName {
         /// "table" or "blob".
         kind: &'static str,
         /// The name.
         name: String,
     },
-    /// A checkpoint does not hold what was asked for.
+    /// The checkpoint has no table or blob with the requested name.
     #[error("{}: no {kind} named {name:?} (there are: {available})", path.display())]
     NotFound {
         /// The checkpoint directory.
         path: PathBuf,
         /// "table" or "blob".
         kind: &'static str,
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
-        /// The names that exist.
+        /// The available names.
         available: String,
     },
 }
 
-/// What a table is full of.
+/// The exhausted resource of a full table.
 fn room(budget_bytes: u64) -> String {
     match budget_bytes {
-        u64::MAX => "as many as its share of the address space holds without a budget".to_owned(),
+        u64::MAX => "no budget, address space used up".to_owned(),
         bytes => format!("budget {bytes} bytes"),
     }
 }

@@ -1,10 +1,23 @@
-//! Embedding tables in memory: key -> row of weights with its optimizer state, and their checkpoints on disk.
+//! Embedding tables in memory and their checkpoints on disk.
 //!
-//! Deliberately knows no network, no async runtime, no file format of samples, no Python: callers bring slices of
-//! keys and gradients and get slices of weights.
+//! A table maps 64-bit keys to rows of weights and optimizer state. This crate knows no network, no async runtime,
+//! no sample format and no Python: callers pass slices of keys and gradients and get slices of weights.
 //!
-//! A [`Table`] is an index (key -> row number) beside a slab of rows. What a request costs is cache misses, so keys are
-//! looked up many at a time and their misses overlap; pulls take no lock and write nothing that other threads read.
+//! A [`Table`] is an index (key -> row number) and a slab of rows. Cache misses dominate the cost of a request, so
+//! keys are looked up in batches and their misses overlap. Pulls take no lock and write nothing that other threads
+//! read.
+//!
+//!  folder | content |
+//! | --- | --- |
+//! | `config` | table configuration and its checks |
+//! | `table` | the table: construction, statistics, iteration over rows |
+//! | `lookup` | batched search of keys, deduplication, key sampling |
+//! | `pull`, `update` | requests that read rows and requests that change them |
+//! | `policy` | use clock, eviction, promotion of hot keys, background maintenance |
+//! | `local_cache` | copies of rows for online learning by several workers |
+//! | `index`, `rows` | hash index; slab, row layout, row allocator |
+//! | `sync`, `memory`, `simd` | locks and epochs; mapped memory and prefetching; vector loads and stores |
+//! | `checkpoint` | the bytes on disk |
 
 mod checkpoint;
 mod config;
@@ -15,6 +28,7 @@ mod lookup;
 mod memory;
 mod policy;
 mod pull;
+#[cfg(any(test, feature = "bench"))]
 pub mod roofline;
 mod rows;
 mod simd;
@@ -38,6 +52,6 @@ pub use policy::maintain::{Maintained, Maintenance};
 pub use rows::row::{Row, RowRef};
 pub use table::Table;
 pub use table::stats::TableStats;
-pub use update::push::PushClock;
+pub use update::push::{CheckedPush, PushClock};
 pub use update::whole::{RowColumns, WholeRows};
 pub use update::writer::{RowHandle, TableWriter};

@@ -1,9 +1,9 @@
-//! What the memory of this machine allows, for benchmarks to compare with: the same traffic as a pull, a pooled pull or
-//! a push of a table, in that table's own memory, with every address known in advance.
+//! The roofline of benchmarks: the memory traffic of a pull, a pooled pull or a push in the table's own memory,
+//! with all addresses known in advance.
 //!
-//! Rows are copied with the same instructions as the table's own; what is left out is finding rows, versions and
-//! arithmetic. All functions ask for the first `ahead` places before they begin, and from then on for the place that many
-//! further on; which `ahead` is best is for the caller to find out.
+//! Rows are copied with the table's own instructions. Searching, version checks and arithmetic are left out. All
+//! functions prefetch `ahead` positions in advance; the caller searches the best distance.
+#![allow(unsafe_code)] // rewrites rows without their locks
 
 use std::hint::black_box;
 use std::sync::atomic::AtomicU32;
@@ -15,7 +15,7 @@ use crate::simd::{self, Vector, Width, Work};
 use crate::sync::lanes::lane;
 use crate::table::Table;
 
-/// A table's memory.
+/// The memory of a table.
 #[derive(Debug)]
 pub struct Roofline<'a> {
     view: IndexGuard<'a>,
@@ -27,8 +27,9 @@ pub struct Roofline<'a> {
 }
 
 impl<'a> Roofline<'a> {
-    /// The memory of a table with at least one row. While this lives, pushes that make the table's index grow wait, so that
-    /// the same thread must not push new keys.
+    /// Borrows the memory of a table with at least one row.
+    ///
+    /// Pushes that grow the table's index wait while this lives, so the same thread must not push new keys.
     #[must_use]
     pub fn of(table: &'a Table) -> Roofline<'a> {
         let (words, stride) = table.slab.all_words();
@@ -42,19 +43,19 @@ impl<'a> Roofline<'a> {
         self.view.index().len()
     }
 
-    /// 32-bit words of a row's weights: fewer than weights where these are halves.
+    /// 32-bit words of a row's weights: half the number of 16-bit weights.
     #[must_use]
     pub fn weight_words(&self) -> usize {
         self.weight_words
     }
 
-    /// 32-bit words of a row, all that is kept beside the weights included.
+    /// 32-bit words of a row, including header and optimizer state.
     #[must_use]
     pub fn row_words(&self) -> usize {
         self.stride
     }
 
-    /// Rows that there is memory for.
+    /// Allocated rows.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.table.row_allocator.charged() as usize
@@ -71,22 +72,28 @@ impl<'a> Roofline<'a> {
         prefetch_lines(self.words, row as usize * self.stride, lines, PrefetchHint::Read);
     }
 
-    /// A pull: per place, reads one word of an index line and copies the words of a row's weights, as they are, to its part
-    /// of `out`, which is `out.len() / rows.len()` long. As many `lines` as `rows`.
+    /// Traffic of a pull: per position, reads a word of an index line and copies the words of a row's weights to
+    /// its part of `out`, which has `out.len() / rows.len()` values. Takes as many `lines` as `rows`.
     pub fn gather(&self, lines: &[u32], rows: &[u32], ahead: usize, out: &mut [f32]) {
         simd::run(self.width, Gather { limit: self, lines, rows, ahead, out });
     }
 
-    /// A pooled pull of rows that are known: `out` gets the sum of the rows `offsets[s]..offsets[s + 1]` for every sample
-    /// `s`, as if they were f32.
+    /// Traffic of a pooled pull: sums the rows `offsets[s]..offsets[s + 1]` of every sample `s` into `out`, as if
+    /// they were f32.
     pub fn pool(&self, rows: &[u32], offsets: &[u32], ahead: usize, out: &mut [f32]) {
         simd::run(self.width, Pool { limit: self, rows, offsets, ahead, out });
     }
 
-    /// A push: per place, reads and writes the first `copy.len()` words of a row. Whoever else uses the table meanwhile may
-    /// see its rows torn and lose what they push. Like a push it waits while somebody has a [`crate::TableWriter`], and must
-    /// not be called by who lets others wait: by a thread that has a `Roofline` or such a writer.
-    pub fn rewrite(table: &Table, rows: &[u32], ahead: usize, copy: &mut [f32]) {
+    /// Traffic of a push: per position, reads and rewrites the first `copy.len()` words of a row.
+    ///
+    /// Like a push it waits for a [`crate::TableWriter`], so it must not be called by a thread that holds a `Roofline` or a
+    /// writer.
+    ///
+    /// # Safety
+    ///
+    /// It writes rows without their sequence locks. No other thread may use the table meanwhile, except for this function:
+    /// readers would see torn rows, and updates would be lost.
+    pub unsafe fn rewrite(table: &Table, rows: &[u32], ahead: usize, copy: &mut [f32]) {
         let _sharing = table.write_gate.lock_shared(lane());
         let limit = Roofline::of(table);
         simd::run(limit.width, Rewrite { limit: &limit, rows, ahead, copy });
@@ -108,7 +115,7 @@ impl Work for Gather<'_> {
     fn run(self, vector: impl Vector) {
         let Gather { limit, lines, rows, ahead, out } = self;
         let dim = out.len() / rows.len().max(1);
-        // The usual rows by loops that the compiler knows the length of, as the table's own.
+        // Common dims have loops of constant length, like those of the table.
         match (dim, limit.weight_words) {
             (8, 8) => return limit.gather_of::<8>(vector, lines, rows, ahead, out.as_chunks_mut().0),
             (16, 16) => return limit.gather_of::<16>(vector, lines, rows, ahead, out.as_chunks_mut().0),
@@ -185,7 +192,7 @@ impl Work for Pool<'_> {
     fn run(self, vector: impl Vector) {
         let Pool { limit, rows, offsets, ahead, out } = self;
         let dim = out.len() / offsets.len().saturating_sub(1).max(1);
-        // As above: the dims that the table pools so.
+        // Common dims have loops of constant length, like those of the table.
         match (dim, limit.weight_words) {
             (8, 8) => return limit.pool_of::<8>(vector, rows, offsets, ahead, out.as_chunks_mut().0),
             (16, 16) => return limit.pool_of::<16>(vector, rows, offsets, ahead, out.as_chunks_mut().0),
@@ -210,7 +217,7 @@ impl Work for Pool<'_> {
 }
 
 impl Roofline<'_> {
-    /// A sum stays in registers until its sample ends.
+    /// The sum stays in registers until its sample ends.
     #[inline(always)]
     fn pool_of<const DIM: usize>(
         &self,
@@ -272,7 +279,7 @@ mod tests {
     use super::*;
     use crate::{Absent, Init, Optimizer, PushScale, TableConfig};
 
-    /// Whatever the distance, the rows asked for are read and summed, and rewriting changes none.
+    /// At every distance, all requested rows are read and summed, and rewriting changes none.
     #[test]
     fn distances_change_nothing() {
         let rows = [4, 1, 1, 0, 3];
@@ -285,7 +292,8 @@ mod tests {
                 table.push(&[key], &gradient, PushScale::default()).expect("there is room");
             }
             for ahead in [0, 1, 3, 100] {
-                Roofline::rewrite(&table, &rows, ahead, &mut vec![7.0; dim]);
+                // SAFETY: no other thread knows the table.
+                unsafe { Roofline::rewrite(&table, &rows, ahead, &mut vec![7.0; dim]) };
                 let limit = Roofline::of(&table);
                 assert!(limit.rows() >= 5);
                 let last = limit.lines() as u32 - 1;
@@ -305,7 +313,7 @@ mod tests {
         }
     }
 
-    /// A writer shows rows as plain numbers: nobody may store to them meanwhile.
+    /// A writer borrows rows as plain numbers, so no other thread may store to them.
     #[test]
     fn rewriting_waits_for_a_writer() {
         let config = TableConfig::single("t", 4, Init::Zero, Optimizer::Sgd { lr: 1.0, l2: 0.0 });
@@ -317,7 +325,8 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(|| {
                 begun.wait();
-                Roofline::rewrite(&table, &[0], 0, &mut [0.0; 4]);
+                // SAFETY: the writer excludes it, and other threads do not use the table afterwards.
+                unsafe { Roofline::rewrite(&table, &[0], 0, &mut [0.0; 4]) };
                 done.store(true, SeqCst);
             });
             begun.wait();

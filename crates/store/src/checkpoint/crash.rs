@@ -1,5 +1,5 @@
-//! Tests of saving: every file operation fails, or is the last one before the power goes, and the directory must
-//! still hold the old checkpoint or the new one, whole. Knows the seam in `files.rs`, not the writer's inside.
+//! Crash tests of saving: with a failure or a power loss at every file operation, the directory must hold the whole
+//! old checkpoint or the whole new one.
 
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
@@ -16,17 +16,17 @@ use crate::{
     Block, Checkpoint, CheckpointWriter, Init, Optimizer, PushScale, RowRef, StoreError, Table, TableConfig,
 };
 
-/// Where checkpoints are saved. Nothing of it is there at first.
+/// Directory of the checkpoints, which does not exist at first.
 const DIR: &str = "/models/model";
 
 type Entries = BTreeMap<String, usize>;
 
-/// What happens at the chosen operation.
+/// The fault at the chosen operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
-    /// It fails, and all others succeed: a full disk, say.
+    /// It fails, and later ones succeed, as with a full disk.
     Error,
-    /// It and all that follow fail: the process is gone.
+    /// It and all later ones fail, as after a crash of the process.
     Stop,
 }
 
@@ -37,18 +37,18 @@ enum Change {
     Remove(String),
 }
 
-/// A directory in memory, [`DIR`], that knows what would survive a power failure.
+/// A directory in memory, [`DIR`], that knows the content after a power loss.
 #[derive(Default)]
 struct State {
-    /// Itself and those above it, as far as they exist, and those of them that would survive.
+    /// The directory and its ancestors, as far as they exist, and those among them that survive a power loss.
     dirs: BTreeSet<PathBuf>,
     durable_dirs: BTreeSet<PathBuf>,
     entries: Entries,
-    /// Entries at the last sync of the directory, and what has changed since.
+    /// Entries at the last sync of the directory, and changes since.
     durable: Entries,
     changes: Vec<Change>,
     contents: Vec<Vec<u8>>,
-    /// How much of each content has been synced.
+    /// Synced length of each content.
     synced: Vec<usize>,
     operations: usize,
     fault: Option<(usize, Fault)>,
@@ -98,13 +98,13 @@ impl Memory {
         })
     }
 
-    /// Every directory that a power failure may leave behind: any subset of the unsynced changes of the directory,
-    /// with unsynced content whole, halved or gone.
+    /// All directories that a power loss may leave: any subset of the unsynced changes, with unsynced content
+    /// whole, halved or gone.
     fn images(&self) -> BTreeSet<BTreeMap<String, Vec<u8>>> {
         let state = self.0.lock().unwrap();
         let mut images = BTreeSet::new();
         if !state.durable_dirs.contains(Path::new(DIR)) {
-            // All that is in it would be gone with it.
+            // The directory itself may be gone with all its content.
             images.insert(BTreeMap::new());
         }
         for subset in 0..1_u32 << state.changes.len() {
@@ -164,7 +164,7 @@ impl Files for Memory {
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         self.step(|state| {
             let State { dirs, durable_dirs, .. } = state;
-            // What is in a directory survives if that does.
+            // The content of a directory survives if the directory does.
             if path == Path::new("/") || durable_dirs.contains(path) {
                 durable_dirs.extend(dirs.iter().filter(|dir| dir.parent() == Some(path)).cloned());
             }
@@ -203,7 +203,7 @@ fn save(files: &Memory, version: u64) -> Result<u64, StoreError> {
     writer.commit()
 }
 
-/// The version that an image holds, all of it, bit for bit.
+/// The version that an image holds completely, bit for bit.
 fn version_of(image: &BTreeMap<String, Vec<u8>>) -> Option<u64> {
     if !image.contains_key(MANIFEST) {
         return None;
@@ -227,7 +227,7 @@ fn version_of(image: &BTreeMap<String, Vec<u8>>) -> Option<u64> {
     Some(version)
 }
 
-/// A directory that holds this version, in which a fault is going to happen at the operation `at` from now.
+/// A directory with this version that fails at the operation `at` from now.
 fn about_to_fail(first: Option<u64>, at: usize, fault: Fault) -> Memory {
     let files = Memory::default();
     if let Some(version) = first {
@@ -250,12 +250,12 @@ fn check(fault: Fault, first: Option<u64>) {
         let mut outcomes: Vec<Option<u64>> = files.images().iter().map(version_of).collect();
         outcomes.dedup();
         for outcome in outcomes {
-            // After a save that returned Ok, no power failure may bring the old one back.
+            // After a successful save, no power loss may bring the old version back.
             let allowed =
                 if result.is_ok() { outcome == Some(2) } else { outcome == first || outcome == Some(2) };
             assert!(allowed, "{fault:?} at operation {at}: {outcome:?} after {result:?}");
         }
-        // The next save works whatever the failed one left behind, and leaves only its own files.
+        // The next save works after any failure, and leaves only its own files.
         files.0.lock().unwrap().fault = None;
         save(&files, 3).unwrap();
         for image in files.images() {
@@ -281,7 +281,7 @@ fn a_power_failure_at_any_operation_keeps_a_checkpoint() {
     check(Fault::Stop, None);
 }
 
-/// Who does not look at the result of a write must not get a checkpoint that lacks what was to be written.
+/// Ignoring the result of a write must not produce an incomplete checkpoint.
 #[test]
 fn what_succeeds_later_does_not_hide_an_error() {
     for at in 0.. {
@@ -304,7 +304,7 @@ fn what_succeeds_later_does_not_hide_an_error() {
     }
 }
 
-/// Nothing could open it, so it must not take the place of one that can be opened.
+/// An oversized manifest could not be opened, so it must not replace a valid one.
 #[test]
 fn a_manifest_that_is_too_large_to_read_is_not_committed() {
     let files = Memory::default();
@@ -321,10 +321,10 @@ fn a_manifest_that_is_too_large_to_read_is_not_committed() {
     }
     let error = writer.commit().unwrap_err();
     assert!(matches!(&error, StoreError::Io { .. }) && error.to_string().contains("at most"), "{error}");
-    assert_eq!(files.0.lock().unwrap().entries, before, "what was written is removed, and nothing else");
+    assert_eq!(files.0.lock().unwrap().entries, before, "only the new files are removed");
 }
 
-/// A save of the same generation would write over files that the checkpoint there may be made of.
+/// A save of the same generation would overwrite files of the present checkpoint.
 #[test]
 fn no_generation_is_used_twice() {
     let files = Memory::default();
@@ -341,7 +341,7 @@ fn no_generation_is_used_twice() {
     }
 }
 
-/// Whoever shows rows is told when nothing can be written any more: a walk goes over them all, an export fetches them.
+/// The source of rows is told to stop when writing fails: a walk visits all rows, and an export fetches them.
 #[test]
 fn rows_are_asked_for_until_a_write_fails() {
     const DIM: usize = 1000;

@@ -1,49 +1,49 @@
-//! The few file operations that a save is made of, behind a trait, so that a test can fail or stop at every one of
-//! them. Knows nothing of what is in the files.
+//! The file operations of a save, as a trait, so that tests can inject a fault into each of them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// A file that is being written.
+/// A file open for writing.
 pub(crate) trait Sink {
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()>;
-    /// Returns when the content is on the device.
+    /// Returns once the content is on the device.
     fn sync(&mut self) -> io::Result<()>;
 }
 
-/// What a save asks of the file system.
+/// The file operations of a save.
 pub(crate) trait Files: Send {
-    /// Creates the directory, in one that is there, unless it is there itself; was it not?
+    /// Creates a directory in an existing one; returns whether it was missing.
     fn create_dir(&self, path: &Path) -> io::Result<bool>;
-    /// The whole content, or `None` when there is no such file.
+    /// Reads the whole file; `None` if there is none.
     fn read(&self, path: &Path) -> io::Result<Option<Vec<u8>>>;
-    /// Creates the file, or empties it.
+    /// Creates or truncates the file.
     fn create(&self, path: &Path) -> io::Result<Box<dyn Sink>>;
-    /// Atomically gives the file another name, replacing what had it.
+    /// Renames the file atomically, replacing an existing one.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
-    /// Returns when creations, renamings and removals in the directory are on the device.
+    /// Returns once creations, renames and removals in the directory are on the device.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// Names of the files in the directory.
+    /// Lists the files of the directory.
     fn list(&self, path: &Path) -> io::Result<Vec<String>>;
 }
 
-/// Opens a file of a checkpoint, or of the folders that checkpoints are in, to be read. Fails with
-/// [`io::ErrorKind::InvalidData`] where there is something else: a pipe would be waited for until somebody writes to it, and a
-/// device may have no end.
+/// Opens a regular file for reading.
+///
+/// Fails with [`io::ErrorKind::InvalidData`] for other files: reading a pipe could block forever, and a device may
+/// have no end.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     regular(OpenOptions::new().read(true), path)
 }
 
-/// Creates such a file, or empties it, in the same way.
+/// Creates or truncates a regular file for writing; fails for other files like [`open_regular`].
 pub fn create_regular(path: &Path) -> io::Result<File> {
     regular(OpenOptions::new().write(true).create(true).truncate(true), path)
 }
 
 fn regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
-    // Or opening a pipe would itself wait. To a regular file it is nothing.
+    // Without it, opening a pipe would block. It does not affect regular files.
     let file = options.custom_flags(libc::O_NONBLOCK).open(path)?;
     if file.metadata()?.is_file() {
         return Ok(file);
@@ -51,7 +51,7 @@ fn regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     Err(io::Error::new(io::ErrorKind::InvalidData, "it is no regular file"))
 }
 
-/// The file system of the machine.
+/// The file system.
 #[derive(Debug)]
 pub(crate) struct Disk;
 

@@ -1,7 +1,7 @@
-//! `manifest.json`: which files make up a checkpoint, their sizes and checksums, and the tables' configurations.
-//! Knows nothing of the content of the data files.
+//! `manifest.json`: the files of a checkpoint with their sizes and checksums, and the tables' configurations.
 //!
-//! The records are this format's own: a change of a configuration type does not change them unnoticed.
+//! Its records are independent of the configuration types, so that changes of these cannot silently change the
+//! format.
 
 use std::path::Path;
 
@@ -13,9 +13,9 @@ use crate::{Admission, Block, Dtype, Eviction, Init, Optimizer, StoreError, Tabl
 pub(crate) const MANIFEST: &str = "manifest.json";
 pub(crate) const MANIFEST_NEW: &str = "manifest.json.new";
 const FORMAT: &str = "sanderling-checkpoint";
-/// Version of the manifest and of the files that it names.
+/// Version of the manifest and of its files.
 pub(crate) const VERSION: u32 = 1;
-/// A manifest is read whole; a larger one is not ours.
+/// The maximum size of a manifest, which is read whole.
 pub(crate) const MANIFEST_BYTES_MAX: usize = 64 << 20;
 
 const HEAD: &str = "{\"manifest_crc32c\":\"";
@@ -33,7 +33,7 @@ pub(crate) struct Manifest {
     pub(crate) blobs: Vec<BlobRecord>,
 }
 
-/// One data file.
+/// A data file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FileRecord {
@@ -52,7 +52,7 @@ pub(crate) struct TableRecord {
     pub(crate) seed: u64,
     pub(crate) budget_bytes: Option<u64>,
     pub(crate) blocks: Vec<BlockRecord>,
-    // Absent when as by default, so that files from before these existed are files without them.
+    // Omitted when default, so that checkpoints from before these fields remain valid.
     #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) dtype: DtypeRecord,
     #[serde(default, skip_serializing_if = "is_default")]
@@ -67,7 +67,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// Declares a record of this format that mirrors a configuration enum, and the conversions between them.
+/// Declares a record that mirrors a configuration enum, with conversions in both directions.
 macro_rules! mirror {
     (
         $(#[$on_record:meta])*
@@ -144,7 +144,7 @@ pub(crate) struct BlockRecord {
     optimizer: OptimizerRecord,
 }
 
-/// A table that a checkpoint holds.
+/// A table of a checkpoint.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TableEntry {
     /// Name of the table.
@@ -153,20 +153,20 @@ pub struct TableEntry {
     pub dim: usize,
     /// Number of rows.
     pub rows: u64,
-    /// Size of its file.
+    /// Size of the table's file.
     pub bytes: u64,
-    /// Number of pushes that the table had seen.
+    /// The table's number of pushes.
     pub pushes: u64,
-    /// What the table was made from.
+    /// The table's configuration.
     pub config: TableConfig,
 }
 
-/// A blob that a checkpoint holds.
+/// A blob of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlobEntry {
     /// Name of the blob.
     pub name: String,
-    /// Its size.
+    /// Size of the blob.
     pub bytes: u64,
 }
 
@@ -186,7 +186,7 @@ impl Manifest {
         self.tables.iter().map(|table| &table.file).chain(self.blobs.iter().map(|blob| &blob.file))
     }
 
-    /// The file's bytes. The checksum covers the inner object as written.
+    /// Encodes the manifest file. The checksum covers the inner object as written.
     pub(crate) fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
         let body = serde_json::to_string_pretty(self)?;
         let crc = crc_fast::crc32_iscsi(body.as_bytes());
@@ -201,7 +201,7 @@ impl Manifest {
         if format!("{:08x}", crc_fast::crc32_iscsi(body)).as_bytes() != crc {
             return Err(damaged("its checksum does not match; restore the directory from a copy"));
         }
-        // From here on the bytes are what some writer wrote: an unknown version is newer, not damaged.
+        // The checksum is right, so an unknown version is newer, not damaged.
         #[derive(Deserialize)]
         struct Outline {
             format: String,
@@ -227,7 +227,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// What a checksum does not show: who wrote it may not have been this program.
+    /// Checks the content, which another program may have written.
     fn check(&self) -> Result<(), String> {
         for table in &self.tables {
             table.config().check().map_err(|error| error.to_string())?;
@@ -239,7 +239,7 @@ impl Manifest {
     }
 }
 
-/// Names are there once, and are not too long.
+/// Checks that names are unique and have a valid length.
 fn check_names(kind: &str, mut names: Vec<&str>) -> Result<(), String> {
     names.sort_unstable();
     if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -254,7 +254,7 @@ fn check_names(kind: &str, mut names: Vec<&str>) -> Result<(), String> {
     }
 }
 
-/// The parts of a manifest file: checksum digits and inner object.
+/// Splits a manifest file into checksum digits and inner object.
 fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let rest = bytes.strip_prefix(HEAD.as_bytes())?;
     let (crc, rest) = rest.split_at_checked(CRC_DIGITS)?;
@@ -262,12 +262,12 @@ fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((crc, body))
 }
 
-/// Name of a data file: kind and number within the generation. Names of tables never become file names.
+/// The name of a data file: kind and number within the generation, never a table's name.
 pub(crate) fn file_name(generation: u64, number: usize, kind: &str) -> String {
     format!("g{generation}-{number}.{kind}")
 }
 
-/// The generation of a data file's name; `None` when it is not one of ours.
+/// The generation of a data file's name; `None` for other names.
 pub(crate) fn parse_file_name(name: &str) -> Option<u64> {
     let stem = name.strip_suffix(".table").or_else(|| name.strip_suffix(".blob"))?;
     let (generation, number) = stem.strip_prefix('g')?.split_once('-')?;

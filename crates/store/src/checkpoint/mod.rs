@@ -1,5 +1,4 @@
-//! Checkpoints: the one place that knows the bytes on disk (`docs/checkpoint-format.md`). Knows nothing of how
-//! rows are found or updated.
+//! Checkpoints: the only module that knows the bytes on disk (`docs/checkpoint-format.md`).
 
 mod files;
 mod manifest;
@@ -9,6 +8,8 @@ mod write;
 
 #[cfg(test)]
 mod crash;
+#[cfg(all(test, not(loom)))]
+mod diverged;
 
 pub use files::{create_regular, open_regular};
 pub use manifest::{BlobEntry, TableEntry};

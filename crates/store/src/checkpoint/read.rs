@@ -1,4 +1,4 @@
-//! Opening a checkpoint: nothing is believed before its checksum has been. Knows nothing of how one is written.
+//! Opens and loads checkpoints. No content is trusted before its checksum was verified.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -19,29 +19,29 @@ use crate::rows::layout::Header;
 use crate::rows::numbers::RowNumbers;
 use crate::{Block, RowRef, StoreError, Table, TableConfig};
 
-/// Bytes read from a table file at once.
+/// Buffer size for reading a table file.
 const READ_BYTES: usize = 256 * 1024;
 
-/// Files that a checkpoint holds open, at most: the first ones. A process may have a thousand or so, and has other uses for
-/// them.
+/// The maximum number of files that a checkpoint keeps open; processes have a limit of about a thousand.
 const FILES_HELD_MAX: usize = 256;
-/// Saves that may end one after the other while a checkpoint is opened.
+/// The maximum number of saves that may complete while a checkpoint is opened.
 const OVERTAKEN_MAX: usize = 16;
 
-/// A checkpoint on disk. Opening it reads the manifest and compares the files' sizes; contents are verified as they
-/// are loaded. A later save into the directory changes nothing of it: its files are held open (the first 256; further ones
-/// are gone then).
+/// A checkpoint on disk.
+///
+/// Opening it reads the manifest and compares the files' sizes; contents are verified when they are loaded. Later
+/// saves do not affect it, because it keeps its first 256 files open; further files are gone after a later save.
 #[derive(Debug)]
 pub struct Checkpoint {
     dir: PathBuf,
     manifest: Manifest,
-    /// The first of the manifest's.
+    /// The first files of the manifest.
     files: Vec<Arc<File>>,
     tables: Vec<TableEntry>,
     blobs: Vec<BlobEntry>,
 }
 
-/// Checksums and counts everything that is read through it.
+/// Computes the checksum of all data read through it.
 struct Checked<R> {
     inner: R,
     crc32c: Digest,
@@ -65,7 +65,7 @@ impl<R: Read> Read for Checked<R> {
     }
 }
 
-/// A file from its beginning, whoever else reads it at the same time.
+/// Reads a shared file from the beginning, with its own position.
 struct Input {
     file: Arc<File>,
     at: u64,
@@ -91,7 +91,7 @@ impl Checkpoint {
         Ok(Checkpoint { dir, manifest, files, tables, blobs })
     }
 
-    /// Number of saves that this directory has seen.
+    /// Number of saves into this directory.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.manifest.generation
@@ -109,27 +109,29 @@ impl Checkpoint {
         &self.blobs
     }
 
-    /// Loads and verifies a table: every row with its header and optimizer state, bit for bit, however full the table was.
+    /// Loads and verifies a table, bit for bit, with its saved budget.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] also for a row that [`Table::import`] would not take: a number that is not finite, a sum of squares
-    /// below 0. It names table and key.
+    ///
+    /// [`StoreError::Damaged`] also for rows that [`Table::import`] would reject: values that are not finite, or
+    /// negative sums of squares. It names table and key.
     pub fn load_table(&self, name: &str) -> Result<Table, StoreError> {
         self.load_table_within(name, self.table_record(name)?.config().budget_bytes)
     }
 
-    /// The same with another budget. A larger one has room for all rows; where a smaller one has not, the table's eviction
-    /// makes it, as for pushes.
+    /// Loads a table with another budget. A smaller budget may evict rows, as pushes do.
     ///
     /// # Errors
-    /// [`StoreError::TableFull`] where it does not; and as for [`Checkpoint::load_table`].
+    ///
+    /// [`StoreError::TableFull`] if eviction does not make enough room, and the errors of
+    /// [`Checkpoint::load_table`].
     pub fn load_table_within(&self, name: &str, budget_bytes: Option<u64>) -> Result<Table, StoreError> {
         let record = self.table_record(name)?;
         let saved = record.config();
         let limit = |budget_bytes: Option<u64>| budget_bytes.unwrap_or(u64::MAX);
         let shape = shape(&saved);
         let is_larger = limit(budget_bytes) >= limit(saved.budget_bytes);
-        // The budget may be too small, or the memory.
+        // The budget or the memory may be too small.
         let mut table =
             Table::of_any_budget(TableConfig { budget_bytes, ..saved }).map_err(|error| match error {
                 StoreError::Config { table, reason } => StoreError::Config {
@@ -138,19 +140,20 @@ impl Checkpoint {
                 },
                 other => other,
             })?;
-        // In a smaller one it might take all that there is, and leave no room to find rows by.
+        // With a smaller budget it could take all memory, and leave none for the index.
         if is_larger {
-            // A file of this size cannot hold more rows, whatever the manifest says.
+            // The file's size bounds the number of rows, whatever the manifest says.
             table.make_room(record.rows.min(rows::rows_max(shape, record.file.bytes)));
         }
         self.load_rows(name, &mut table, |_| true)?;
         Ok(table)
     }
 
-    /// Adds the rows of a table of the checkpoint whose keys `keep` says to a table with rows of the same kind (the same
-    /// blocks, whose optimizers may have other settings), bit for bit, and verifies all of it; the table must have none of
-    /// these keys. How many. Where they are more than its budget holds, its eviction makes room, as for pushes. After an error
-    /// the table has some of them.
+    /// Adds the rows whose keys `keep` accepts to a table with the same kind of rows; returns their number.
+    ///
+    /// Blocks must have the same dims and optimizers, but optimizer settings may differ. The table must have none
+    /// of these keys. Rows are copied bit for bit and the whole file is verified. Eviction makes room if needed.
+    /// After an error the table holds some of the rows.
     pub fn load_rows(
         &self,
         name: &str,
@@ -161,10 +164,10 @@ impl Checkpoint {
         let (found, expected) = (row_kind(&record.config()), row_kind(table.config()));
         if found != expected {
             let reason =
-                format!("rows of {expected} are wanted, those of {} are of {found}", self.dir.display());
+                format!("rows must be {expected}, but the rows of {} are {found}", self.dir.display());
             return Err(StoreError::Config { table: name.to_string(), reason });
         }
-        // Eviction goes by it. Two clocks may be far from each other: rows of the one that is behind are old.
+        // Eviction depends on the clock. If two clocks differ much, rows of the slower one are old.
         table.set_clock(table.clock().max(record.pushes));
         let clock = table.clock();
         let mut added = 0;
@@ -183,8 +186,9 @@ impl Checkpoint {
         Ok(added)
     }
 
-    /// Shows every row of a table to `each`, in the order of the file, until it fails, and verifies all of it: what is shown
-    /// has been compared with a checksum, but only the end says that the file is whole.
+    /// Passes every row of a table to `each`, in file order, until it fails.
+    ///
+    /// Rows are checksummed before they are passed, but only the end of the file proves it complete.
     pub fn for_each_row<E: From<StoreError>>(
         &self,
         name: &str,
@@ -198,7 +202,7 @@ impl Checkpoint {
             let row = RowRef { key, frequency, last_use, version, weights, state };
             each(row).map_err(|error| {
                 failed = Some(error);
-                RowsError::Damaged("it was not read to its end".to_string())
+                RowsError::Damaged("reading it was stopped".to_string())
             })
         });
         failed.map_or_else(|| read.map_err(E::from), Err)
@@ -219,7 +223,7 @@ impl Checkpoint {
         let file = self.input(&record.file)?;
         let expected =
             Expected { generation: self.manifest.generation, rows: record.rows, bytes: record.file.bytes };
-        // The buffer lies outside of the checksum, or bytes read ahead would count before they are used.
+        // Buffered below the checksum, or data read ahead would be included too early.
         let mut input = Checked::new(BufReader::with_capacity(buffer_bytes(&record.file), file));
         let config = record.config();
         let (shape, numbers) = (shape(&config), RowNumbers::new(&config));
@@ -228,7 +232,7 @@ impl Checkpoint {
             match numbers.check(weights, state) {
                 Ok(()) => each(header, values),
                 Err(reason) => Err(RowsError::Damaged(format!(
-                    "table {:?}: row of key {}: {reason}; what saved it had diverged, or is another program: take an earlier \
+                    "table {:?}: row of key {}: {reason}; its model had diverged, or another program wrote it: use an earlier \
                      checkpoint",
                     record.name, header.key
                 ))),
@@ -251,7 +255,7 @@ impl Checkpoint {
             return Err(self.not_found("blob", name, self.blobs.iter().map(|blob| blob.name.as_str())));
         };
         let path = self.dir.join(&record.file.name);
-        // The size has been compared with the file's, so that it may be read whole.
+        // The file's size was verified, so it can be read whole.
         let mut file = self.input(&record.file)?.take(record.file.bytes.saturating_add(1));
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(|source| io_error(&path, "read", source))?;
@@ -262,7 +266,7 @@ impl Checkpoint {
         Ok(bytes)
     }
 
-    /// Reads everything and compares it with its checksums, without building tables.
+    /// Verifies all checksums without loading tables.
     pub fn verify(&self) -> Result<(), StoreError> {
         for record in self.manifest.files() {
             let path = self.dir.join(&record.name);
@@ -274,7 +278,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// A data file to be read from its beginning.
+    /// Opens a data file for reading from its beginning.
     fn input(&self, record: &FileRecord) -> Result<Input, StoreError> {
         let at = self.manifest.files().position(|file| file.name == record.name);
         let held = at.and_then(|at| self.files.get(at));
@@ -306,7 +310,7 @@ fn read_manifest(dir: &Path) -> Result<Manifest, StoreError> {
     Manifest::decode(&path, &bytes)
 }
 
-/// The manifest, and the first of its files. A save that ends in between removes them: then those of the next are opened.
+/// Opens the manifest and its first files. If a concurrent save removes them, opens those of the newer manifest.
 fn open_files(dir: &Path) -> Result<(Manifest, Vec<Arc<File>>), StoreError> {
     let (mut manifest, mut overtaken) = (read_manifest(dir)?, 0);
     loop {
@@ -325,7 +329,7 @@ fn open_files(dir: &Path) -> Result<(Manifest, Vec<Arc<File>>), StoreError> {
     }
 }
 
-/// Opens all of a manifest's files, and keeps the first of them open.
+/// Opens all files of a manifest and keeps the first ones open.
 fn hold_files(dir: &Path, manifest: &Manifest) -> Result<Vec<Arc<File>>, StoreError> {
     let mut held = Vec::new();
     for record in manifest.files() {
@@ -344,7 +348,7 @@ fn open(path: &Path) -> Result<File, StoreError> {
     })
 }
 
-/// Opens a data file and compares its size.
+/// Opens a data file and verifies its size.
 fn open_file(dir: &Path, record: &FileRecord) -> Result<File, StoreError> {
     let path = dir.join(&record.name);
     let file = open(&path)?;
@@ -355,7 +359,7 @@ fn open_file(dir: &Path, record: &FileRecord) -> Result<File, StoreError> {
     Ok(file)
 }
 
-/// What rows are made of: per block, how many weights and what state.
+/// Describes the kind of rows: dims and state of each block.
 fn row_kind(config: &TableConfig) -> String {
     let block = |block: &Block| format!("{} x {}", block.dims, block.optimizer.state_name());
     config.blocks.iter().map(block).collect::<Vec<_>>().join(" + ")
@@ -365,7 +369,7 @@ fn shape(config: &TableConfig) -> RowShape {
     RowShape { dim: config.dim(), state: config.state() }
 }
 
-/// Size of a read buffer, which need not exceed the file.
+/// Size of a read buffer, at most the file's.
 fn buffer_bytes(record: &FileRecord) -> usize {
     record.bytes.clamp(1, READ_BYTES as u64) as usize
 }

@@ -1,5 +1,4 @@
-//! The bytes of a table file: header, blocks of rows, end mark. Knows neither files nor the manifest: it writes to
-//! a function and reads from a reader.
+//! The bytes of a table file: header, blocks of rows, end mark.
 
 use std::io::{self, Read};
 use std::ops::ControlFlow;
@@ -10,18 +9,18 @@ use crate::rows::layout::Header;
 const MAGIC: [u8; 8] = *b"SNDLROWS";
 pub(crate) const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 40;
-/// The header's checksum covers it from here.
+/// The header's checksum covers the header from here on.
 const CHECKED_FROM: usize = 12;
 /// Row count and checksum before each block.
 const BLOCK_HEADER_BYTES: usize = 8;
 /// Key, frequency, last use and version before each row's floats.
 const ROW_HEADER_BYTES: usize = 20;
-/// Zero row count, checksum, number of rows.
+/// A row count of zero, checksum, number of rows.
 const END_BYTES: usize = 16;
-/// A block is closed when it reaches this; only its last row may go beyond.
+/// A block ends at this size; only its last row may exceed it.
 const BLOCK_BYTES: usize = 64 * 1024;
 
-/// Why a table file could not be read.
+/// Errors of reading a table file.
 #[derive(Debug)]
 pub(crate) enum RowsError {
     Io(io::Error),
@@ -33,7 +32,7 @@ pub(crate) enum RowsError {
 impl From<io::Error> for RowsError {
     fn from(error: io::Error) -> RowsError {
         if error.kind() == io::ErrorKind::UnexpectedEof {
-            return RowsError::Damaged("it ends too early".to_string());
+            return RowsError::Damaged("it is truncated".to_string());
         }
         RowsError::Io(error)
     }
@@ -43,7 +42,7 @@ fn row_bytes(dim: usize, state: usize) -> usize {
     ROW_HEADER_BYTES + (dim + state) * size_of::<f32>()
 }
 
-/// The rows that a file of so many bytes cannot have more of.
+/// The maximum number of rows in a file of this size.
 pub(crate) fn rows_max(shape: RowShape, bytes: u64) -> u64 {
     bytes / row_bytes(shape.dim, shape.state) as u64
 }
@@ -55,7 +54,7 @@ pub(crate) struct RowShape {
     pub(crate) state: usize,
 }
 
-/// Writes the rows that `each` shows, which must have this shape, until that fails; how many, and the result of `each`.
+/// Encodes the rows that `each` passes, all of this shape; returns their number and the result of `each`.
 pub(crate) fn encode<T>(
     shape: RowShape,
     generation: u64,
@@ -72,7 +71,7 @@ pub(crate) fn encode<T>(
     header.extend((shape.state as u32).to_le_bytes());
     header.extend(0_u32.to_le_bytes());
     debug_assert_eq!(header.len(), HEADER_BYTES);
-    // Before what it covers: a CRC that follows its data makes a CRC over both blind to the data.
+    // Before the covered data, because a CRC after its data makes a CRC over both independent of the data.
     let crc = crc_fast::crc32_iscsi(&header[CHECKED_FROM..]);
     header[8..CHECKED_FROM].copy_from_slice(&crc.to_le_bytes());
     write(&header)?;
@@ -98,7 +97,7 @@ pub(crate) fn encode<T>(
             block.extend_from_slice(&word.to_le_bytes());
         }
         for values in [row.weights, row.state] {
-            // All at once, so that it is one copy.
+            // Resized at once, so that it compiles to one copy.
             let first = block.len();
             block.resize(first + size_of_val(values), 0);
             let (places, _) = block[first..].as_chunks_mut::<4>();
@@ -115,22 +114,23 @@ pub(crate) fn encode<T>(
     if block_rows > 0 {
         close(&mut block, &mut block_rows)?;
     }
-    // The end mark is a block of no rows whose payload is their number.
+    // The end mark is a block of no rows whose payload is the number of rows.
     block.extend(rows.to_le_bytes());
     close(&mut block, &mut 0)?;
     Ok((rows, made))
 }
 
-/// What the manifest and the file system say about a table file.
+/// A table file according to the manifest and the file system.
 pub(crate) struct Expected {
     pub(crate) generation: u64,
     pub(crate) rows: u64,
-    /// Size of the file; no length that the file states is believed beyond it.
+    /// File size, which bounds all lengths in the file.
     pub(crate) bytes: u64,
 }
 
-/// Reads what [`encode`] wrote, and calls `each` with the header and the values (weights, then state) of every row, once the
-/// checksum of its block has been compared. Whether the file is whole is known at the end.
+/// Decodes a table file and passes the header and the values (weights, then state) of every row to `each`.
+///
+/// The checksum of a row's block is verified before; only the end of the file proves it complete.
 pub(crate) fn decode(
     shape: RowShape,
     expected: &Expected,

@@ -1,5 +1,4 @@
-//! Saving: new files beside the old ones, then the manifest replaced in one step. Knows nothing of the bytes of a
-//! table file.
+//! Saves checkpoints: writes new files next to the old ones, then replaces the manifest atomically.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -18,18 +17,18 @@ use crate::config::NAME_BYTES_MAX;
 use crate::rows::numbers::RowNumbers;
 use crate::{RowRef, StoreError, Table, TableConfig};
 
-/// Writes one checkpoint into a directory, which may hold an earlier one.
+/// Writes a checkpoint into a directory, which may hold an earlier one.
 ///
-/// Until [`CheckpointWriter::commit`] returns, the earlier checkpoint is what the directory holds; interrupted at any
-/// moment, by an error, a kill or a power failure, it is intact. Dropped without a commit, the writer removes what it
-/// wrote. Only one writer may work on a directory at a time.
+/// The earlier checkpoint remains valid until [`CheckpointWriter::commit`] returns, even after an error, a kill or
+/// a power loss. A writer that is dropped without a commit removes its files. Only one writer may use a directory
+/// at a time.
 pub struct CheckpointWriter {
     dir: PathBuf,
     files: Box<dyn Files>,
     manifest: Manifest,
-    /// Data files that are not yet named by the manifest on disk.
+    /// Data files that the manifest on disk does not name yet.
     pending: Vec<String>,
-    /// After an error the checkpoint is incomplete and must not be committed.
+    /// Set by an error; an incomplete checkpoint must not be committed.
     failed: bool,
 }
 
@@ -39,18 +38,18 @@ impl std::fmt::Debug for CheckpointWriter {
     }
 }
 
-/// Rows that are not in a checkpoint, since a number of each is not finite.
+/// Rows that were skipped because they are not finite.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SkippedRows {
-    /// How many.
+    /// Number of skipped rows.
     pub rows: u64,
-    /// Key of the first.
+    /// Key of the first one.
     pub key: u64,
-    /// What is wrong with it.
+    /// The fault of the first one.
     pub reason: String,
 }
 
-/// Counts and checksums what goes into a file.
+/// Computes size and checksum of a file.
 struct Tally<'a> {
     sink: &'a mut dyn Sink,
     bytes: u64,
@@ -67,8 +66,10 @@ impl Tally<'_> {
 }
 
 impl CheckpointWriter {
-    /// Creates the directory where needed. Fails when it holds a checkpoint whose manifest is damaged, or a file of the last
-    /// generation there can be: move it away.
+    /// Begins a checkpoint, creating the directory if needed.
+    ///
+    /// Fails if the directory holds a damaged manifest, or a file with the largest possible generation: move it
+    /// away.
     pub fn create(dir: impl AsRef<Path>) -> Result<CheckpointWriter, StoreError> {
         CheckpointWriter::create_on(Box::new(Disk), dir.as_ref())
     }
@@ -78,34 +79,35 @@ impl CheckpointWriter {
         let path = dir.join(MANIFEST);
         let bytes = files.read(&path).map_err(|source| io_error(&path, "read", source))?;
         let previous = bytes.map(|bytes| Manifest::decode(&path, &bytes)).transpose()?;
-        // Beyond every file that is there, so that leftovers of an interrupted save are not mixed in.
+        // After all existing files, so that leftovers of an interrupted save are not mixed in.
         let names = files.list(dir).map_err(|source| io_error(dir, "list", source))?;
         let leftover = names.iter().filter_map(|name| parse_file_name(name)).max().unwrap_or(0);
         let latest = previous.map_or(0, |manifest| manifest.generation).max(leftover);
         let dir = dir.to_path_buf();
         let Some(generation) = latest.checked_add(1) else {
-            let reason = format!("it has a file of generation {latest}, the last there can be; move it away");
+            let reason = format!("it has a file of the last possible generation, {latest}: move it away");
             return Err(StoreError::Damaged { path: dir, reason });
         };
         let manifest = Manifest::new(generation);
         Ok(CheckpointWriter { dir, files, manifest, pending: Vec::new(), failed: false })
     }
 
-    /// Writes a table. Other threads may go on using it: each row is written as it is when its turn comes.
+    /// Writes a table while other threads may use it; each row is written as of its turn.
     ///
     /// # Errors
-    /// [`StoreError::Diverged`] where a row has a number that is not finite, since it diverged: the checkpoint could not be loaded.
+    ///
+    /// [`StoreError::Diverged`] if a row is not finite: the checkpoint could not be loaded.
     pub fn table(&mut self, table: &Table) -> Result<(), StoreError> {
         let pushes = table.clock();
         self.rows(table.config(), |each| {
-            // Where it was cut short, writing has failed, which is the error.
+            // It breaks only if writing has failed, which is reported below.
             let _ = table.try_for_each_row(each);
             Ok(pushes)
         })
     }
 
-    /// Writes a table but for rows that have a number that is not finite: no push makes one, but what is saved beside them is
-    /// not to suffer from it. Other threads may go on using it.
+    /// Writes a table like [`CheckpointWriter::table`], but skips and reports rows that are not finite, so that
+    /// they do not prevent the save of others.
     pub fn table_of_finite_rows(&mut self, table: &Table) -> Result<Option<SkippedRows>, StoreError> {
         let (pushes, mut left_out) = (table.clock(), None);
         self.write_rows(
@@ -122,12 +124,14 @@ impl CheckpointWriter {
         Ok(left_out)
     }
 
-    /// Writes a table that is not in this process: `each_row` is to call its argument with every row, each key once, and
-    /// to say where the table's use clock stands (its number of pushes). When the argument answers with a break, the rows
-    /// cannot be written, and it need not go on.
+    /// Writes a table of another process.
+    ///
+    /// `each_row` must pass every row to its argument, each key once, and return the table's use clock (number of
+    /// pushes). If the argument breaks, writing has failed, and `each_row` may stop.
     ///
     /// # Panics
-    /// If a row does not have the shape that the configuration says.
+    ///
+    /// If a row does not have the configuration's shape.
     pub fn rows<E: From<StoreError>>(
         &mut self,
         config: &TableConfig,
@@ -145,7 +149,7 @@ impl CheckpointWriter {
         written
     }
 
-    /// The same, with a say in what becomes of rows with a number that is not finite, none of which is written.
+    /// Writes finite rows; `bad` decides whether to go on after others.
     fn write_rows<E: From<StoreError>>(
         &mut self,
         config: &TableConfig,
@@ -166,18 +170,18 @@ impl CheckpointWriter {
         let ((rows, pushes), file) = self.write_file("table", |tally| {
             rows::encode(shape, generation, |bytes| tally.write(bytes), each_good_row)
         })?;
-        // A table of which some rows are missing must not be committed.
+        // An incomplete table must not be committed.
         let pushes = pushes.inspect_err(|_| self.failed = true)?;
         self.manifest.tables.push(TableRecord::new(config, file, rows, pushes));
         Ok(())
     }
 
-    /// The tables that have been written.
+    /// The tables written so far.
     pub fn tables(&self) -> impl Iterator<Item = TableEntry> + '_ {
         self.manifest.tables.iter().map(TableRecord::entry)
     }
 
-    /// Writes named bytes: whatever else makes up a model.
+    /// Writes named bytes, such as other parts of a model.
     pub fn blob(&mut self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
         self.check_is_new("blob", name)?;
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
@@ -190,24 +194,27 @@ impl CheckpointWriter {
         Ok(())
     }
 
-    /// Makes what was written the directory's checkpoint, then removes the files of the one before. Returns the
-    /// generation. Files that could not be removed are left for the next commit.
+    /// Replaces the directory's checkpoint by this one and removes the old files; returns the generation. Files
+    /// that cannot be removed are left to the next commit.
     pub fn commit(mut self) -> Result<u64, StoreError> {
         self.check_not_failed("commit")?;
         let (new, path) = (self.dir.join(MANIFEST_NEW), self.dir.join(MANIFEST));
         let bytes = self.manifest.encode().map_err(|error| io_error(&new, "encode", error.into()))?;
-        // Nothing has been replaced yet: the checkpoint that is there can be opened, this one could not.
+        // The existing checkpoint can be opened, this one could not.
         if bytes.len() > MANIFEST_BYTES_MAX {
-            let reason = format!("{} bytes; at most {MANIFEST_BYTES_MAX} can be read again", bytes.len());
+            let reason = format!(
+                "{} bytes, at most {MANIFEST_BYTES_MAX} are readable: save fewer tables or blobs",
+                bytes.len()
+            );
             return Err(io_error(&new, "write", io::Error::new(io::ErrorKind::FileTooLarge, reason)));
         }
         let mut sink = self.files.create(&new).map_err(|source| io_error(&new, "create", source))?;
         sink.write_all(&bytes).map_err(|source| io_error(&new, "write", source))?;
         sink.sync().map_err(|source| io_error(&new, "sync", source))?;
         drop(sink);
-        // The data files' directory entries must be durable before a manifest can name them.
+        // The directory entries of data files must be durable before a manifest names them.
         self.sync_dir()?;
-        // From here on the new manifest may be on disk whatever this process learns: keep the files it names.
+        // From here on the new manifest may be on disk even after an error: keep its files.
         self.pending.clear();
         self.files.rename(&new, &path).map_err(|source| io_error(&path, "rename", source))?;
         self.sync_dir()?;
@@ -274,8 +281,8 @@ impl Drop for CheckpointWriter {
     }
 }
 
-/// Creates a directory and those above it that are missing, and syncs all that these are in: syncing a directory keeps what
-/// is in it, but not itself.
+/// Creates missing directories and syncs their parents: syncing a directory makes its content durable, but not
+/// itself.
 fn create_dirs(files: &dyn Files, dir: &Path) -> io::Result<()> {
     let mut dirs: Vec<&Path> = dir.ancestors().filter(|dir| !dir.as_os_str().is_empty()).collect();
     dirs.reverse();
@@ -283,7 +290,7 @@ fn create_dirs(files: &dyn Files, dir: &Path) -> io::Result<()> {
         let is_new = files.create_dir(dir)?;
         let Some(parent) = dir.parent() else { continue };
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-        // Those that were there as well, since who made them may not have come to this; but not all may be looked into.
+        // Also syncs existing directories, whose creator may have been interrupted; but some may not be readable.
         let synced = files.sync_dir(parent);
         if is_new {
             synced?;

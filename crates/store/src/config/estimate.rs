@@ -1,12 +1,11 @@
-//! How much memory a table would take that is not made yet. Knows no table.
+//! Estimates the memory of a table from its configuration.
 
 use crate::TableConfig;
 use crate::index::Index;
 use crate::rows::layout::Layout;
 
 impl TableConfig {
-    /// About how many bytes of memory so many rows take with their index, within the budget; 0 if no table can have this
-    /// configuration.
+    /// Approximate bytes of `rows` rows and their index, at most the budget; 0 if the configuration is invalid.
     #[must_use]
     pub fn bytes_of_rows(&self, rows: u64) -> u64 {
         if self.check().is_err() {
@@ -22,7 +21,7 @@ impl TableConfig {
 mod tests {
     use crate::{Init, Optimizer, PushScale, Table, TableConfig};
 
-    /// An index that grows by doubling may have up to 1.7 times the bytes, which are few beside those of rows.
+    /// An index that grows by doubling may take 1.7 times the bytes, which are few compared with the rows.
     #[test]
     fn an_estimate_is_near_what_a_table_takes() {
         for (dims, optimizer) in [

@@ -1,5 +1,4 @@
-//! What a table is configured by, and the check that a configuration makes sense. Knows nothing of how rows are
-//! stored or updated.
+//! Configuration of a table, and its validation.
 
 pub(crate) mod estimate;
 pub(crate) mod optimizer;
@@ -8,25 +7,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::optimizer::above_zero;
 use crate::policy::clock::AGE_MAX;
-use crate::update::kernel::Kernel;
 use crate::{Init, Optimizer, StoreError};
 
-/// Most weights that one row may have.
+/// The maximum number of weights per row.
 pub const DIM_MAX: usize = 1 << 16;
-/// Most blocks that one row may be made of.
+/// The maximum number of blocks per row.
 pub const BLOCKS_MAX: usize = 64;
-/// Longest name of a table or a blob.
+/// The maximum length of a table or blob name.
 pub const NAME_BYTES_MAX: usize = 256;
-/// Largest counting filter.
+/// The maximum size of a counting filter.
 pub const FILTER_BYTES_MAX: u64 = 1 << 34;
-/// A gradient of this size or more is refused: its square would overflow the optimizer's accumulators.
+/// Gradients of at least this magnitude are rejected: their squares would overflow the optimizer's accumulators.
 pub const GRADIENT_ABS_MAX: f32 = 1e18;
 
-/// Where the first of these gradients is that is refused: not a number, or of [`GRADIENT_ABS_MAX`] or more.
+/// The position of the first gradient that is NaN or has a magnitude of at least [`GRADIENT_ABS_MAX`].
 #[inline]
 #[must_use]
 pub fn bad_gradient(grads: &[f32]) -> Option<usize> {
-    // Without a branch per value, so that it vectorises; the comparison is false for NaN.
+    // No branch per value, so that it vectorizes; the comparison is false for NaN.
     let good = |g: &f32| g.abs() < GRADIENT_ABS_MAX;
     if grads.iter().fold(true, |all, g| all & good(g)) {
         return None;
@@ -34,53 +32,53 @@ pub fn bad_gradient(grads: &[f32]) -> Option<usize> {
     grads.iter().position(|g| !good(g))
 }
 
-/// Consecutive coordinates of a row that share initialisation and optimizer.
+/// Consecutive coordinates of a row that share initialization and optimizer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Block {
     /// Number of coordinates.
     pub dims: usize,
-    /// First weights.
+    /// Initial weights.
     pub init: Init,
     /// Update rule.
     pub optimizer: Optimizer,
 }
 
-/// How the weights of a row are kept. Optimizer state is always f32, and so are pulls, gradients and checkpoints.
+/// Storage format of weights. Optimizer state, pulls, gradients and checkpoints are always f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Dtype {
     /// IEEE single precision.
     #[default]
     F32,
-    /// IEEE half precision: 11 bits of precision, largest value 65504. Updates round stochastically.
+    /// IEEE half precision: 11 bits of precision, largest value 65504. Updates use stochastic rounding.
     F16,
-    /// The upper half of an f32: 8 bits of precision, its range. Updates round stochastically.
+    /// The upper half of an f32: 8 bits of precision, full range. Updates use stochastic rounding.
     Bf16,
 }
 
-/// Which keys without a row get one when they are pushed. The gradients of the others are dropped and counted
-/// ([`TableStats::rejected`](crate::TableStats)); pulls see them as absent.
+/// Decides which new keys get a row when they are pushed. Gradients of other new keys are dropped and counted
+/// ([`TableStats::rejected`](crate::TableStats)); pulls treat these keys as absent.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Admission {
-    /// All.
+    /// Every key.
     #[default]
     Always,
-    /// Those pushed in at least this many requests, this one included, as a counting filter (count-min sketch of
-    /// saturating 8-bit counters, Cormode & Muthukrishnan 2005) remembers: now and then fewer are enough, and more
-    /// are needed where threads lose a count to each other. Each count is halved once in as many sightings as the filter
-    /// has bytes, so that rare keys are forgotten.
+    /// Keys pushed in at least this many requests, counted by a count-min sketch of saturating 8-bit counters
+    /// (Cormode & Muthukrishnan 2005).
+    ///
+    /// The count is approximate: collisions can admit a key early, and races between threads can admit it late.
+    /// Each counter is halved once per `filter_bytes` sightings, so that rare keys are forgotten.
     Sightings {
-        /// 2 to 255.
+        /// Number of requests, 2 to 255, including the present one.
         sightings: u8,
-        /// Size of the filter, rounded up to a power of two; about eight times the number of new keys that it should
-        /// tell apart.
+        /// Filter size, rounded up to a power of two. Use about eight bytes per new key to distinguish.
         #[serde(default = "default_filter_bytes")]
         filter_bytes: u64,
     },
-    /// Each time with this probability, drawn from (table seed, key, use clock).
+    /// A random share of the sightings, drawn from (table seed, key, use clock).
     Probability {
-        /// Above 0, at most 1.
+        /// Probability per sighting, above 0 and at most 1.
         probability: f32,
     },
 }
@@ -89,68 +87,76 @@ const fn default_filter_bytes() -> u64 {
     1 << 20
 }
 
-/// Which rows make room for new ones when the budget is used up.
+/// Decides which rows are evicted for new ones when the budget is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Eviction {
-    /// None: a push that needs room gives [`StoreError::TableFull`].
+    /// No rows: a push that needs room fails with [`StoreError::TableFull`].
     #[default]
     Never,
-    /// After the CLOCK algorithm (Corbató 1968): a hand goes round the rows and takes, of those that it comes by, the quarter
-    /// (in small tables an eighth) that were not used for longest. Pushes count as use, and so does a sample of the pulls.
+    /// The least recently used rows, by the CLOCK algorithm (Corbató 1968).
+    ///
+    /// A cursor moves over the rows and evicts the least recently used quarter of those it passes (an eighth in
+    /// small tables). Pushes count as use, and so does a sample of the pulls.
     Clock,
-    /// Those not used for this many pushes of the table; [`StoreError::TableFull`] when there are none.
+    /// Rows not used for this many pushes of the table. Without such rows a push fails with
+    /// [`StoreError::TableFull`].
     Age {
-        /// 1 to 2^31 - 1: rows that were not used for longer are all taken for 2^31 pushes old.
+        /// 1 to 2^31 - 1. Larger ages are stored as 2^31.
         pushes: u32,
     },
-    /// Those whose weights have a Euclidean norm below this; [`StoreError::TableFull`] when there are none. Once none was found
-    /// among all rows, they are looked for again after a push per 1024 rows.
+    /// Rows whose weights have a Euclidean norm below this.
+    ///
+    /// Without such rows a push fails with [`StoreError::TableFull`]. After a scan of all rows that found none, the
+    /// next scan waits for one push per 1024 rows.
     Norm {
         /// Above 0.
         below: f32,
     },
 }
 
-/// Where an updated row goes.
+/// Where an update writes a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Writes {
-    /// Where it was, under its version.
+    /// In place, under the row's sequence lock.
     #[default]
     InPlace,
-    /// To another place; readers find it there from one moment to the next. What a reader has found never changes while
-    /// it looks. Costs a row more per key of a request in flight, and a store to the index per update. In a table that is too
-    /// full for that, requests wait for one another.
+    /// To a new place, which then replaces the old one in the index.
+    ///
+    /// A row that a reader has found does not change while it is read. This costs an extra row per key of a request
+    /// in flight, and a store to the index per update. In a full table, requests may wait for each other.
     CopyOnWrite,
 }
 
-/// What a table is made from. A row's weights are the blocks one after the other.
+/// Configuration of a table. The weights of a row are the concatenation of its blocks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TableConfig {
     /// Name in errors and checkpoints; 1 to [`NAME_BYTES_MAX`] bytes.
     pub name: String,
-    /// At least one block; the table's dim is the sum of their dims.
+    /// At least one block. The table's dim is the sum of the blocks' dims.
     pub blocks: Vec<Block>,
-    /// Seed of the initialisation.
+    /// Seed of the initialization.
     pub seed: u64,
-    /// Most bytes of index and slab; `None` for no limit. For a push that needs more, [`Eviction`] makes room; where it
-    /// finds none, the push gives [`StoreError::TableFull`]. Not counted are: while the index grows, the old one beside the new
-    /// one, for a moment; and while a checkpoint is written, a bit per row, and with [`Writes::CopyOnWrite`] 8 bytes per key
-    /// that is pushed before its turn comes.
+    /// Memory limit of index and slab in bytes; `None` for no limit.
+    ///
+    /// A push that exceeds it evicts rows ([`Eviction`]), and fails with [`StoreError::TableFull`] if none can be
+    /// evicted. Not counted are the old index during growth and, during a checkpoint, a bit per row and (with
+    /// [`Writes::CopyOnWrite`]) 8 bytes per key that is pushed before its row was written.
     pub budget_bytes: Option<u64>,
-    /// How weights are kept.
+    /// Storage format of weights.
     pub dtype: Dtype,
-    /// Which new keys get a row.
+    /// Admission of new keys.
     pub admission: Admission,
-    /// Which rows make room when there is none.
+    /// Eviction of rows from a full table.
     pub eviction: Eviction,
-    /// Where an updated row goes.
+    /// Where an update writes a row.
     pub writes: Writes,
 }
 
 impl TableConfig {
-    /// A table of these blocks: seed 0, no limit, f32, every key admitted, nothing evicted, rows updated in place.
+    /// A table of these blocks with default settings: seed 0, no limit, f32, every key admitted, no eviction,
+    /// updates in place.
     #[must_use]
     pub fn new(name: impl Into<String>, blocks: Vec<Block>) -> TableConfig {
         TableConfig {
@@ -165,7 +171,7 @@ impl TableConfig {
         }
     }
 
-    /// A table of one block, otherwise as [`TableConfig::new`].
+    /// A table of one block with the default settings of [`TableConfig::new`].
     #[must_use]
     pub fn single(name: &str, dims: usize, init: Init, optimizer: Optimizer) -> TableConfig {
         TableConfig::new(name, vec![Block { dims, init, optimizer }])
@@ -174,14 +180,14 @@ impl TableConfig {
     /// Weights per row.
     #[must_use]
     pub fn dim(&self) -> usize {
-        // A damaged checkpoint may say anything here, before it is checked.
+        // Saturating, because a damaged checkpoint may hold any numbers here.
         self.blocks.iter().fold(0, |dim, block| dim.saturating_add(block.dims))
     }
 
-    /// Values of optimizer state per row.
+    /// Optimizer state values per row.
     #[must_use]
     pub fn state(&self) -> usize {
-        let state = |block: &Block| Kernel::new(block.optimizer).state_len(block.dims);
+        let state = |block: &Block| block.optimizer.state_len(block.dims);
         self.blocks.iter().fold(0, |sum, block| sum.saturating_add(state(block)))
     }
 
@@ -214,7 +220,7 @@ impl Admission {
     fn check(self) -> Result<(), String> {
         match self {
             Admission::Sightings { sightings: 0..2, .. } => {
-                Err("admission after sightings needs at least 2 of them".to_string())
+                Err("admission sightings must be at least 2".to_string())
             }
             Admission::Sightings { filter_bytes, .. } if filter_bytes > FILTER_BYTES_MAX => Err(format!(
                 "admission filter_bytes = {filter_bytes} is above the limit of {FILTER_BYTES_MAX}"
@@ -231,7 +237,7 @@ impl Eviction {
     fn check(self) -> Result<(), String> {
         match self {
             Eviction::Age { pushes } if !(1..=AGE_MAX).contains(&pushes) => {
-                Err(format!("eviction pushes = {pushes}; 1 to {AGE_MAX} are possible"))
+                Err(format!("eviction pushes = {pushes} must be 1 to {AGE_MAX}"))
             }
             Eviction::Norm { below } => above_zero("eviction below", below),
             _ => Ok(()),
@@ -239,36 +245,40 @@ impl Eviction {
     }
 }
 
-/// What a pull yields for a key that has no row. A pull never creates rows.
+/// Result of a pull for a key without a row. A pull never creates rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Absent {
-    /// Zeros: an unseen key says nothing (evaluation, serving).
+    /// Zeros (evaluation, serving).
     Zero,
-    /// The weights that the row would be created with (training).
+    /// The weights that a new row of the key would have (training).
     Init,
 }
 
-/// How the rows of one sample become one.
+/// How the rows of a sample are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pooling {
     /// Sum of `value * row`.
     Sum,
-    /// That sum divided by the number of keys; zeros for no keys.
+    /// The sum divided by the number of keys; zeros without keys.
     Mean,
 }
 
-/// What a push scales its update by.
+/// Scale of a push.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PushScale {
-    /// Multiplies the optimizer's learning rate, `lr`, for this push only: learning-rate schedules. FTRL is not scaled: it lowers its
-    /// rate per coordinate by itself, and another `alpha` would change weights already learned.
+    /// Factor of the learning rate for this push only, for learning-rate schedules.
+    ///
+    /// FTRL ignores it: it lowers its rate per coordinate by itself, and another `alpha` would change learned
+    /// weights.
     pub lr_scale: f32,
 }
 
 impl PushScale {
-    /// Refuses a scale that is no finite number from 0 on, for the table of this name. By 0, where schedules begin that warm up,
-    /// weights stay as they are (those of FTRL do not), and optimizer states learn.
+    /// Checks that the scale is finite and not negative; `table` is the name for the error.
+    ///
+    /// A scale of 0, as at the start of a warm-up, leaves weights unchanged (except those of FTRL) while optimizer
+    /// states still learn.
     pub fn check(self, table: &str) -> Result<(), StoreError> {
         if self.lr_scale.is_finite() && self.lr_scale >= 0.0 {
             return Ok(());

@@ -1,11 +1,10 @@
-//! The optimizers and initialisations that a block of a row may have: their settings, and the check that these make
-//! sense. Knows nothing of how they are computed.
+//! Optimizers and initializations of a block: their settings and validation.
 
 use serde::{Deserialize, Serialize};
 
-/// How a push turns a gradient `g` into new weights. All of them touch only the rows that are pushed.
+/// Update rule: how a push turns a gradient `g` into new weights. Only pushed rows change.
 ///
-/// `l2` of all but FTRL adds `l2 * w` to the gradient of touched rows (lazy weight decay).
+/// For all but FTRL, `l2` adds `l2 * w` to the gradient of pushed rows (lazy weight decay).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Optimizer {
@@ -18,7 +17,8 @@ pub enum Optimizer {
         #[serde(default)]
         l2: f32,
     },
-    /// Polyak 1964, lazy: `v = momentum * v + g; w -= lr * v`. The velocity of rows that are not pushed stands still.
+    /// Polyak 1964, lazy: `v = momentum * v + g; w -= lr * v`. The velocity of a row changes only when it is
+    /// pushed.
     Momentum {
         /// Learning rate.
         #[serde(default = "default_rate")]
@@ -35,10 +35,10 @@ pub enum Optimizer {
         /// Learning rate.
         #[serde(default = "default_rate")]
         lr: f32,
-        /// Added to the root; 0 counts as 1e-23.
+        /// Added to the root; 0 is raised to 1e-23.
         #[serde(default = "default_adagrad_eps")]
         eps: f32,
-        /// First value of the accumulator.
+        /// Initial value of the accumulator.
         #[serde(default)]
         initial: f32,
         /// Weight decay.
@@ -51,18 +51,18 @@ pub enum Optimizer {
         /// Learning rate.
         #[serde(default = "default_rate")]
         lr: f32,
-        /// Added to the root; 0 counts as 1e-23.
+        /// Added to the root; 0 is raised to 1e-23.
         #[serde(default = "default_adagrad_eps")]
         eps: f32,
-        /// First value of the accumulator.
+        /// Initial value of the accumulator.
         #[serde(default)]
         initial: f32,
         /// Weight decay.
         #[serde(default)]
         l2: f32,
     },
-    /// Kingma & Ba 2015, lazy: moments of rows that are not pushed stand still, and the bias correction counts the
-    /// row's own pushes.
+    /// Kingma & Ba 2015, lazy: the moments of a row change only when it is pushed, and the bias correction counts
+    /// the row's own pushes.
     Adam {
         /// Learning rate.
         #[serde(default = "default_adam_rate")]
@@ -73,14 +73,14 @@ pub enum Optimizer {
         /// Decay of the second moment.
         #[serde(default = "default_beta2")]
         beta2: f32,
-        /// Added to the root of the second moment; less counts as 1e-21.
+        /// Added to the root of the second moment; smaller values are raised to 1e-21.
         #[serde(default = "default_adam_eps")]
         eps: f32,
         /// Weight decay.
         #[serde(default)]
         l2: f32,
     },
-    /// Loshchilov & Hutter 2019: Adam whose weight decay does not pass through the moments, `w -= lr * decay * w`.
+    /// Loshchilov & Hutter 2019: Adam with decoupled weight decay, `w -= lr * decay * w`.
     #[serde(rename = "adamw")]
     AdamW {
         /// Learning rate.
@@ -92,7 +92,7 @@ pub enum Optimizer {
         /// Decay of the second moment.
         #[serde(default = "default_beta2")]
         beta2: f32,
-        /// Added to the root of the second moment; less counts as 1e-21.
+        /// Added to the root of the second moment; smaller values are raised to 1e-21.
         #[serde(default = "default_adam_eps")]
         eps: f32,
         /// Decoupled weight decay.
@@ -104,13 +104,13 @@ pub enum Optimizer {
         /// Scale of the per-coordinate learning rate.
         #[serde(default = "default_alpha")]
         alpha: f32,
-        /// Smoothing of the per-coordinate learning rate; 0 counts as 1e-23.
+        /// Smoothing of the per-coordinate learning rate; 0 is raised to 1e-23.
         #[serde(default = "default_beta")]
         beta: f32,
-        /// L1: weights whose `|z|` stays at or below it are exactly zero.
+        /// L1 strength: a weight is exactly zero while `|z| <= l1`.
         #[serde(default)]
         l1: f32,
-        /// L2.
+        /// L2 strength.
         #[serde(default)]
         l2: f32,
     },
@@ -141,7 +141,7 @@ const fn default_beta() -> f32 {
     1.0
 }
 
-/// First weights of a row: a function of (table seed, key, coordinate), whoever creates the row and when.
+/// Initial weights of a row: a function of (table seed, key, coordinate), independent of time and thread.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Init {
@@ -154,7 +154,7 @@ pub enum Init {
     },
     /// Uniform in `[-bound, bound)`.
     Uniform {
-        /// Largest absolute value.
+        /// Largest magnitude.
         bound: f32,
     },
 }
@@ -179,23 +179,23 @@ fn decay(name: &str, value: f32) -> Result<(), String> {
     if (0.0..1.0).contains(&value) { Ok(()) } else { Err(format!("{name} = {value} must be in [0, 1)")) }
 }
 
-/// The largest standard normal number that [`crate::update::init`] makes: the root of 2 ln 2^32, rounded up.
+/// The largest standard normal number that [`crate::update::init`] generates: the root of 2 ln 2^32, rounded up.
 const NORMAL_MAX: f32 = 6.67;
 
 impl Init {
-    /// Refuses what would start a weight at an infinite value.
+    /// Rejects settings that could produce an infinite weight.
     pub(crate) fn check(self) -> Result<(), String> {
         match self {
             Init::Zero => Ok(()),
             Init::Normal { std } if std > f32::MAX / NORMAL_MAX => {
-                Err(format!("init std = {std:e} starts weights at infinity; at most 5e37 is possible"))
+                Err(format!("init std = {std:e} could produce infinite weights: at most 5e37 is valid"))
             }
             Init::Normal { std } => at_least_zero("init std", std),
             Init::Uniform { bound } => at_least_zero("init bound", bound),
         }
     }
 
-    /// The largest absolute value of a first weight.
+    /// The largest magnitude of an initial weight.
     fn largest(self) -> f32 {
         match self {
             Init::Zero => 0.0,
@@ -206,7 +206,7 @@ impl Init {
 }
 
 impl Optimizer {
-    /// The learning rate, `lr`; None for FTRL, which has none and is not scaled ([`crate::PushScale`]).
+    /// The learning rate `lr`; `None` for FTRL, which has none and ignores [`crate::PushScale`].
     #[must_use]
     pub fn lr(&self) -> Option<f32> {
         match *self {
@@ -220,13 +220,20 @@ impl Optimizer {
         }
     }
 
-    /// State values of a block of so many coordinates, see the order in [`RowRef`](crate::RowRef).
+    /// Optimizer state values of a block of `dims` coordinates, in the order of [`RowRef`](crate::RowRef).
     #[must_use]
     pub fn state_len(self, dims: usize) -> usize {
-        crate::update::kernel::Kernel::new(self).state_len(dims)
+        match self {
+            Optimizer::Sgd { .. } => 0,
+            Optimizer::RowAdagrad { .. } => 1,
+            Optimizer::Momentum { .. } | Optimizer::Adagrad { .. } => dims,
+            Optimizer::Adam { .. } | Optimizer::AdamW { .. } | Optimizer::Ftrl { .. } => {
+                dims.saturating_mul(2)
+            }
+        }
     }
 
-    /// What its state means, whatever its settings: the name of the first optimizer whose state means the same.
+    /// Identifies the meaning of the state: optimizers with the same name have interchangeable states.
     pub(crate) fn state_name(self) -> &'static str {
         match self {
             Optimizer::Sgd { .. } => "sgd",
@@ -238,9 +245,11 @@ impl Optimizer {
         }
     }
 
+    /// Checks the settings, alone and for rows with this initialization.
+    ///
     /// # Errors
     ///
-    /// Which number is impossible, alone or for rows that begin so, and what is possible.
+    /// The invalid number and the valid ones.
     pub fn check(self, init: Init) -> Result<(), String> {
         match self {
             Optimizer::Sgd { lr, l2 } => above_zero("lr", lr).and(at_least_zero("l2", l2)),
@@ -268,13 +277,13 @@ impl Optimizer {
                     .and(at_least_zero("beta", beta))
                     .and(at_least_zero("l1", l1))
                     .and(at_least_zero("l2", l2))?;
-                // What may be divided by it: the root of a sum of squares, and `beta`.
+                // Numerators that alpha divides: the root of a sum of squares, and `beta`.
                 if !(f32::MAX.sqrt() / alpha).is_finite() || !(beta / alpha + l2).is_finite() {
                     return Err(format!(
                         "ftrl with alpha = {alpha}, beta = {beta}, l2 = {l2}: a larger alpha is needed"
                     ));
                 }
-                // The state that a first weight follows from.
+                // The state that yields the initial weight.
                 if !(init.largest() * (beta / alpha + l2) + l1).is_finite() {
                     return Err(format!("ftrl with {init:?}, alpha = {alpha}: a smaller init is needed"));
                 }

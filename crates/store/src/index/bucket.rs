@@ -1,5 +1,5 @@
-//! A bucket of the index: one cache line with five keys' hashes and rows, which searches read without a lock while one
-//! thread at a time changes it. Knows nothing of other buckets.
+//! A bucket of the index: one cache line with the hashes and row numbers of five keys. Searches read it without a
+//! lock while at most one thread changes it.
 #![allow(unsafe_code)] // promises that a bucket is made of atomics
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -14,14 +14,14 @@ use crate::sync::{fence, pause};
 pub(crate) const NO_ROW: u32 = u32::MAX;
 /// Keys of a bucket.
 pub(crate) const SLOTS: usize = 5;
-/// Where the line's short words have the meta word: bit 0 odd while the bucket changes, bits 0 to 23 the version, bits 24
-/// to 31 the overflow count, which sticks at its maximum.
+/// Position of the meta word among the short words. Bit 0 is set while the bucket changes, bits 0 to 23 are the
+/// version, bits 24 to 31 the overflow count, which saturates.
 const META: usize = SLOTS;
 const VERSION_MASK: u32 = 0x00FF_FFFF;
 const OVERFLOW_SHIFT: u32 = 24;
 pub(crate) const OVERFLOW_MAX: u32 = 0xFF;
-/// The long words are hashes, the short ones their row numbers and the meta word. Row numbers are kept plus one, so that
-/// zero is an empty slot and zeroed memory an empty index.
+/// The long words are hashes; the short words are row numbers plus one, then the meta word. So 0 is an empty slot,
+/// and zeroed memory is an empty index.
 #[derive(Debug)]
 pub(crate) struct Bucket(Line);
 
@@ -36,12 +36,12 @@ unsafe impl ZeroAtomics for Bucket {
     }
 }
 
-/// What a search in one bucket found.
+/// Result of a search in one bucket.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Probe {
     /// Row number, or [`NO_ROW`].
     pub(crate) row: u32,
-    /// The key is not here but may be in the next bucket.
+    /// The key is not here, but may be in the next bucket.
     pub(crate) goes_on: bool,
 }
 
@@ -55,17 +55,17 @@ impl Bucket {
         self.0.shorts[META].load(Relaxed)
     }
 
-    /// Changes with every change of the bucket.
+    /// The version, which changes with every change of the bucket.
     pub(crate) fn version(&self) -> u32 {
         self.meta() & VERSION_MASK
     }
 
-    /// How many keys were turned away.
+    /// The number of keys that overflowed to later buckets.
     pub(crate) fn overflow(&self) -> u32 {
         self.meta() >> OVERFLOW_SHIFT
     }
 
-    /// Row number plus one.
+    /// The row number plus one; 0 for an empty slot.
     #[inline(always)]
     pub(crate) fn row(&self, slot: usize) -> u32 {
         self.0.shorts[slot].load(Relaxed)
@@ -85,14 +85,14 @@ impl Bucket {
         }
     }
 
-    /// The same while nobody changes the bucket, or for a caller that will find out if somebody did
-    /// ([`crate::sync::write_gate::WriteGate::validate`]).
+    /// Searches once, without checking the version. For use while the bucket cannot change, or for callers that
+    /// validate the whole read afterwards ([`crate::sync::write_gate::WriteGate::validate`]).
     #[inline(always)]
     pub(crate) fn probe_once(&self, vector: impl Vector, hash: &u64) -> Probe {
         let mut matches = simd::equal(vector, &self.0, hash);
-        // More than one turn only for slots that are empty and hold an old hash.
+        // Loops only over empty slots that still hold an old hash.
         while matches != 0 {
-            // Never beyond the slots; this way the compiler knows.
+            // The extra bit tells the compiler that the slot is in bounds.
             let row = self.row((matches | 1 << SLOTS).trailing_zeros() as usize);
             if row != 0 {
                 return Probe { row: row - 1, goes_on: false };
@@ -102,7 +102,7 @@ impl Bucket {
         Probe { row: NO_ROW, goes_on: self.overflow() != 0 }
     }
 
-    /// Waits until nobody changes the bucket, and lets the caller do so until the result is dropped.
+    /// Locks the bucket for changes until the guard is dropped.
     pub(crate) fn hold(&self) -> Held<'_> {
         let mut spins = 0;
         loop {
@@ -112,25 +112,25 @@ impl Bucket {
             }
             pause(&mut spins);
         }
-        // The odd version is visible before any store of the change.
+        // Makes the odd version visible before any store of the change.
         fence(Release);
         Held { bucket: self, overflow: self.overflow() }
     }
 
     pub(crate) fn dec_overflow(&self) {
         let mut held = self.hold();
-        // At its maximum it has lost count: it stays until the index is made anew.
+        // A saturated count is inexact: it stays until the index is rebuilt.
         if held.overflow < OVERFLOW_MAX {
             held.overflow -= 1;
         }
     }
 
-    /// Where the hash is. The caller must hold the key's lock, or the answer may be old.
+    /// The slot of the hash. The caller must hold the key's lock, or the answer may be stale.
     pub(crate) fn slot_of(&self, hash: u64) -> Option<usize> {
         let mut spins = 0;
         loop {
             let meta = self.0.shorts[META].load(Acquire);
-            // Others may be filling an empty slot that still has the hash of a key that left it.
+            // Another thread may be filling an empty slot that still has the hash of a removed key.
             let found = (0..SLOTS).find(|&slot| self.hash(slot) == hash && self.row(slot) != 0);
             fence(Acquire);
             if self.meta() == meta && meta & 1 == 0 {
@@ -140,7 +140,7 @@ impl Bucket {
         }
     }
 
-    /// The hashes that are in it, all at one moment.
+    /// A consistent snapshot of the hashes in the bucket.
     pub(crate) fn hashes(&self) -> [Option<u64>; SLOTS] {
         let mut spins = 0;
         loop {
@@ -159,7 +159,7 @@ impl Bucket {
     }
 }
 
-/// A bucket while its version is odd.
+/// Guard of a bucket whose version is odd.
 pub(crate) struct Held<'a> {
     pub(crate) bucket: &'a Bucket,
     overflow: u32,
@@ -170,7 +170,7 @@ impl Held<'_> {
         self.overflow = (self.overflow + 1).min(OVERFLOW_MAX);
     }
 
-    /// Row number plus one, 0 for an empty slot.
+    /// Stores a row number plus one; 0 empties the slot.
     pub(crate) fn set_row(&self, slot: usize, row: u32) {
         self.bucket.0.shorts[slot].store(row, Relaxed);
     }
@@ -183,7 +183,7 @@ impl Held<'_> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        // From odd to the next even number.
+        // Increments the odd version to the next even one.
         let version = self.bucket.meta().wrapping_add(1) & VERSION_MASK;
         self.bucket.0.shorts[META].store(version | self.overflow << OVERFLOW_SHIFT, Release);
     }

@@ -1,9 +1,9 @@
-//! The index of a table as threads share it: searches in the present one, changes under the lock of the key that is
-//! changed, and growth, which replaces it while searches go on in the old one. Knows nothing of rows or budgets.
+//! The index as threads share it: lock-free searches, changes under a key's lock, and growth.
 //!
-//! Locks belong to stripes of the hashes. Whoever holds one knows that the index is not replaced, because that takes
-//! all of them; whoever searches knows that it is not freed. Order: a searcher may wait for a lock, so the holder of a
-//! lock must never wait for searchers; replacing unlocks before it does.
+//! Hashes are divided into stripes, each with a lock. A thread that holds a stripe lock knows that the index is not
+//! replaced, because a replacement takes all of them. A thread with an [`IndexGuard`] knows that the index is not
+//! freed. Lock order: a thread with an index guard may wait for a stripe lock, so the holder of a stripe lock must
+//! never wait for index guards. A replacement releases its locks before it waits for them.
 #![allow(unsafe_code)] // a pointer to the present index, which the protocol above keeps alive
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -13,9 +13,10 @@ use crate::index::hash::part;
 use crate::sync::epoch::{Epoch, EpochGuard};
 use crate::sync::{AtomicPtr, AtomicUsize, Mutex, MutexGuard, lock, try_lock};
 
-/// Parts of the index whose locks share no cache line, for threads that change a part each.
+/// Parts of the index whose locks share no cache line, for threads that each change one part.
 const PARTS: u32 = if cfg!(loom) { 1 } else { 32 };
-/// Locks of a part, a power of two: neighbours in the index have different ones, for threads that go through it side by side.
+/// Locks of a part, a power of two. Neighbouring hashes have different locks, for threads that walk the index side
+/// by side.
 const STRIPES: usize = if cfg!(loom) { 2 } else { 8 };
 
 /// The locks of a part.
@@ -25,15 +26,15 @@ struct Part([Mutex<()>; STRIPES]);
 
 #[derive(Debug)]
 pub(crate) struct Directory {
-    /// From `Box::into_raw`; swapped only by the holder of all stripes.
+    /// From `Box::into_raw`; swapped only by the holder of all stripe locks.
     index: AtomicPtr<Index>,
     epoch: Epoch,
     parts: Box<[Part]>,
-    /// Keys in the index, those included that are about to be inserted.
+    /// Keys in the index, including keys about to be inserted.
     claimed: AtomicUsize,
 }
 
-/// A searcher's presence: the index that it sees is not freed. Short-lived.
+/// Keeps the index that a search uses alive. Short-lived.
 #[derive(Debug)]
 pub(crate) struct IndexGuard<'a> {
     directory: &'a Directory,
@@ -48,7 +49,7 @@ pub(crate) struct KeyLock<'a> {
     _guard: MutexGuard<'a, ()>,
 }
 
-/// The locks of all keys whose hashes are in one share.
+/// The locks of all keys whose hashes are in one share of the hash space.
 #[derive(Debug)]
 pub(crate) struct ShareLock<'a> {
     directory: &'a Directory,
@@ -63,7 +64,7 @@ pub(crate) struct IndexLock<'a> {
     guards: Vec<MutexGuard<'a, ()>>,
 }
 
-/// Part, and number of the lock there.
+/// The part, and the number of the lock in that part.
 fn stripe(hash: u64) -> (usize, usize) {
     (part(hash, PARTS) as usize, hash as usize & (STRIPES - 1))
 }
@@ -78,7 +79,7 @@ impl Directory {
         }
     }
 
-    /// Bytes beside those of the index.
+    /// Bytes in addition to those of the index.
     pub(crate) fn bytes() -> usize {
         PARTS as usize * size_of::<Part>() + Epoch::bytes()
     }
@@ -87,13 +88,13 @@ impl Directory {
         self.claimed.load(Relaxed)
     }
 
-    /// Begins a search.
+    /// Pins the index for a search.
     #[inline(always)]
     pub(crate) fn pin(&self, lane: usize) -> IndexGuard<'_> {
         IndexGuard { directory: self, _guard: self.epoch.pin(lane) }
     }
 
-    /// Waits until all views of now are gone. The caller must neither have one nor hold a lock.
+    /// Waits until all present index guards are dropped. The caller must have none and hold no lock.
     pub(crate) fn synchronize(&self) {
         self.epoch.synchronize();
     }
@@ -108,12 +109,12 @@ impl Directory {
         &self.parts[part].0[at]
     }
 
-    /// A number of equal shares of the hashes of which each is in one part: so many, or a few more.
+    /// The number of equal shares of the hash space to use, at least `wanted`. Each share lies in one part.
     pub(crate) fn shares(wanted: usize) -> u32 {
         wanted.next_power_of_two().clamp(PARTS as usize, 1 << 31) as u32
     }
 
-    /// Locks all keys of a share, of as many as [`Directory::shares`] says. The caller must not hold another lock.
+    /// Locks all keys of one of [`Directory::shares`] shares. The caller must not hold another lock.
     pub(crate) fn lock_share(&self, share: u32, shares: u32) -> ShareLock<'_> {
         debug_assert!(shares.is_power_of_two() && shares >= PARTS);
         let beyond_first = u64::MAX / u64::from(shares);
@@ -123,18 +124,19 @@ impl Directory {
         ShareLock { directory: self, hashes: (first, first + beyond_first), _guards }
     }
 
-    /// Locks every key. The caller must neither hold a lock nor have a view.
+    /// Locks every key. The caller must hold no lock and no index guard.
     pub(crate) fn lock_all(&self) -> IndexLock<'_> {
         IndexLock { directory: self, guards: self.parts.iter().flat_map(|part| &part.0).map(lock).collect() }
     }
 
-    /// Claims room for up to `keys` further keys of at most `keys_max`; how many.
+    /// Reserves room for up to `keys` more keys while the total stays within `keys_max`; returns the number of
+    /// keys.
     pub(crate) fn claim(&self, keys: usize, keys_max: usize) -> usize {
         let room = |len: usize| keys.min(keys_max.saturating_sub(len));
         self.claimed.fetch_update(Relaxed, Relaxed, |len| Some(len + room(len))).map_or(0, room)
     }
 
-    /// Gives up room that was claimed, or that a removed key leaves.
+    /// Releases room that was reserved, or room of removed keys.
     pub(crate) fn unclaim(&self, keys: usize) {
         if keys > 0 {
             self.claimed.fetch_sub(keys, Relaxed);
@@ -143,24 +145,24 @@ impl Directory {
 }
 
 impl IndexGuard<'_> {
-    /// The present index: another one, perhaps, than that of a moment ago.
+    /// The current index. A concurrent growth may have replaced it since the last call.
     #[inline(always)]
     pub(crate) fn index(&self) -> &Index {
-        // SAFETY: the pointer is to an index that is freed by `replace` only after it was swapped out and every view that
-        // could have loaded it is gone (this one entered before it loads, in the order of SeqCst), or by the drop
-        // of the directory, which is borrowed.
+        // SAFETY: `replace` frees an index only after it has swapped it out and every guard that could have loaded
+        // it is gone. This guard was pinned before the load, in the order of SeqCst. The drop of the directory
+        // frees the last index, and the directory is borrowed.
         unsafe { &*self.directory.index.load(SeqCst) }
     }
 }
 
 impl KeyLock<'_> {
-    /// The present index, in which keys of this stripe may be changed.
+    /// The current index, in which keys of this stripe may be changed.
     pub(crate) fn index(&self) -> &Index {
-        // SAFETY: whoever swaps the pointer holds all stripes, this one included, and frees the index after that.
+        // SAFETY: a replacement holds all stripe locks, including this one, and frees the old index after that.
         unsafe { &*self.directory.index.load(SeqCst) }
     }
 
-    /// Locks another key besides, if that is possible without waiting.
+    /// Locks another key too, if that is possible without waiting.
     pub(crate) fn try_another(&self, hash: u64) -> Option<Option<MutexGuard<'_, ()>>> {
         let stripe = stripe(hash);
         if stripe == self.stripe { Some(None) } else { try_lock(self.directory.mutex(stripe)).map(Some) }
@@ -168,9 +170,9 @@ impl KeyLock<'_> {
 }
 
 impl ShareLock<'_> {
-    /// Calls `f` on all hashes of the share that are in the index, once each.
+    /// Calls `f` once for each hash of the share that is in the index.
     pub(crate) fn for_each_hash(&self, f: impl FnMut(u64)) {
-        // SAFETY: as for `KeyLock`.
+        // SAFETY: see `KeyLock::index`.
         let index = unsafe { &*self.directory.index.load(SeqCst) };
         index.for_each_hash(self.hashes, f);
     }
@@ -178,25 +180,25 @@ impl ShareLock<'_> {
 
 impl IndexLock<'_> {
     pub(crate) fn index(&self) -> &Index {
-        // SAFETY: as for `KeyLock`.
+        // SAFETY: see `KeyLock::index`.
         unsafe { &*self.directory.index.load(SeqCst) }
     }
 
-    /// Replaces the index, and frees the old one when no search can be in it any more.
+    /// Replaces the index, and frees the old one after the last search in it.
     pub(crate) fn replace(self, index: Index) {
         let old = self.directory.index.swap(Box::into_raw(Box::new(index)), SeqCst);
         crate::sync::fence_after_write();
         drop(self.guards);
         self.directory.epoch.synchronize();
-        // SAFETY: it came from `Box::into_raw` and was swapped out by this call alone. Locks that saw it are gone since all
-        // were held; every view that saw it has been waited for.
+        // SAFETY: the pointer came from `Box::into_raw`, and only this call swapped it out. All locks were held, so
+        // no lock guard refers to it; `synchronize` has waited for every index guard.
         drop(unsafe { Box::from_raw(old) });
     }
 }
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // SAFETY: it comes from `Box::into_raw`, and `&mut self` excludes views and locks.
+        // SAFETY: the pointer came from `Box::into_raw`, and `&mut self` excludes guards.
         drop(unsafe { Box::from_raw(self.index.load(SeqCst)) });
     }
 }

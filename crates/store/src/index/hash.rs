@@ -1,12 +1,12 @@
-//! The hash of a key: a bijection of 64 bits with full avalanche. Knows nothing of what it is used for.
+//! Key hashes: bijections of 64 bits with full avalanche.
 //!
-//! Because it is a bijection, the index stores the hash in place of the key and never compares keys. The hashes of indexes have a
-//! random key of the process besides; what decides results (first weights, admission, rounding) has none.
+//! A bijective hash stands for its key, so the index stores hashes and never compares keys. Index hashes depend on
+//! a random secret of the process. Hashes that decide results (initial weights, admission, rounding) do not.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 
-/// Odd constant (the golden ratio) that separates streams of hashes.
+/// Odd constant, from the golden ratio, that separates streams of hashes.
 pub(crate) const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// Mixes all 64 bits: `SplitMix64`'s step (Steele et al. 2014, constants of Stafford's variant 13).
@@ -18,8 +18,8 @@ pub(crate) const fn mix(key: u64) -> u64 {
     hash ^ (hash >> 31)
 }
 
-/// What the hashes of this process's tables depend on besides the key: somebody who chooses keys cannot choose where in an index
-/// they are. It is drawn once and saved nowhere, as no result and no file depends on it.
+/// The secret of this process's index hashes. An attacker who chooses keys cannot choose their positions in an
+/// index. It is drawn once and never saved; no result and no file depends on it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HashKey {
     first: u64,
@@ -27,18 +27,18 @@ pub(crate) struct HashKey {
 }
 
 impl HashKey {
-    /// That of this process.
+    /// The secret of this process.
     #[inline]
     pub(crate) fn get() -> HashKey {
         static KEY: OnceLock<HashKey> = OnceLock::new();
         *KEY.get_or_init(|| {
-            // Two hashes under a key that the system has drawn.
+            // Two hashes under a random key of the operating system.
             let random = RandomState::new();
             HashKey { first: random.hash_one(0), second: random.hash_one(1) }
         })
     }
 
-    /// As [`mix`], a bijection.
+    /// Hashes a key; like [`mix`], a bijection.
     #[inline(always)]
     pub(crate) const fn hash(self, key: u64) -> u64 {
         let mut hash = key.wrapping_add(self.first);
@@ -47,9 +47,10 @@ impl HashKey {
         hash ^ (hash >> 31)
     }
 
-    /// The key of a hash.
+    /// Recovers the key from its hash.
     pub(crate) const fn key(self, hash: u64) -> u64 {
-        // The inverses of the factors modulo 2^64; a shift by more than a third is undone by two.
+        // The inverses of the multipliers modulo 2^64. A shift by more than a third of the bits needs two steps to
+        // invert.
         let mut key = hash ^ (hash >> 31) ^ (hash >> 62);
         key = key.wrapping_mul(0x3196_42B2_D24D_8EC3);
         key = (key ^ (key >> 27) ^ (key >> 54) ^ self.second).wrapping_mul(0x96DE_1B17_3F11_9089);
@@ -62,15 +63,15 @@ pub(crate) fn index_hash(key: u64) -> u64 {
     HashKey::get().hash(key)
 }
 
-/// In which of so many equal parts of an index the key is: threads that change keys of different parts share neither its
-/// cache lines nor its locks.
+/// The part of the index, of `parts` equal ones, that holds the key. Threads that change keys of different parts
+/// share neither cache lines nor locks.
 #[inline]
 #[must_use]
 pub fn index_part(key: u64, parts: u32) -> u32 {
     part(index_hash(key), parts)
 }
 
-/// The same for a hash. The upper bits choose the part, and with as many parts as buckets the bucket.
+/// The part of a hash, by its upper bits. With one part per bucket this is the home bucket.
 #[inline(always)]
 pub(crate) const fn part(hash: u64, parts: u32) -> u32 {
     (((hash >> 32) * parts as u64) >> 32) as u32
@@ -114,12 +115,12 @@ mod tests {
         let hash = HashKey::get();
         let keys = (0..64).flat_map(|bit| [1 << bit, (1 << bit) - 1, !(1 << bit), GOLDEN << bit]);
         keys.for_each(|key: u64| assert_eq!(hash.key(hash.hash(key)), key, "{key:#x}"));
-        // Without a key it is the public one.
+        // With these constants it equals the public hash.
         let public = HashKey { first: GOLDEN, second: 0 };
         assert_eq!((public.hash(77), public.key(mix(77))), (mix(77), 77));
     }
 
-    /// Keys that the public hash puts all into one bucket, or into neighbouring ones, are spread like any others.
+    /// Keys that collide under the public hash spread like any others.
     #[test]
     fn keys_that_flood_the_public_hash_are_spread() {
         let public = HashKey { first: GOLDEN, second: 0 };
@@ -129,7 +130,7 @@ mod tests {
             assert!(keys.iter().all(|&key| part(mix(key), 1 << 10) <= (n << shift >> 54) as u32));
             let parts: std::collections::HashSet<u32> =
                 keys.iter().map(|&key| index_part(key, 1 << 10)).collect();
-            // So many of 1024 as by chance, or all.
+            // Random placement hits about as many of 1024.
             assert!(parts.len() > if cfg!(miri) { 150 } else { 1000 }, "{} parts", parts.len());
         }
     }

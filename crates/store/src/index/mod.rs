@@ -1,16 +1,15 @@
-//! The index of a table: hash of a key -> row number, in buckets of one cache line. Knows nothing of rows' contents,
-//! of the budget or of who may write.
+//! The index of a table: hash of a key -> row number, in buckets of one cache line.
 //!
-//! Open addressing over whole lines. A bucket has five hashes (the hash is a bijection of the key, so that it stands
-//! for it), their five row numbers, a version, and an overflow count: how many keys were turned away here because the
-//! bucket was full and went on to later ones. A search ends at the first bucket that has turned nobody away, so that
-//! nearly every search, of present and of absent keys, touches one line.
+//! It is an open-addressing table of whole lines. A bucket has five hashes (bijective, so that each stands for its
+//! key), their row numbers, a version, and an overflow count: the number of keys that found the bucket full and
+//! went on to later buckets. A search ends at the first bucket whose overflow count is 0, so that most searches, of
+//! present and of absent keys, touch one line.
 //!
-//! Searches take no lock and write nothing: the version is odd while a bucket changes, and a search that saw it odd or
-//! changed looks again. A key moves only to its home bucket, or from a bucket to a later one; it is in
-//! the new place before it is seen to have left the old one, so that a search that goes forward misses it only if it moved
-//! home meanwhile, which shows in the home bucket's version. Many threads may change an index at once, each under the lock of the
-//! key that it changes (which [`crate::index::directory`] has); a bucket is held for one change at a time.
+//! Searches take no lock and write nothing. The version is odd while a bucket changes, and a search that sees an
+//! odd or changed version retries. A key moves either to its home bucket or from a bucket to a later one, and it
+//! appears in the new place before it disappears from the old one. A forward search can therefore miss it only if
+//! it moved home meanwhile, which changes the home bucket's version. Many threads may change an index at once, each
+//! under the lock of its key ([`crate::index::directory`]); a bucket is locked for one change at a time.
 
 pub(crate) mod bucket;
 pub(crate) mod directory;
@@ -30,18 +29,18 @@ use crate::sync::fence;
 
 /// Buckets of a new index.
 const BUCKETS_MIN: usize = if cfg!(loom) { 2 } else { 4 };
-/// Shares of the slots that are used: after growing, at which to grow, and, if that fails, at most.
+/// Fill of the slots in percent: after growth, the threshold for growth, and the maximum if growth fails.
 const FILL_GROWN_PERCENT: usize = 50;
 const FILL_GROW_PERCENT: usize = 70;
 const FILL_MAX_PERCENT: usize = 88;
-/// The share after growing of an index that is still small, if memory is no object: it doubles, since what is copied, and pages
-/// that the system clears for it, are felt while a table is new.
+/// Fill after growth of a small index without a budget. It doubles, because copying and page faults dominate while
+/// a table is new.
 const FILL_DOUBLED_PERCENT: usize = 35;
 const SMALL_BYTES: usize = 64 << 20;
-/// What room is made at when the number of keys is known beforehand: 21.3 bytes per key.
+/// Fill when the number of keys is known beforehand: 21.3 bytes per key.
 const FILL_DEFAULT_PERCENT: usize = 60;
 
-/// See [`Index::searcher`].
+/// Searches buckets with vector instructions; see [`Index::searcher`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Searcher<'a, V> {
     buckets: &'a [Bucket],
@@ -49,15 +48,15 @@ pub(crate) struct Searcher<'a, V> {
 }
 
 impl<V: Vector> Searcher<'_, V> {
-    /// Where searches for the hashes begin.
+    /// Computes the home buckets of hashes.
     #[inline(always)]
     pub(crate) fn homes<const N: usize>(&self, hashes: &[u64; N], homes: &mut [u32; N]) {
         let buckets = self.buckets.len() as u32;
-        // By itself, so that it vectorises.
+        // A loop of its own, so that it vectorizes.
         homes.iter_mut().zip(hashes).for_each(|(home, &hash)| *home = self::home(hash, buckets));
     }
 
-    /// Asks the cache for buckets.
+    /// Prefetches buckets.
     #[inline(always)]
     pub(crate) fn prefetch_all(&self, buckets: &[u32]) {
         for &bucket in buckets {
@@ -65,26 +64,26 @@ impl<V: Vector> Searcher<'_, V> {
         }
     }
 
-    /// Asks the cache for this bucket and the one after it.
+    /// Prefetches a bucket and the next one.
     #[inline(always)]
     pub(crate) fn prefetch_two(&self, bucket: u32) {
         prefetch_two(self.buckets, bucket as usize);
     }
 
-    /// The bucket that a search goes on with.
+    /// The next bucket of a search.
     #[inline(always)]
     pub(crate) fn after(&self, bucket: u32) -> u32 {
         after(bucket as usize, self.buckets.len()) as u32
     }
 
-    /// Looks into this bucket and, if it is not there but may be, into the one after it.
+    /// Searches a bucket and, if the key overflowed, the next one.
     #[inline(always)]
     pub(crate) fn probe_two(&self, bucket: u32, hash: &u64, optimistic: bool) -> Probe {
         let probe = self.probe(bucket, hash, optimistic);
         if probe.goes_on { self.probe(self.after(bucket), hash, optimistic) } else { probe }
     }
 
-    /// Looks into the home buckets of hashes; a bit for each whose search goes on.
+    /// Searches the home buckets of hashes; returns a bit for each search that continues.
     #[inline(always)]
     pub(crate) fn probe_all<const N: usize>(
         &self,
@@ -102,7 +101,7 @@ impl<V: Vector> Searcher<'_, V> {
         go_on
     }
 
-    /// Looks into a bucket: see [`Bucket::probe_once`] for what `optimistic` is.
+    /// Searches a bucket. `optimistic` skips the version check, see [`Bucket::probe_once`].
     #[inline(always)]
     pub(crate) fn probe(&self, bucket: u32, hash: &u64, optimistic: bool) -> Probe {
         let bucket = &self.buckets[bucket as usize];
@@ -120,7 +119,7 @@ impl Index {
     /// Bytes of a new index.
     pub(crate) const NEW_BYTES: usize = BUCKETS_MIN * size_of::<Bucket>();
 
-    /// An empty index of [`Index::NEW_BYTES`]; `None` without memory.
+    /// An empty index of [`Index::NEW_BYTES`]; `None` if memory is exhausted.
     pub(crate) fn new() -> Option<Index> {
         Index::with_bytes(Index::NEW_BYTES)
     }
@@ -129,18 +128,20 @@ impl Index {
         Some(Index { buckets: Region::zeroed(bytes / size_of::<Bucket>())?, width: Width::detect() })
     }
 
-    /// Buckets.
+    /// The number of buckets.
     pub(crate) fn len(&self) -> usize {
         self.buckets.len()
     }
 
-    /// Asks the cache for a bucket.
+    /// Prefetches a bucket.
+    #[cfg(any(test, feature = "bench"))]
     #[inline(always)]
     pub(crate) fn prefetch_bucket(&self, bucket: u32) {
         prefetch(&self.buckets, bucket as usize, PrefetchHint::Read);
     }
 
-    /// A word of a bucket, whatever it means.
+    /// Some word of a bucket, for benchmarks.
+    #[cfg(any(test, feature = "bench"))]
     #[inline(always)]
     pub(crate) fn word(&self, bucket: u32) -> u64 {
         self.buckets[bucket as usize].hash(0)
@@ -154,13 +155,13 @@ impl Index {
         self.buckets.addresses()
     }
 
-    /// Keys that it may hold in the end.
+    /// The maximum number of keys.
     pub(crate) fn keys_max(&self) -> usize {
         self.buckets.len() * SLOTS * FILL_MAX_PERCENT / 100
     }
 
-    /// Bytes of the larger index that should replace this one before it holds `keys` keys; 0 when there is room. Where memory
-    /// is bounded by a budget it grows by less.
+    /// Bytes of the larger index that should replace this one before it holds `keys` keys; 0 if there is room. An
+    /// index with a budget grows by less.
     pub(crate) fn grown_bytes(&self, keys: usize, is_bounded: bool) -> usize {
         if keys * 100 <= self.buckets.len() * SLOTS * FILL_GROW_PERCENT {
             return 0;
@@ -170,25 +171,24 @@ impl Index {
         buckets_for(keys, fill_percent) * size_of::<Bucket>()
     }
 
-    /// The fills that room for a known number of keys is made at, best first: where memory is short, up to the most that
-    /// an index bears.
+    /// The fills to try when the number of keys is known, best first.
     pub(crate) const RESERVED_PERCENTS: RangeInclusive<usize> = FILL_DEFAULT_PERCENT..=FILL_MAX_PERCENT;
 
-    /// About how many bytes an index of so many keys takes.
+    /// Approximate bytes of an index of `keys` keys.
     pub(crate) fn bytes_of_keys(keys: u64) -> u64 {
         let slots = keys.saturating_mul(100) / FILL_DEFAULT_PERCENT as u64;
         (slots / SLOTS as u64).saturating_mul(size_of::<Bucket>() as u64)
     }
 
-    /// Bytes of an index for this many keys at such a fill; 0 when this one has as many.
+    /// Bytes of an index for `keys` keys at this fill; 0 if this index is large enough.
     pub(crate) fn reserved_bytes(&self, keys: usize, fill_percent: usize) -> usize {
         let wanted = buckets_for(keys, fill_percent);
         if wanted <= self.buckets.len() { 0 } else { wanted * size_of::<Bucket>() }
     }
 
-    /// A copy of this index with `bytes` of buckets, at least as many as this one has. The order of buckets follows
-    /// that of the hashes, so that both are gone through from front to back. `None` without memory. Nobody may change
-    /// this one meanwhile.
+    /// A copy of this index with `bytes` of buckets, at least as many as this one has; `None` if memory is
+    /// exhausted. This index must not change meanwhile. Buckets follow the order of hashes, so that both indexes
+    /// are walked front to back.
     pub(crate) fn grown(&self, bytes: usize) -> Option<Index> {
         let index = Index::with_bytes(bytes)?;
         for bucket in &*self.buckets {
@@ -212,33 +212,33 @@ impl Index {
         after(bucket, self.buckets.len())
     }
 
-    /// Buckets from one to another on a search's way.
+    /// The number of buckets from one to another in search order.
     fn steps(&self, from: usize, to: usize) -> usize {
         if from <= to { to - from } else { to + self.buckets.len() - from }
     }
 
-    /// Asks the cache for the hash's home bucket.
+    /// Prefetches the hash's home bucket.
     pub(crate) fn prefetch(&self, hash: u64) {
         prefetch(&self.buckets, self.home(hash), PrefetchHint::Read);
     }
 
-    /// Asks the cache for the hash's home bucket, to change it.
+    /// Prefetches the hash's home bucket for a write.
     pub(crate) fn prefetch_to_change(&self, hash: u64) {
         prefetch(&self.buckets, self.home(hash), PrefetchHint::Write);
     }
 
-    /// Asks the cache for the hash's home bucket and the one after it, where it is if it found no room at home.
+    /// Prefetches the hash's home bucket and the next one, where a displaced key most likely is.
     pub(crate) fn prefetch_two(&self, hash: u64) {
         prefetch_two(&self.buckets, self.home(hash));
     }
 
-    /// What it takes to look into buckets, by value, so that it stays in registers.
+    /// A searcher by value, so that it stays in registers.
     #[inline(always)]
     pub(crate) fn searcher<V: Vector>(&self, vector: V) -> Searcher<'_, V> {
         Searcher { buckets: &self.buckets, vector }
     }
 
-    /// Looks into the buckets after this one.
+    /// Searches the buckets after this one.
     fn find_beyond(&self, mut at: usize, hash: u64) -> u32 {
         for _ in 1..self.buckets.len() {
             at = self.after(at);
@@ -250,7 +250,7 @@ impl Index {
         NO_ROW
     }
 
-    /// Row of the hash, or [`NO_ROW`].
+    /// The row of the hash, or [`NO_ROW`].
     pub(crate) fn find(&self, hash: u64) -> u32 {
         let home = self.home(hash);
         loop {
@@ -260,7 +260,7 @@ impl Index {
                 return probe.row;
             }
             let row = self.find_beyond(home, hash);
-            // Keys move home behind the back of a search, and nowhere else.
+            // A search can miss a key only if it moved home meanwhile, which changes the home bucket's version.
             fence(Acquire);
             if row != NO_ROW || self.buckets[home].version() == version {
                 return row;
@@ -268,7 +268,7 @@ impl Index {
         }
     }
 
-    /// Inserts a hash that is not there. There must be room, and the caller must hold the key's lock.
+    /// Inserts an absent hash. There must be room, and the caller must hold the key's lock.
     pub(crate) fn insert(&self, hash: u64, row: u32) {
         debug_assert!(row < NO_ROW - 1);
         let mut at = self.home(hash);
@@ -283,8 +283,8 @@ impl Index {
         }
     }
 
-    /// Bucket and slot of a hash whose lock the caller holds: if it is there, it stays where it is, and every bucket on the
-    /// way has turned it away all the time.
+    /// The bucket and slot of a hash whose lock the caller holds. Such a hash does not move, and the overflow count
+    /// of every bucket before it includes it.
     fn locate(&self, hash: u64) -> Option<(usize, usize)> {
         let mut at = self.home(hash);
         for _ in 0..self.buckets.len() {
@@ -298,15 +298,15 @@ impl Index {
         None
     }
 
-    /// Calls `f` on all hashes that are there from `first` to `last`, once each. The caller must hold the locks of all of them: see
-    /// [`Index::locate`].
+    /// Calls `f` once for each hash from `first` to `last`. The caller must hold the locks of all of them.
     pub(crate) fn for_each_hash(&self, (first, last): (u64, u64), mut f: impl FnMut(u64)) {
         let mut at = self.home(first);
         let homes = self.home(last) - at + 1;
         for bucket in 1..=self.buckets.len() {
             let found = self.buckets[at].hashes().into_iter().flatten();
             found.filter(|hash| (first..=last).contains(hash)).for_each(&mut f);
-            // Who was turned away by the last of their homes may be in any bucket up to one that turns nobody away.
+            // A key that overflowed from the last home bucket may be in any bucket up to one whose overflow count
+            // is 0.
             if bucket >= homes && self.buckets[at].overflow() == 0 {
                 return;
             }
@@ -314,7 +314,8 @@ impl Index {
         }
     }
 
-    /// Gives the hash another row; its old one, or [`NO_ROW`] when it was not there. The caller must hold the key's lock.
+    /// Replaces the row of a hash; returns the old row, or [`NO_ROW`] if the hash is absent. The caller must hold
+    /// the key's lock.
     pub(crate) fn replace(&self, hash: u64, row: u32) -> u32 {
         let Some((at, slot)) = self.locate(hash) else { return NO_ROW };
         let held = self.buckets[at].hold();
@@ -323,12 +324,12 @@ impl Index {
         old
     }
 
-    /// Removes the hash; its row number, or [`NO_ROW`] when it was not there. The caller must hold the key's lock.
+    /// Removes the hash; returns its row, or [`NO_ROW`] if it is absent. The caller must hold the key's lock.
     pub(crate) fn remove(&self, hash: u64) -> u32 {
         self.remove_if(hash, |_| true)
     }
 
-    /// The same if its row is one that may go; [`NO_ROW`] otherwise, too.
+    /// Removes the hash if `may_go` accepts its row; returns the row, or [`NO_ROW`] if nothing was removed.
     pub(crate) fn remove_if(&self, hash: u64, may_go: impl FnOnce(u32) -> bool) -> u32 {
         match self.locate(hash) {
             Some((at, slot)) if may_go(self.buckets[at].row(slot) - 1) => self.vacate(hash, at, slot),
@@ -336,7 +337,7 @@ impl Index {
         }
     }
 
-    /// Empties the slot of a hash; the row number that was in it.
+    /// Empties the slot of a hash; returns its row.
     fn vacate(&self, hash: u64, last: usize, slot: usize) -> u32 {
         let held = self.buckets[last].hold();
         let row = held.bucket.row(slot) - 1;
@@ -350,9 +351,10 @@ impl Index {
         row
     }
 
-    /// Moves a hash, whose lock the caller holds, to its home bucket: to a free slot, or in exchange for the coldest key
-    /// there, if this is colder and its lock, which `try_lock` asks for, is free. Did it move? Only one thread at a time may
-    /// do this: it holds two buckets at once.
+    /// Moves a hash, whose lock the caller holds, to its home bucket; returns whether it moved.
+    ///
+    /// It takes a free slot there, or swaps places with the coldest key of the home bucket if that key is colder
+    /// and `try_lock` locks it. Only one thread at a time may call this, because it locks two buckets at once.
     pub(crate) fn promote<G>(
         &self,
         hash: u64,
@@ -371,7 +373,7 @@ impl Index {
         }
         drop(held);
         let hashes = (0..SLOTS).map(|slot| self.buckets[home].hash(slot));
-        // Only forward on its own way: in a small index that may have passed the place already.
+        // The victim may move only forward; in a small index its search may have passed the place already.
         let forward =
             |hash: &u64| self.steps(self.home(*hash), home) + self.steps(home, at) < self.buckets.len();
         let victims = hashes.filter(forward).map(|hash| (hotness(hash), hash));
@@ -380,16 +382,16 @@ impl Index {
             return false;
         }
         let Some(_lock) = try_lock(victim) else { return false };
-        // From here on the victim stays where it is, if it is still there.
+        // From here on the victim, if it is still present, does not move.
         let Some(home_slot) = self.buckets[home].slot_of(victim) else { return false };
         let (near, far) = (self.buckets[home].hold(), self.buckets[at].hold());
         far.fill(slot, victim, near.bucket.row(home_slot) - 1);
         near.fill(home_slot, hash, row);
-        // Overflow counts stay as they are: the victim now passes by the buckets that the other key passed by.
+        // Overflow counts are unchanged: the victim now passes the buckets that the promoted key passed before.
         true
     }
 
-    /// Cache lines that a search for the hash touches.
+    /// The number of cache lines that a search for the hash touches.
     pub(crate) fn lines(&self, hash: u64) -> usize {
         let mut at = self.home(hash);
         for lines in 1..=self.buckets.len() {
@@ -402,176 +404,29 @@ impl Index {
     }
 }
 
-/// The hash as a fraction of its range, of so many buckets: of any number. Its upper half is fine enough for as many as row
-/// numbers can fill.
+/// The home bucket of a hash, by its upper half, which has enough bits for all row numbers.
 #[inline(always)]
 fn home(hash: u64, buckets: u32) -> u32 {
     part(hash, buckets)
 }
 
-/// The bucket after this one, of so many.
+/// The bucket after this one, cyclically.
 #[inline(always)]
 fn after(bucket: usize, buckets: usize) -> usize {
     if bucket + 1 == buckets { 0 } else { bucket + 1 }
 }
 
-/// Asks the cache for a bucket and the one after it.
+/// Prefetches a bucket and the next one.
 #[inline(always)]
 fn prefetch_two(buckets: &[Bucket], bucket: usize) {
     prefetch(buckets, bucket, PrefetchHint::Read);
     prefetch(buckets, bucket + 1, PrefetchHint::Read);
 }
 
-/// Buckets of an index that `keys` keys fill to this share.
+/// The number of buckets that `keys` keys fill to `fill_percent`.
 fn buckets_for(keys: usize, fill_percent: usize) -> usize {
     (keys * 100).div_ceil(SLOTS * fill_percent).max(BUCKETS_MIN)
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use std::collections::HashMap;
-
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::index::hash::mix;
-
-    /// Few home buckets and few hashes, zero among them, so that buckets overflow, wrap around and are torn by
-    /// removals and moves.
-    fn hash_of(high: u64, low: u64) -> u64 {
-        if high == 3 { u64::MAX - low } else { high << 62 | low }
-    }
-
-    proptest! {
-        // Miri is slow.
-        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 256 }))]
-        #[test]
-        fn agrees_with_a_hash_map(operations in prop::collection::vec((0_u8..5, 0_u64..4, 0_u64..12), 1..if cfg!(miri) { 40 } else { 400 })) {
-            let mut index = Index::new().unwrap();
-            let mut model = HashMap::new();
-            for (number, (operation, high, low)) in operations.into_iter().enumerate() {
-                let (hash, number) = (hash_of(high, low), number as u32);
-                match operation {
-                    0 | 1 => {
-                        model.entry(hash).or_insert_with(|| {
-                            if index.keys_max() == index_len(&index) {
-                                index = index.grown(index.grown_bytes(index_len(&index) + 1, number % 2 == 0)).unwrap();
-                            }
-                            index.insert(hash, number);
-                            number
-                        });
-                    }
-                    2 => prop_assert_eq!(index.remove(hash), model.remove(&hash).unwrap_or(NO_ROW)),
-                    3 => {
-                        let old = model.get_mut(&hash).map_or(NO_ROW, |row| std::mem::replace(row, number));
-                        prop_assert_eq!(index.replace(hash, number), old);
-                    }
-                    _ => {
-                        let (lines, hotness) = (index.lines(hash), |other| u32::from(other == hash));
-                        let moved = index.promote(hash, hotness, |_| Some(()));
-                        prop_assert!(!moved || (lines > 1 && index.lines(hash) == 1));
-                    }
-                }
-                prop_assert_eq!(index_len(&index), model.len());
-                for high in 0..4_u64 {
-                    for low in 0..12_u64 {
-                        let hash = hash_of(high, low);
-                        prop_assert_eq!(index.find(hash), model.get(&hash).copied().unwrap_or(NO_ROW));
-                    }
-                }
-            }
-            for hash in model.into_keys() {
-                index.remove(hash);
-            }
-            prop_assert!(index.buckets.iter().all(|bucket| bucket.overflow() == 0), "an overflow count was lost");
-        }
-    }
-
-    fn index_len(index: &Index) -> usize {
-        index.buckets.iter().map(|bucket| (0..SLOTS).filter(|&slot| bucket.row(slot) != 0).count()).sum()
-    }
-
-    /// An index with `n` keys of a kind at a fill of so many percent.
-    fn filled(n: u64, fill_percent: usize, id: &dyn Fn(u64) -> u64) -> Index {
-        let index =
-            Index::with_bytes(buckets_for(n as usize, fill_percent) * size_of::<Bucket>()).expect("memory");
-        (0..n).for_each(|i| index.insert(mix(id(i)), i as u32));
-        index
-    }
-
-    /// Dense ids, shifted ids and random ids must all probe alike.
-    #[test]
-    fn structured_ids_find_their_home() {
-        let n = if cfg!(miri) { 2000 } else { 200_000 };
-        let check = |what: &str, id: &dyn Fn(u64) -> u64| {
-            let index = filled(n, FILL_DEFAULT_PERCENT, id);
-            assert!(index.bytes() <= 22 * n as usize, "{what}: {} bytes", index.bytes());
-            let lines: usize = (0..n).map(|i| index.lines(mix(id(i)))).sum();
-            // What a run of random hashes has: 1.13.
-            let mean = lines as f64 / n as f64;
-            assert!((1.05..1.2).contains(&mean), "{what}: {mean} lines per search");
-        };
-        check("dense", &|i| i);
-        check("shifted by 20", &|i| i << 20);
-        check("shifted by 44", &|i| i << 44);
-        check("random", &|i| mix(i ^ 0x5555));
-    }
-
-    /// What migration is for: the keys that are asked for most need fewer lines afterwards, the others a few more.
-    #[test]
-    fn hot_keys_move_home() {
-        let n = if cfg!(miri) { 2000 } else { 100_000_u64 };
-        let index = filled(n, 85, &|i| i);
-        // Every tenth key is hot.
-        let hot: std::collections::HashSet<u64> = (0..n / 10).map(|i| mix(i * 10)).collect();
-        let mean = |step: u64| {
-            let lines: usize = (0..n / step).map(|i| index.lines(mix(i * step))).sum();
-            lines as f64 / (n / step) as f64
-        };
-        let (before, before_all) = (mean(10), mean(1));
-        for &hash in &hot {
-            index.promote(hash, |other| u32::from(hot.contains(&other)), |_| Some(()));
-        }
-        let (after, after_all) = (mean(10), mean(1));
-        assert!(before > 1.3 && after < 1.0 + (before - 1.0) / 4.0, "hot keys: {before} lines, then {after}");
-        assert!(after_all < before_all + 0.05, "all keys: {before_all} lines, then {after_all}");
-        (0..n).for_each(|i| assert_eq!(index.find(mix(i)), i as u32));
-    }
-
-    /// In an index so small that ways go all around it, the place that a victim would go to may be one that its own way
-    /// has already passed, where a search that is under way would miss it.
-    #[test]
-    fn a_victim_moves_only_forward() {
-        for victim_home in 0..3_u64 {
-            let (index, mut number) = (Index::new().unwrap(), 0);
-            let mut insert = |home: u64| {
-                number += 1;
-                index.insert(home << 62 | number, number as u32);
-                home << 62 | number
-            };
-            // All full: 0, 1, 2 with the victim, and 3. Then one leaves bucket 1, and the hot key finds room there only.
-            let mut others: Vec<u64> = [0, 0, 0, 0, 0, 1, 1, 1, 1, 1].map(&mut insert).to_vec();
-            let victim = insert(victim_home);
-            others.extend([2, 2, 2, 2, 3, 3, 3, 3, 3].map(&mut insert));
-            index.remove(others.remove(9));
-            let hot = insert(2);
-            let (before, hotness) =
-                (index.lines(victim), |hash| if hash == hot { 2 } else { u32::from(hash != victim) });
-            assert_eq!((before, index.lines(hot)), (3 - victim_home as usize, 4));
-            let moved = index.promote(hot, hotness, |_| Some(()));
-            assert!(moved && index.lines(victim) >= before, "home {victim_home}");
-            others.extend([victim, hot]);
-            assert!(others.iter().all(|&hash| index.remove(hash) != NO_ROW));
-            assert!(index.buckets.iter().all(|bucket| bucket.overflow() == 0), "an overflow count was lost");
-        }
-    }
-
-    #[test]
-    fn a_lost_overflow_count_stays() {
-        let index = Index::new().unwrap();
-        let bucket = &index.buckets[0];
-        (0..300).for_each(|_| bucket.hold().inc_overflow());
-        (0..300).for_each(|_| bucket.dec_overflow());
-        assert_eq!(bucket.overflow(), crate::index::bucket::OVERFLOW_MAX);
-    }
-}
+mod tests;

@@ -1,9 +1,11 @@
-//! Whether rows may have left a table or been replaced since a moment, for who remembers where rows are. Knows nothing of rows.
+//! Counts removals and replacements of rows, so that callers can tell whether remembered row numbers are still
+//! valid.
 //!
-//! Who takes keys out of the index, or puts whole rows in place of theirs, says so before and after. Rows that were found after
-//! a moment at which nobody did are where they were, and have only been updated, as long as nobody has begun since; and if that
-//! is asked by who has a view, they are neither used for other keys ([`crate::rows::allocator::RowAllocator::retire`]) nor replaced before it is
-//! gone, since whoever begins later waits for it.
+//! A thread that removes keys from the index, or replaces whole rows, calls [`RemovalCounter::begin`] first and
+//! drops the guard afterwards. Row numbers found after a [`RemovalStamp`] was taken stay valid, and their rows were
+//! only updated, as long as no removal has begun since. If the check is made under an index guard, the rows are
+//! neither reused ([`crate::rows::allocator::RowAllocator::retire`]) nor replaced until the guard is dropped,
+//! because a later removal waits for it.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -15,11 +17,11 @@ pub(crate) struct RemovalCounter {
     ended: AtomicU64,
 }
 
-/// A removal that is under way.
+/// Guard of a removal in progress.
 #[derive(Debug)]
 pub(crate) struct RemovalGuard<'a>(&'a RemovalCounter);
 
-/// A moment at which none was.
+/// A moment without a removal in progress.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RemovalStamp(u64);
 
@@ -28,22 +30,22 @@ impl RemovalCounter {
         RemovalCounter { begun: AtomicU64::new(0), ended: AtomicU64::new(0) }
     }
 
-    /// To be called before the first key goes, or row is replaced; the result is dropped when the last row has been retired, or
-    /// replaced.
+    /// Begins a removal, before the first key is removed or row replaced. Drop the guard after the last row has
+    /// been retired or replaced.
     pub(crate) fn begin(&self) -> RemovalGuard<'_> {
         self.begun.fetch_add(1, SeqCst);
         RemovalGuard(self)
     }
 
-    /// Marks this moment; `None` while a removal is under way.
+    /// Takes a stamp; `None` while a removal is in progress.
     pub(crate) fn stamp(&self) -> Option<RemovalStamp> {
-        // In this order: both are equal only if all that had begun by the second look had ended by the first.
+        // In this order, equal counts prove that every removal begun by the second load had ended by the first.
         let ended = self.ended.load(SeqCst);
         let begun = self.begun.load(SeqCst);
         (begun == ended).then_some(RemovalStamp(begun))
     }
 
-    /// Has none begun since?
+    /// Returns whether no removal has begun since the stamp.
     pub(crate) fn unchanged_since(&self, moment: RemovalStamp) -> bool {
         self.begun.load(SeqCst) == moment.0
     }

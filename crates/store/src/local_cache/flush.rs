@@ -1,4 +1,4 @@
-//! How copies of rows go back to their table. Knows nothing of how they were updated.
+//! Writes cached rows back to their table.
 
 use super::{CachedBlock, LocalCache, PARTS};
 use crate::StoreError;
@@ -8,19 +8,23 @@ use crate::rows::layout::version_after;
 use crate::rows::slab::RowMut;
 use crate::simd::{self, Vector, Work};
 use crate::table::Table;
+use crate::update::edit::{Edit, edit_rows};
+use crate::update::failures::PushFailures;
 use crate::update::kernel::finite;
-use crate::update::push::{Edit, PushFailures, edit_rows};
 
 impl LocalCache<'_> {
-    /// Brings all copies back, and makes rows for keys that have none; no handle is of use after it. Fails with
-    /// [`StoreError::TableFull`] when there is no room for some of them, with [`StoreError::NotFinite`] when some are not finite, and
-    /// with [`StoreError::Writing`] where this thread has a [`TableWriter`](crate::TableWriter) of the table. The others are settled,
-    /// but in that last case, which loses all.
+    /// Writes all copies back and creates rows for keys that have none.
+    ///
+    /// # Errors
+    ///
+    /// - [`StoreError::TableFull`] if some new rows found no room, and [`StoreError::NotFinite`] if some results
+    ///   are not finite. All other rows are written.
+    /// - [`StoreError::Writing`] if this thread holds a [`TableWriter`](crate::TableWriter) of the table. All updates are lost.
     pub fn flush(mut self) -> Result<(), StoreError> {
         self.flush_all()
     }
 
-    /// Drops the copies and what was learned in them.
+    /// Drops the copies and their updates.
     pub fn discard(mut self) {
         self.is_flushed = true;
     }
@@ -61,18 +65,19 @@ impl LocalCache<'_> {
 }
 
 impl Drop for LocalCache<'_> {
-    /// Settles what was not: an early return loses nothing that has room. What has none is not lost without a word.
+    /// Flushes a cache that was neither flushed nor discarded, for example on an early return. Panics if the flush
+    /// fails.
     fn drop(&mut self) {
         if self.is_flushed || std::thread::panicking() {
             return;
         }
         if let Err(error) = self.flush_all() {
-            panic!("copies of rows were dropped without flush(), and not all could be settled: {error}");
+            panic!("a local cache was dropped without flush(), and flushing it failed: {error}");
         }
     }
 }
 
-/// A chunk of keys whose copies go back, compiled for the machine.
+/// Flushes the copies of a chunk of keys.
 struct Flush<'a> {
     table: &'a Table,
     lane: usize,
@@ -92,7 +97,7 @@ impl Work for Flush<'_> {
     }
 }
 
-/// The copies of a chunk, and what they were made of.
+/// The copies of a chunk, and the values they were fetched with.
 struct Copies<'a> {
     table: &'a Table,
     blocks: &'a [CachedBlock],
@@ -103,7 +108,7 @@ struct Copies<'a> {
     places: &'a [u32],
     counts: &'a [u32],
     clock: u32,
-    /// No row was made anew or replaced since it was fetched: then its number of updates says whether it is as it was.
+    /// No row was created or replaced since the fetch, so that an equal number of updates proves a row unchanged.
     are_the_same: bool,
     failures: &'a mut PushFailures,
 }
@@ -118,7 +123,7 @@ impl Edit for Copies<'_> {
         self.are_the_same = false;
     }
 
-    /// The copy is all there is to a row that nobody had made when it was fetched.
+    /// A row that was absent at the fetch is written from the copy alone.
     fn initializes(&self, at: usize) -> bool {
         self.places[at] == NO_ROW
     }
@@ -144,7 +149,7 @@ impl Edit for Copies<'_> {
 }
 
 impl Copies<'_> {
-    /// Notes the updates of the copy in a row, as if every occurrence had been pushed by itself.
+    /// Updates the header of a row as if every occurrence had been pushed on its own.
     #[inline(always)]
     fn note(&self, at: usize, row: RowMut<'_, impl Vector>, version: u32) {
         let (header, count) = (self.table.layout.header_at(), self.counts[at]);
@@ -153,7 +158,7 @@ impl Copies<'_> {
         row.set(header + 4, version_after(version, count));
     }
 
-    /// Is the state of a row, whoever made it, what was fetched?
+    /// Returns whether the row's state equals the fetched one, bit by bit.
     fn holds_fetched(&self, at: usize, row: RowMut<'_, impl Vector>) -> bool {
         let dim = self.table.layout.dim;
         let (z, n) = self.fetched[at * 2 * dim..][..2 * dim].split_at(dim);
@@ -166,7 +171,7 @@ impl Copies<'_> {
         })
     }
 
-    /// The row becomes the copy, if that is finite.
+    /// Overwrites the row with the copy, if that is finite.
     #[inline(always)]
     fn store(&self, at: usize, row: RowMut<'_, impl Vector>, is_new: bool) -> bool {
         let dim = self.table.layout.dim;
@@ -179,7 +184,7 @@ impl Copies<'_> {
             row.set(block.n_at, n.to_bits());
             return true;
         }
-        // Sums of squares always are.
+        // Sums of squares are always finite.
         if !copy[..2 * dim].iter().fold(true, |all, value| all & value.is_finite()) {
             if is_new {
                 self.store_first(at, row);
@@ -194,7 +199,7 @@ impl Copies<'_> {
         true
     }
 
-    /// A new row begins as if nothing had been learned.
+    /// Initializes a new row as if nothing had been learned.
     #[cold]
     fn store_first(&self, at: usize, row: RowMut<'_, impl Vector>) {
         let layout = &self.table.layout;
@@ -202,7 +207,8 @@ impl Copies<'_> {
         row.store(0, layout.init_row(self.keys[at], &mut unpacked));
     }
 
-    /// Adds what was added to the copy to a row that others have updated meanwhile, or made, if the sums are finite.
+    /// Adds the changes of the copy to a row that other threads have updated or created meanwhile, if the sums are
+    /// finite.
     fn add(&self, at: usize, row: RowMut<'_, impl Vector>) -> bool {
         let dim = self.table.layout.dim;
         let copy = &self.rows[at * PARTS * dim..][..PARTS * dim];

@@ -1,6 +1,6 @@
-//! FTRL on copies of rows, many coordinates at a time: a division and a root for all of them take as long as for one.
-//! Of a row sixteen are taken together, each with its own block's constants; rows of one coordinate, [w, z, n, root of n],
-//! are taken eight together. Knows nothing of where rows come from.
+//! FTRL on cached rows, vectorized over coordinates: a division and a root for a whole register take as long as for
+//! one value. Wide rows are updated 16 coordinates at a time, each with the constants of its block; rows of one
+//! coordinate, [w, z, n, root of n], eight rows at a time.
 #![allow(unsafe_code)] // vector loads and stores of rows, and code that is compiled for instructions that were detected
 
 use super::{CachedBlock, PARTS};
@@ -17,8 +17,7 @@ const WIDE: usize = 16;
 /// A row of one coordinate.
 type One = [f32; PARTS];
 
-/// Updates the rows of one coordinate of every handle by its gradient, in their order. The last [`LANES`] rows are
-/// nobody's.
+/// Updates one-coordinate rows, in the order of the handles. The last [`LANES`] rows are padding.
 #[inline]
 pub(super) fn update_ones(
     width: Width,
@@ -29,7 +28,7 @@ pub(super) fn update_ones(
 ) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if matches!(width, Width::Eight | Width::Sixteen) && handles.len() > 2 {
-        // SAFETY: detected; each stands for AVX2.
+        // SAFETY: both widths imply AVX2, which was detected.
         return unsafe { x86::update_ones(step, rows, handles, gradients) };
     }
     let _ = width;
@@ -45,7 +44,7 @@ fn update_each(step: FtrlStep, rows: &mut [One], handles: &[RowHandle], gradient
     }
 }
 
-/// The constants of [`WIDE`] coordinates of a row that follow one another, which may be of several blocks.
+/// The constants of [`WIDE`] consecutive coordinates, which may belong to several blocks.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Constants {
     alpha_inverse: [f32; WIDE],
@@ -55,13 +54,13 @@ pub(super) struct Constants {
 }
 
 impl Constants {
-    /// Those of one.
+    /// The constants of one coordinate.
     fn of(&self, lane: usize) -> FtrlStep {
         let Constants { alpha_inverse, beta, l1, l2 } = self;
         FtrlStep { alpha_inverse: alpha_inverse[lane], beta: beta[lane], l1: l1[lane], l2: l2[lane] }
     }
 
-    /// Those of all coordinates.
+    /// The constants of all coordinates of a row.
     pub(super) fn of_row(blocks: &[CachedBlock], dim: usize) -> Vec<Constants> {
         let mut all = vec![Constants::default(); dim.div_ceil(WIDE)];
         for block in blocks {
@@ -78,7 +77,7 @@ impl Constants {
     }
 }
 
-/// Updates rows of `dim` coordinates, [`PARTS`] values each, by a gradient per handle, in their order.
+/// Updates rows of `dim` coordinates, [`PARTS`] values each, in the order of the handles.
 #[inline]
 pub(super) fn update_rows(
     width: Width,
@@ -90,9 +89,9 @@ pub(super) fn update_rows(
 ) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     match width {
-        // SAFETY: detected; it stands for the others.
+        // SAFETY: the width implies these instructions, which were detected.
         Width::Sixteen => return unsafe { x86::update_rows_16(constants, dim, rows, handles, gradients) },
-        // SAFETY: as before.
+        // SAFETY: the width implies these instructions, which were detected.
         Width::Eight => return unsafe { x86::update_rows_8(constants, dim, rows, handles, gradients) },
         Width::One | Width::Four => {}
     }
@@ -117,8 +116,8 @@ mod x86 {
     use crate::RowHandle;
     use crate::update::kernel::FtrlStep;
 
-    /// The operations of [`FtrlStep::update_rooted`], one by one, on [w, z, n, root of n] with the constants [inverse of
-    /// alpha, beta, l1, l2], in registers of one width.
+    /// The operations of [`FtrlStep::update_rooted`] in registers of one width, on [w, z, n, root of n] and the
+    /// constants [inverse of alpha, beta, l1, l2].
     macro_rules! update {
         ($name:ident, $features:literal, $register:ty, $set:ident, $add:ident, $sub:ident, $mul:ident, $div:ident,
             $sqrt:ident, $min:ident, $and:ident, $andnot:ident, $or:ident, $xor:ident, $beyond:ident) => {
@@ -177,7 +176,7 @@ mod x86 {
         beyond_16
     );
 
-    /// The weight, or 0 where the size of z is within l1.
+    /// The weight, or 0 where the magnitude of z is at most l1.
     #[inline]
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,fma")]
     fn beyond_8(weight: __m256, size: __m256, l1: __m256) -> __m256 {
@@ -207,8 +206,7 @@ mod x86 {
         }
     }
 
-    /// Is a number there twice? Each is compared with the four that follow it, around the end; of the others it is one of the
-    /// four.
+    /// Returns whether a number occurs twice: compares each number with the four that follow it cyclically.
     #[inline]
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,fma")]
     fn has_twice(numbers: __m256i) -> bool {
@@ -230,7 +228,7 @@ mod x86 {
         gradients: &[f32; LANES],
     ) {
         let numbers = handles.map(|handle| handle.0);
-        // SAFETY: 32 readable bytes, any alignment.
+        // SAFETY: 32 readable bytes; any alignment is valid.
         let (all, g) =
             unsafe { (_mm256_loadu_si256(numbers.as_ptr().cast()), _mm256_loadu_ps(gradients.as_ptr())) };
         let len = _mm256_set1_epi32(i32::try_from(rows.len()).unwrap_or(i32::MAX));
@@ -240,7 +238,7 @@ mod x86 {
             return update_each(step, rows, handles, gradients);
         }
         let row = |lane: usize| {
-            // SAFETY: all numbers are below the number of rows, which are 16 bytes each.
+            // SAFETY: all numbers are below the number of rows, which have 16 bytes each.
             unsafe { _mm_loadu_ps(rows.as_ptr().add(numbers[lane] as usize).cast()) }
         };
         let pair = |low, high| _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(row(low)), row(high));
@@ -263,7 +261,7 @@ mod x86 {
         ];
         let rows = rows.as_mut_ptr();
         for (lane, pair) in pairs.into_iter().enumerate() {
-            // SAFETY: as for the loads.
+            // SAFETY: same rows as the loads above.
             unsafe {
                 _mm_storeu_ps(rows.add(numbers[lane] as usize).cast(), _mm256_castps256_ps128(pair));
                 _mm_storeu_ps(rows.add(numbers[lane + 4] as usize).cast(), _mm256_extractf128_ps::<1>(pair));
@@ -283,13 +281,13 @@ mod x86 {
         for (number, some) in constants.iter().enumerate() {
             let first = number * WIDE;
             let mask = u16::MAX >> (WIDE - (dim - first).min(WIDE));
-            // SAFETY: 16 readable values each, any alignment.
+            // SAFETY: 16 readable values each; any alignment is valid.
             let constants = [&some.alpha_inverse, &some.beta, &some.l1, &some.l2]
                 .map(|values| unsafe { _mm512_loadu_ps(values.as_ptr()) });
             for (handle, gradient) in handles.iter().zip(gradients.chunks_exact(dim)) {
                 let row = rows[handle.0 as usize * PARTS * dim..][..PARTS * dim].as_mut_ptr();
-                // SAFETY: the parts of a row and its gradient have `dim` values each, and those of the mask from `first` on are
-                // among them.
+                // SAFETY: each part of a row and its gradient has `dim` values, and the mask selects only those
+                // from `first` on.
                 unsafe {
                     let parts = [0, 1, 2, 3].map(|part| row.add(part * dim + first));
                     let old = parts.map(|part| _mm512_maskz_loadu_ps(mask, part));
@@ -316,7 +314,7 @@ mod x86 {
             let (some, lane) = (&constants[first / WIDE], first % WIDE);
             let all = handles.iter().zip(gradients.chunks_exact(dim));
             if first + LANES > dim {
-                // A store of some lanes takes longer than these one by one.
+                // A masked store would take longer than single updates.
                 for (handle, gradient) in all {
                     let row = &mut rows[handle.0 as usize * PARTS * dim..][..PARTS * dim];
                     for at in first..dim {
@@ -329,11 +327,11 @@ mod x86 {
                 break;
             }
             let constants = [&some.alpha_inverse, &some.beta, &some.l1, &some.l2];
-            // SAFETY: 8 readable values each from `lane` on, which is 0 or 8 of 16; any alignment.
+            // SAFETY: 8 readable values each from `lane` on, which is 0 or 8 of 16; any alignment is valid.
             let constants = constants.map(|values| unsafe { _mm256_loadu_ps(values.as_ptr().add(lane)) });
             for (handle, gradient) in all {
                 let row = rows[handle.0 as usize * PARTS * dim..][..PARTS * dim].as_mut_ptr();
-                // SAFETY: the parts of a row and its gradient have `dim` values each, of which 8 from `first` on are among them.
+                // SAFETY: each part of a row and its gradient has `dim` values, among them the 8 from `first` on.
                 unsafe {
                     let parts = [0, 1, 2, 3].map(|part| row.add(part * dim + first));
                     let old = parts.map(|part| _mm256_loadu_ps(part));

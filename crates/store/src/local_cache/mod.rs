@@ -1,10 +1,10 @@
-//! Copies of a table's rows that one worker learns from row by row: fetched together for a run of samples, updated here
-//! without a look at the table, and settled together. Knows nothing of samples or models.
+//! Local copies of rows for online learning: fetched together for a run of samples, updated without access to the
+//! table, and flushed together.
 //!
-//! Only for FTRL, whose state adds up: if nobody updated a row meanwhile, the table's becomes the copy; else what was
-//! added to z and n here is added there, and the weight follows from the sums. So several workers learn at once, and
-//! rows that all of them want travel between processors once per run. One worker alone has the result of pushes one by
-//! one, bit for bit.
+//! It supports FTRL only, whose state is additive. If a row was not updated meanwhile, the flush overwrites it with
+//! the copy. Otherwise it adds the changes of z and n, and recomputes the weight. So several workers learn at once,
+//! and rows that all of them use travel between processors once per run. A single worker gets the result of pushes
+//! one by one, bit for bit.
 
 mod flush;
 mod ftrl;
@@ -24,37 +24,39 @@ use crate::update::kernel::{FtrlStep, OptimizerStep};
 use crate::{Admission, PushScale, RowHandle, StoreError, Writes};
 use ftrl::Constants;
 
-/// Words of a copy per coordinate: all weights come first, then all z, all n, and the roots of all n.
+/// Values of a copy per coordinate: first all weights, then all z, all n, and the roots of all n.
 const PARTS: usize = 4;
 
-/// The memory behind a [`LocalCache`], reused from run to run; a worker has one per table.
+/// Buffers of a [`LocalCache`], reused from run to run. A worker has one per table.
 #[derive(Debug, Default)]
 pub struct CacheBuffers {
     dedup: Dedup,
-    /// Per distinct key [`PARTS`] times `dim` words, and behind the last one room for [`ftrl::LANES`] rows at least, at the end
-    /// of which lanes without work do it.
+    /// Per distinct key [`PARTS`] times `dim` words, then padding of at least [`ftrl::LANES`] rows for idle vector
+    /// lanes.
     rows: Vec<f32>,
-    /// Per distinct key what was fetched: z and n, `dim` of each, and the row's number of updates.
+    /// The fetched values per distinct key: `dim` of z, then `dim` of n; and the row's number of updates.
     fetched: Vec<f32>,
     versions: Vec<u32>,
-    /// Where it was fetched from, [`NO_ROW`] for a key that had no row.
+    /// The row it was fetched from, [`NO_ROW`] for a key without a row.
     places: Vec<u32>,
 }
 
-/// One block of a row.
+/// A block of a row.
 #[derive(Debug, Clone, Copy)]
 struct CachedBlock {
-    /// First coordinate, and how many there are.
+    /// First coordinate, and number of coordinates.
     first: usize,
     dims: usize,
-    /// Words of a table's row where z and n begin.
+    /// Words of a row where z and n begin.
     z_at: usize,
     n_at: usize,
     step: FtrlStep,
 }
 
-/// Copies of the rows of a run of samples, by handle. [`LocalCache::flush`] brings them back and says what had no room. Dropped
-/// without it, or [`LocalCache::discard`], this settles them and panics if some had none.
+/// Copies of the rows of a run of samples, by handle.
+///
+/// [`LocalCache::flush`] writes them back and reports errors. A cache that is dropped without a flush or
+/// [`LocalCache::discard`] is flushed, and panics on errors.
 #[derive(Debug)]
 pub struct LocalCache<'a> {
     table: &'a Table,
@@ -63,14 +65,15 @@ pub struct LocalCache<'a> {
     blocks: Vec<CachedBlock>,
     constants: Vec<Constants>,
     buffers: &'a mut CacheBuffers,
-    /// When no row was about to leave the table, before the first one was fetched.
+    /// Taken before the first row was fetched; `None` if rows were being removed.
     since: Option<RemovalStamp>,
     is_flushed: bool,
 }
 
 impl Table {
-    /// Can rows be lent to workers that learn at the same time? Those of FTRL, in tables that give every key a row at once
-    /// and change it in place.
+    /// Returns whether [`Table::local_cache`] supports this table.
+    ///
+    /// It requires FTRL for every block, f32 weights, admission of every key, and updates in place.
     #[must_use]
     pub fn supports_local_cache(&self) -> bool {
         let is_ftrl = |block: &crate::Block| matches!(block.optimizer, crate::Optimizer::Ftrl { .. });
@@ -80,9 +83,13 @@ impl Table {
             && self.layout.half.is_none()
     }
 
-    /// Begins a run in which one worker updates copies of rows. `scale` is checked, and otherwise does nothing: FTRL
-    /// does not look at it ([`PushScale`]). Fails for tables whose
-    /// [`Table::supports_local_cache`] is false.
+    /// Begins a run of samples in which one worker updates copies of rows.
+    ///
+    /// `scale` is validated but has no effect, because FTRL ignores it ([`PushScale`]).
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Config`] if [`Table::supports_local_cache`] is false.
     pub fn local_cache<'a>(
         &'a self,
         scale: PushScale,
@@ -90,8 +97,7 @@ impl Table {
     ) -> Result<LocalCache<'a>, StoreError> {
         scale.check(self.name())?;
         if !self.supports_local_cache() {
-            let reason =
-                "only rows of FTRL are lent, with admission = always, writes = in_place, dtype = f32";
+            let reason = "a local cache requires FTRL, admission = always, writes = in_place and dtype = f32";
             return Err(StoreError::Config { table: self.name().to_string(), reason: reason.to_string() });
         }
         buffers.dedup.clear();
@@ -120,8 +126,9 @@ impl Table {
 }
 
 impl LocalCache<'_> {
-    /// Appends the row of every key to `handles`, fetching those that are not here yet; what a key without a row starts
-    /// with is its copy. Keys may repeat.
+    /// Fetches the rows of all keys that are not cached yet, and appends a handle per key.
+    ///
+    /// A key without a row gets a copy with its initial weights. Keys may repeat.
     pub fn resolve(&mut self, keys: &[u64], handles: &mut Vec<RowHandle>) {
         let buffers = &mut *self.buffers;
         let range = buffers.dedup.add(keys);
@@ -146,7 +153,7 @@ impl LocalCache<'_> {
         });
     }
 
-    /// Says that a row is updated so many more times in this run than its key was resolved.
+    /// Announces that a row gets `more` updates in addition to one per resolved occurrence of its key.
     pub fn expect_updates(&mut self, handle: RowHandle, more: u32) {
         let count = &mut self.buffers.dedup.counts[handle.0 as usize];
         *count = count.saturating_add(more);
@@ -159,25 +166,28 @@ impl LocalCache<'_> {
         &self.buffers.rows[handle.0 as usize * PARTS * self.dim..][..self.dim]
     }
 
-    /// The first weight of a row: all there is in logistic regression.
+    /// The first weight of a row, for logistic regression.
     #[inline]
     #[must_use]
     pub fn first_weight(&self, handle: RowHandle) -> f32 {
         self.buffers.rows[handle.0 as usize * PARTS * self.dim]
     }
 
-    /// Applies the optimizer to a row, as a push of this gradient alone would. The gradient must be finite.
+    /// Applies the optimizer to a row, like a push of this gradient. The gradient must be finite.
     ///
     /// # Panics
-    /// If the gradient does not have the table's dim.
+    ///
+    /// If the gradient's length is not the table's dim.
     pub fn update(&mut self, handle: RowHandle, gradient: &[f32]) {
         self.update_all(std::slice::from_ref(&handle), gradient);
     }
 
-    /// The same for several rows, `dim` gradients each, in their order; a row that is there twice is updated twice.
+    /// Applies the optimizer to several rows, with `dim` gradient values each, in order. A repeated row is updated
+    /// repeatedly.
     ///
     /// # Panics
-    /// If there are not `dim` gradients per handle.
+    ///
+    /// If there are not `dim` gradient values per handle.
     pub fn update_all(&mut self, handles: &[RowHandle], gradients: &[f32]) {
         assert_eq!(handles.len() * self.dim, gradients.len(), "a gradient has one value per weight");
         let (width, rows) = (self.table.width(), self.buffers.rows.as_mut_slice());
@@ -192,7 +202,7 @@ impl LocalCache<'_> {
     }
 }
 
-/// Fetches a chunk of keys, compiled for the machine.
+/// Fetches the rows of a chunk of keys.
 struct Fetch<'a> {
     table: &'a Table,
     lane: usize,
@@ -200,7 +210,7 @@ struct Fetch<'a> {
     into: Target<'a>,
 }
 
-/// Where a chunk's rows go.
+/// Destination of a chunk's rows.
 struct Target<'a> {
     layout: &'a Layout,
     blocks: &'a [CachedBlock],
@@ -212,7 +222,7 @@ struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// A row as the table has it, or would make it.
+    /// Stores a row of the table, or the initial row of a key.
     #[inline(always)]
     fn take(&mut self, at: usize, words: &[f32]) {
         let (dim, header) = (self.layout.dim, self.layout.header_at());
@@ -239,14 +249,14 @@ impl Target<'_> {
     }
 }
 
-/// At least so many values; those that are there stay, be they of another run: every row that is fetched is written whole.
+/// Grows the buffer to at least `len` values and keeps the old ones: every fetched row is written whole.
 fn make_room(values: &mut Vec<f32>, len: usize) {
     if values.len() < len {
         values.resize(len, 0.0);
     }
 }
 
-/// Copies a part of a row. Such are short, and a call for each would cost more than what it does.
+/// Copies a short part of a row without a call, which would cost more than the copy.
 #[inline(always)]
 fn copy_few(to: &mut [f32], from: &[f32]) {
     const TOGETHER: usize = 8;
@@ -257,7 +267,7 @@ fn copy_few(to: &mut [f32], from: &[f32]) {
     if let Some(end) = from.last_chunk::<TOGETHER>() {
         let whole = to.as_chunks_mut::<TOGETHER>().0;
         whole.iter_mut().zip(from.as_chunks().0).for_each(|(to, from)| *to = *from);
-        // Some of it again, where there is less than a whole chunk at the end.
+        // Overlaps the chunk before it where less than a whole chunk is left.
         if let Some(to) = to.last_chunk_mut() {
             *to = *end;
         }
@@ -266,7 +276,7 @@ fn copy_few(to: &mut [f32], from: &[f32]) {
     }
 }
 
-/// The rows of a chunk, one after the other.
+/// Fetches the rows of a chunk one after another.
 struct Fetcher<'a, V> {
     view: RowsView<'a>,
     vector: V,
@@ -299,7 +309,7 @@ impl Work for Fetch<'_> {
         let Fetch { table, lane, lookup, into } = self;
         lookup.assign(into.keys);
         let mut words = std::mem::take(&mut lookup.words);
-        // As wide as a row's words: an f32 row is as long packed as unpacked.
+        // Rows of f32 are as long packed as unpacked.
         words.resize(table.layout.unpacked(), 0.0);
         let mut fetcher = Fetcher { view: table.slab.view(), vector, into, words: &mut words };
         table.search(vector, lane, lookup, table.layout.words(), &mut fetcher);

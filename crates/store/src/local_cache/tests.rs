@@ -1,4 +1,4 @@
-//! Copies of rows hold what pushes one by one leave in a table, alone and with others.
+//! Cached rows end up as pushes one by one would leave them, alone and with other writers.
 
 use super::ftrl;
 use crate::simd::Width;
@@ -18,7 +18,7 @@ fn table(factors: usize) -> Table {
     Table::new(TableConfig { seed: 7, ..TableConfig::new("t", blocks) }).expect("a table")
 }
 
-/// Some repeat within a sample, most between samples.
+/// Some keys repeat within a sample, most between samples.
 fn keys(sample: u64) -> Vec<u64> {
     let repeated = if sample.is_multiple_of(5) { 1 } else { 1000 };
     (0..13).map(|i| (sample * 7919 + i * 31) % 101 * 1000 + i % repeated).collect()
@@ -59,7 +59,7 @@ fn a_run_equals_pushes_one_by_one() {
     }
 }
 
-/// What two workers add to z and n of the same rows adds up, whoever settles first, and the weight follows from it.
+/// Two workers' changes of z and n add up in any order of flushes, and the weight follows from the sums.
 #[test]
 fn runs_at_the_same_time_add_up() {
     for factors in [0, 8] {
@@ -75,7 +75,7 @@ fn runs_at_the_same_time_add_up() {
             rows.update_all(&handles, &gradients);
             then();
         };
-        // The outer run has fetched before the inner one settles.
+        // The outer run has fetched before the inner one flushes.
         learn(&both, 1.0, &|| learn(&both, -0.5, &|| {}));
         learn(&first, 1.0, &|| {});
         learn(&second, -0.5, &|| {});
@@ -101,7 +101,7 @@ fn runs_at_the_same_time_add_up() {
     }
 }
 
-/// However many coordinates are updated at once, the bits are the same, also where a row is there twice.
+/// Every vector width gives the same bits, also with repeated rows.
 #[test]
 fn all_widths_give_the_same_bits() {
     let value = |at: usize| ((at * 37 % 101) as f32 - 50.0) / 17.0;
@@ -114,12 +114,12 @@ fn all_widths_give_the_same_bits() {
             let mut near = CacheBuffers::default();
             let run = table.local_cache(PushScale::default(), &mut near).unwrap();
             let (blocks, constants) = (run.blocks.as_slice(), run.constants.as_slice());
-            // Of few rows, some are there twice among any so many; of many, none is.
+            // With few rows, handles repeat within a vector; with many, they do not.
             let counts = [0, 1, 2, 3, 8, 11, 29];
             for (rows, count) in (1..=8).chain([23]).flat_map(|rows| counts.map(|count| (rows, count))) {
                 let handles: Vec<RowHandle> = (0..count).map(|at| RowHandle(at * 5 % rows)).collect();
                 let gradients: Vec<f32> = (0..count as usize * dim).map(value).collect();
-                // Of each row the parts w, z, n and the root of n.
+                // The parts w, z, n and the root of n of each row.
                 let mut expected: Vec<f32> = (0..(23 + ftrl::LANES) * 4 * dim).map(value).collect();
                 for row in expected.chunks_mut(4 * dim) {
                     for at in 0..dim {
@@ -153,8 +153,8 @@ fn all_widths_give_the_same_bits() {
     }
 }
 
-/// The largest gradients there may be, more of them than squares fit into a float: a state that is not finite would not be taken
-/// by an import, and its weights are no numbers.
+/// With the largest gradients, sums of squares would overflow. States must stay finite, or no import would take
+/// them.
 #[test]
 fn sums_of_squares_stay_finite() {
     let gradient = crate::GRADIENT_ABS_MAX * 0.999;
@@ -182,7 +182,7 @@ fn sums_of_squares_stay_finite() {
             assert_eq!((row.weights, row.state), (&twin.weights[..], &twin.state[..]));
         });
         is_finite(&by_run);
-        // What two have added is more than there may be.
+        // The sum of both exceeds the maximum.
         learn(&by_two, 250, &|| learn(&by_two, 250, &|| {}));
         is_finite(&by_two);
     }
@@ -196,14 +196,14 @@ fn tables_of_other_optimizers_lend_nothing() {
     assert!(!table.supports_local_cache() && error.to_string().contains("FTRL"), "{error}");
 }
 
-/// A row that was made anew or replaced meanwhile and has had as many updates as the one that was fetched is not taken for it:
-/// what was added to the copy is added to it.
+/// A row that was recreated or replaced meanwhile and has the same number of updates is not mistaken for the
+/// fetched one: the changes are added to it.
 #[test]
 fn other_rows_of_as_many_updates_are_added_to() {
     let push = |table: &Table, gradient: f32| {
         table.push(&[2], &vec![gradient; table.dim()], PushScale::default()).unwrap();
     };
-    /// The row of a table as another's, with so many updates.
+    /// Imports the row into another table, with this number of updates.
     fn import(from: &Table, version: u32, table: &Table) {
         let (row, mut columns) = (from.get(2).unwrap(), RowColumns::default());
         columns.push(crate::Row { version, ..row }.as_ref());
@@ -244,8 +244,8 @@ fn other_rows_of_as_many_updates_are_added_to() {
     }
 }
 
-/// Rows that left the table, or came to be another key's, between fetching and settling are not taken for those that were
-/// fetched; what has no row by then gets one, and nobody else's is touched.
+/// Rows that were removed or reused between fetch and flush are not mistaken for the fetched ones. Keys without a
+/// row get one, and no other row changes.
 #[test]
 fn rows_that_left_meanwhile_are_made_anew() {
     for factors in [0, 8] {
@@ -259,7 +259,7 @@ fn rows_that_left_meanwhile_are_made_anew() {
         let mut handles = Vec::new();
         rows.resolve(&[1, 2, 3, 4, 5], &mut handles);
         rows.update_all(&handles, &vec![1.0; 5 * dim]);
-        // Their rows go to others.
+        // Their rows go to other keys.
         assert!([1, 2, 3].into_iter().all(|key| table.remove(key)));
         let others: Vec<u64> = (100..1500).collect();
         push(&others);

@@ -1,22 +1,25 @@
-//! The distinct keys of a request. Knows nothing of tables.
+//! Numbers the distinct keys of a request.
 
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 
 use crate::index::hash::GOLDEN;
 
-/// Slots of a new table; always a power of two.
+/// Slots of a new hash table; always a power of two.
 const SLOTS_MIN: usize = 64;
-/// Keys that are looked at together; their places in a chunk fit into a byte.
+/// Keys processed together; their positions in a chunk fit into a byte.
 const CHUNK: usize = 64;
 
-/// Steps of searches that are too many: so many for each key, and so many more. Usually there are two at most.
+/// Search steps that trigger a new hash factor: this many per key, and `STEPS_MORE_MAX` more. Two steps are
+/// typical.
 const STEPS_PER_KEY_MAX: usize = 16;
 const STEPS_MORE_MAX: usize = 1024;
 
-/// Where the search for a key begins: by Fibonacci hashing (Knuth 1973, section 6.4), which spreads the usual keys. As keys can
-/// be chosen so that many begin at one slot, other factors take the golden ratio's place when that is felt: by a random one
-/// that is odd, two keys begin at one slot with a probability of two in the number of slots (Dietzfelbinger et al. 1997).
+/// The slot where the search for a key begins, by Fibonacci hashing (Knuth 1973, section 6.4).
+///
+/// It spreads ordinary keys. An attacker can choose keys that collide, so a random odd factor replaces the golden
+/// ratio once searches become long: two keys then collide with a probability of two in the number of slots
+/// (Dietzfelbinger et al. 1997).
 #[derive(Debug, Clone, Copy)]
 struct Places {
     factor: u64,
@@ -35,35 +38,35 @@ impl Places {
     }
 }
 
-/// What a slot has that nobody uses.
+/// The content of an unused slot.
 const EMPTY: u32 = u32::MAX;
-/// With fewer keys than a slot in so many, clearing looks for their slots.
+/// With fewer keys than one per this many slots, clearing visits only their slots.
 const SPARSE: usize = 16;
 
-/// Numbers the distinct keys of a request in order of first appearance. Reusable: in steady state it allocates
-/// nothing, and clearing costs no more than numbering did.
+/// Numbers the distinct keys of a request in order of first appearance.
 ///
-/// `unique[inverse[i]] == keys[i]`, and `counts[u]` is how often `unique[u]` occurred.
+/// It is reusable: in steady state it allocates nothing, and clearing costs no more than numbering did.
+/// `unique[inverse[i]] == keys[i]`, and `counts[u]` is the number of occurrences of `unique[u]`.
 #[derive(Debug, Clone, Default)]
 pub struct Dedup {
     /// Distinct keys, in order of first appearance.
     pub unique: Vec<u64>,
-    /// For every key that was added, its position in `unique`.
+    /// For every added key, its position in `unique`.
     pub inverse: Vec<u32>,
     /// Occurrences, parallel to `unique`.
     pub counts: Vec<u32>,
-    /// Positions in `unique`, or [`EMPTY`]; half of them at most are in use. A search goes on from slot to slot up to an
-    /// empty one. There are no keys here, so that the slots of a run of samples fit into a cache: a slot is of a key if that
-    /// is in its place of `unique`.
+    /// Positions in `unique`, or [`EMPTY`]; at most half are used. A search goes from slot to slot up to an empty
+    /// one. The slots hold no keys, so that those of a run of samples fit into a cache: the key is at the slot's
+    /// position in `unique`.
     slots: Vec<u32>,
-    /// What the factor of [`Places`] differs from the golden ratio by; even.
+    /// XOR of the hash factor and the golden ratio; even.
     salt: u64,
-    /// Steps of searches since the last choice of the factor.
+    /// Search steps since the factor was chosen.
     steps: usize,
 }
 
 impl Dedup {
-    /// An empty one.
+    /// Creates an empty one.
     #[must_use]
     pub fn new() -> Dedup {
         Dedup::default()
@@ -74,7 +77,7 @@ impl Dedup {
         if self.unique.len() < self.slots.len() / SPARSE {
             let (mask, places) = (self.slots.len() - 1, Places::new(self.salt, self.slots.len()));
             for &key in &self.unique {
-                // All up to the next empty one, so that none is left behind a gap that another key's turn made.
+                // Clears up to the next empty slot, because the keys of a run may have been stored in any order.
                 let mut at = places.of(key);
                 while std::mem::replace(&mut self.slots[at], EMPTY) != EMPTY {
                     at = (at + 1) & mask;
@@ -89,8 +92,9 @@ impl Dedup {
         self.steps = 0;
     }
 
-    /// Takes keys out, asking for each number whether it stays; those that stay are numbered anew, in their order. `inverse`
-    /// is of no use after it, and no keys may be added before [`Dedup::clear`].
+    /// Removes keys for which `stays`, called with the key's number, is false, and renumbers the others in order.
+    ///
+    /// `inverse` is invalid afterwards, and no keys may be added before [`Dedup::clear`].
     pub fn retain(&mut self, mut stays: impl FnMut(usize) -> bool) {
         let mut kept = 0;
         for number in 0..self.unique.len() {
@@ -105,13 +109,13 @@ impl Dedup {
         self.slots.fill(EMPTY);
     }
 
-    /// Replaces the content by these keys: [`Dedup::clear`], then [`Dedup::add`].
+    /// Replaces the content with these keys: [`Dedup::clear`], then [`Dedup::add`].
     pub fn assign(&mut self, keys: &[u64]) {
         self.clear();
         self.add(keys);
     }
 
-    /// Adds further keys; the range of `inverse` that belongs to them.
+    /// Adds keys; returns their range in `inverse`.
     pub fn add(&mut self, keys: &[u64]) -> Range<usize> {
         if self.slots.is_empty() {
             self.slots.resize(SLOTS_MIN, EMPTY);
@@ -119,7 +123,7 @@ impl Dedup {
         let start = self.inverse.len();
         let mut rest = if self.unique.is_empty() { self.add_new(keys) } else { keys };
         while !rest.is_empty() {
-            // So many can be new before half of the slots are in use.
+            // The number of new keys that still leave half of the slots empty.
             let room = self.slots.len() / 2 - self.unique.len();
             if room < rest.len() && room < self.slots.len() / 8 {
                 self.grow();
@@ -132,7 +136,7 @@ impl Dedup {
         start..self.inverse.len()
     }
 
-    /// Adds keys as long as all are new, chunk by chunk: those of a list that was numbered before are. Gives back the others.
+    /// Adds keys while all are new, as those of a deduplicated list are; returns the remaining keys.
     fn add_new<'a>(&mut self, keys: &'a [u64]) -> &'a [u64] {
         let mut new = 0;
         for chunk in keys.chunks(CHUNK) {
@@ -149,7 +153,7 @@ impl Dedup {
         &keys[new..]
     }
 
-    /// Adds keys up to the first that is there already; how many. There must be room.
+    /// Adds keys up to the first that is present; returns their number. There must be room.
     fn insert_new(&mut self, keys: &[u64]) -> usize {
         let Dedup { unique, inverse, counts, slots, salt, steps } = self;
         let (mask, slots) = (slots.len() - 1, slots.as_mut_slice());
@@ -175,7 +179,7 @@ impl Dedup {
         new
     }
 
-    /// Adds keys that there is room for even if all are new.
+    /// Adds keys; there must be room even if all are new.
     fn number(&mut self, keys: &[u64]) {
         for keys in keys.chunks(CHUNK) {
             self.number_chunk(keys);
@@ -183,8 +187,8 @@ impl Dedup {
         }
     }
 
-    /// Keys that are where the search for them begins are numbered first, without a branch that depends on them; then the
-    /// others, in their order: those that are new, and those that others keep from their place.
+    /// Numbers a chunk of keys: first the keys in their first slot, without a data-dependent branch, then the new
+    /// and the displaced ones, in order.
     #[inline(always)]
     fn number_chunk(&mut self, keys: &[u64]) {
         let Dedup { unique, inverse, counts, slots, salt, steps } = self;
@@ -194,12 +198,12 @@ impl Dedup {
         let start = inverse.len();
         inverse.resize(start + keys.len(), 0);
         let inverse = &mut inverse[start..];
-        // There is one: the first key of all was added as a new one.
+        // It exists: the first key of all was added as a new one.
         let last = unique.len() - 1;
         let known = &unique[..=last];
-        // Each loop by itself, so that as many loads as can be are under way at a time.
+        // Separate loops keep as many loads in flight as possible.
         for (&key, inverse) in keys.iter().zip(&mut *inverse) {
-            // Of an empty slot the last number, which is as good as any: it is right if the key is there.
+            // An empty slot yields the last number; the comparison below rejects it.
             *inverse = slots[places.of(key) & mask].min(last as u32);
         }
         for (at, (&key, &number)) in keys.iter().zip(&*inverse).enumerate() {
@@ -229,7 +233,7 @@ impl Dedup {
         inverse.iter().for_each(|&number| counts[number as usize] += 1);
     }
 
-    /// Chooses other slots once searches have become too long.
+    /// Chooses a new hash factor once searches have become too long.
     fn bound_steps(&mut self) {
         if self.steps > STEPS_MORE_MAX + STEPS_PER_KEY_MAX * self.inverse.len() {
             self.scatter();
@@ -244,7 +248,7 @@ impl Dedup {
         self.fill_slots();
     }
 
-    /// Gives all keys other slots, which nobody can foresee.
+    /// Rehashes all keys with a random factor.
     #[cold]
     fn scatter(&mut self) {
         self.salt = RandomState::new().hash_one(self.salt) & !1;
@@ -264,7 +268,7 @@ impl Dedup {
         }
     }
 
-    /// Bytes that are kept allocated.
+    /// Allocated bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.slots.capacity() * size_of::<u32>()
@@ -340,11 +344,11 @@ mod tests {
         }
     }
 
-    /// Whoever knows the factor can choose keys that all begin at one slot: they do not stay there, be they many.
+    /// Keys that were chosen to collide under the golden ratio are spread by a new factor.
     #[test]
     fn chosen_keys_are_spread() {
         const KEYS: u64 = if cfg!(miri) { 1 << 9 } else { 1 << 15 };
-        // Newton's method doubles the digits that are right.
+        // Newton's method doubles the number of correct digits.
         let inverse = (0..6).fold(GOLDEN, |inverse, _| {
             inverse.wrapping_mul(2_u64.wrapping_sub(GOLDEN.wrapping_mul(inverse)))
         });

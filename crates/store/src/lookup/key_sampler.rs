@@ -1,6 +1,5 @@
-//! A sample of the keys that are looked up: every lane notes one key of 64, and at least one of every request, in a ring of its
-//! own; who wants to know which keys are in use reads all rings. Nothing is written per key. Knows nothing of what is done with
-//! them.
+//! Samples the looked-up keys: each lane records one key in 64, and at least one per request, in its own ring. A
+//! reader of all rings learns which keys are hot. Unsampled keys cost no store.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
@@ -8,9 +7,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 use crate::index::hash::mix;
 use crate::sync::lanes::Lanes;
 
-/// One key of so many is noted.
+/// One key in this many is recorded.
 const EVERY: usize = 64;
-/// Keys of a ring; older ones are overwritten.
+/// Capacity of a ring; new keys overwrite the oldest.
 const RING: usize = 32;
 
 #[derive(Debug)]
@@ -37,7 +36,7 @@ impl KeySampler {
         Lanes::<Ring>::bytes()
     }
 
-    /// Notes some of the hashes, beginning elsewhere each time.
+    /// Records some of the hashes, from a varying position on.
     pub(crate) fn note(&self, lane: usize, hashes: &[u64]) {
         let ring = self.0.get(lane);
         let mut noted = ring.noted.load(Relaxed);
@@ -49,7 +48,8 @@ impl KeySampler {
         ring.noted.store(noted, Relaxed);
     }
 
-    /// Appends what was noted since the last time, which `read` remembers, as far as it was not overwritten.
+    /// Appends the hashes recorded since the last call, except overwritten ones. `read` holds the positions of that
+    /// call.
     pub(crate) fn collect(&self, read: &mut Vec<usize>, hashes: &mut Vec<u64>) {
         for (at, ring) in self.0.iter().enumerate() {
             if read.len() <= at {

@@ -1,7 +1,7 @@
-//! One request's keys on their way to their rows: hashed together, and looked up well before they are used, so that the
-//! cache misses of many keys overlap. Knows nothing of what is done with the rows.
+//! Batched search: hashes the keys of a request together and searches them well before their rows are used, so that
+//! the cache misses of many keys overlap.
 //!
-//! The buffers belong to the thread and are reused; requests go through them in chunks, which bounds them.
+//! Buffers are per thread and reused. Requests are processed in chunks, which bounds the buffers.
 
 pub(crate) mod dedup;
 pub(crate) mod key_sampler;
@@ -18,27 +18,27 @@ use crate::rows::slab::{LINE_WORDS, RowsView};
 use crate::simd::Vector;
 use crate::update::kernel::OptimizerStep;
 
-/// Keys that are hashed at once, and that a reader may hold up others for.
+/// Keys per chunk: hashed together, and searched under one index guard.
 pub(crate) const CHUNK_KEYS: usize = 2048;
-/// Keys that are asked for, then as many that were asked for before and are looked up, then as many that were looked up
-/// before and are used, in turn. Few, so that requests to the memory are spread evenly over the work.
+/// Keys per step. Each step prefetches buckets, searches buckets prefetched earlier, and uses rows found earlier.
+/// Steps are short, so that memory requests are spread evenly over the work.
 pub(crate) const STEP: usize = 8;
-/// Steps that are kept between look-up and use; a power of two.
+/// Steps between search and use, at most; a power of two.
 const RING: usize = 32;
-/// Steps from asking for the next two buckets of a displaced key to searching them.
+/// Steps between prefetching the next two buckets of a displaced key and searching them.
 const DISPLACED_LAG: usize = 2;
-/// Displaced keys that may be waiting for their next buckets: all that are not used yet.
+/// The maximum number of displaced keys that wait for their next buckets.
 const DISPLACED_MAX: usize = RING * STEP;
-/// Keys of a cache line.
+/// Keys per cache line.
 const LINE_KEYS: usize = 8;
 
-/// How far a look-up runs ahead of itself. Every table has the default, which is what a sweep found
-/// (`sanderling bench store --distances`); only such a sweep sets others.
+/// Prefetch distances of a search. Tables use the default, the optimum of a sweep (`sanderling bench store
+/// --distances`); only such a sweep sets others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Distances {
-    /// Keys from asking for a bucket to searching it; 8 to 240, in steps of 8.
+    /// Keys between prefetching a bucket and searching it; 8 to 240, in steps of 8.
     pub bucket_keys: usize,
-    /// Cache lines of rows from asking for a row to using it: 48 to 240 keys, in steps of 8.
+    /// Cache lines of rows between prefetching a row and using it; equivalent to 48 to 240 keys, in steps of 8.
     pub row_lines: usize,
 }
 
@@ -48,18 +48,18 @@ impl Default for Distances {
     }
 }
 
-/// What is done with the rows of a chunk.
+/// Consumes the rows of a chunk.
 pub(crate) trait Visit {
-    /// What rows are wanted for.
+    /// The use of the rows.
     const HINT: PrefetchHint;
-    /// Will the caller find out if anything was changed meanwhile? Then versions are not looked at, and what is visited may be
+    /// Whether the caller validates the whole read afterwards. If so, versions are not checked, and rows may be
     /// torn.
     const OPTIMISTIC: bool = false;
 
-    /// Gets the position of a key in the chunk, and its row or [`NO_ROW`].
+    /// Takes the position of a key in the chunk, and its row or [`NO_ROW`].
     fn visit(&mut self, at: usize, row: u32);
 
-    /// The same for keys from position `first` on.
+    /// Takes the rows of consecutive keys from position `first` on.
     #[inline(always)]
     fn visit_all(&mut self, first: usize, rows: &[u32]) {
         for (at, &row) in rows.iter().enumerate() {
@@ -80,21 +80,21 @@ impl<F: FnMut(usize, u32)> Visit for F {
 /// The buffers of a thread.
 #[derive(Debug, Default)]
 pub(crate) struct Lookup {
-    /// In steps; what is left of the last one is whatever was there before.
+    /// Whole steps; the rest of the last one is stale.
     hashes: Vec<[u64; STEP]>,
-    /// Their home buckets while they are walked.
+    /// Home buckets during a search.
     homes: RefCell<Vec<[u32; STEP]>>,
     keys: usize,
     /// Positions of keys without a row, for the caller.
     pub(crate) absent: Vec<u32>,
-    /// Rows without a key, and rows that their keys have left, for the caller.
+    /// Unused rows, and rows removed from the index, for the caller.
     pub(crate) spare: Vec<u32>,
     pub(crate) retired: Vec<u32>,
-    /// The words of one row, for the caller.
+    /// The words of a row, for the caller.
     pub(crate) words: Vec<f32>,
     /// The words of a row before its update, for the caller.
     pub(crate) before: Vec<f32>,
-    /// The optimizers of a push, block by block, for the caller.
+    /// The optimizer steps of a push, one per block, for the caller.
     pub(crate) steps: Vec<OptimizerStep>,
 }
 
@@ -103,7 +103,7 @@ impl Lookup {
     #[inline(always)]
     pub(crate) fn assign(&mut self, keys: &[u64]) {
         debug_assert!(keys.len() <= CHUNK_KEYS);
-        // Or whoever hashes them waits for one line after the other before the memory has anything to do.
+        // Otherwise hashing would wait for one line after another while the memory is idle.
         (0..keys.len()).step_by(LINE_KEYS).for_each(|at| prefetch(keys, at, PrefetchHint::Read));
         self.keys = keys.len();
         self.hashes.resize(keys.len().div_ceil(STEP), [0; STEP]);
@@ -121,7 +121,8 @@ impl Lookup {
         self.hashes[at / STEP][at % STEP]
     }
 
-    /// Shows `f` every key of the chunk, in order. The rows' first `words` words are in the cache by then.
+    /// Searches the chunk and passes every key's row to `f`, in order, with the first `words` words of the row in
+    /// the cache.
     #[inline(always)]
     pub(crate) fn walk<F: Visit>(
         &self,
@@ -134,10 +135,10 @@ impl Lookup {
     ) {
         let (steps, searcher) = (self.hashes.as_slice(), index.searcher(vector));
         let lines = words.div_ceil(LINE_WORDS).max(1);
-        // In steps from here on.
+        // Distances are in steps from here on.
         let lag = (distances.row_lines / lines / STEP).clamp(DISPLACED_LAG + 1, RING - 2);
         let ahead = (distances.bucket_keys / STEP).clamp(1, RING - 2);
-        // All at once and well before they are used: what is stored a moment before it is loaded waits behind all stores before.
+        // All at once, long before they are used: a load soon after its store waits for all stores before it.
         let homes = &mut *self.homes.borrow_mut();
         homes.resize(steps.len(), [0; STEP]);
         steps.iter().zip(homes.iter_mut()).for_each(|(hashes, homes)| searcher.homes(hashes, homes));
@@ -153,7 +154,7 @@ impl Lookup {
                 let mut go_on = searcher.probe_all(homes, hashes, F::OPTIMISTIC, rows);
                 slab.prefetch_all(rows, lines, F::HINT, F::OPTIMISTIC);
                 while go_on != 0 {
-                    // Its next buckets are on the way while others are looked up.
+                    // The next buckets are fetched while other keys are searched.
                     let at = go_on.trailing_zeros() as usize % STEP;
                     let bucket = searcher.after(homes[at]);
                     searcher.prefetch_two(bucket);
@@ -171,7 +172,7 @@ impl Lookup {
                     displaced.push(place, bucket, step + DISPLACED_LAG);
                     continue;
                 }
-                // Or it is farther away, or has just moved home.
+                // The key is farther away, or has just moved home.
                 if row == NO_ROW && (probe.goes_on || !F::OPTIMISTIC) {
                     row = index.find(*hash);
                 }
@@ -181,7 +182,7 @@ impl Lookup {
                 rows[place / STEP % RING][place % STEP] = row;
             }
             if let Some(step) = step.checked_sub(lag) {
-                // Hidden, or the compiler keeps a running sum for each dim that a visitor knows a loop for.
+                // Hidden from the compiler, which otherwise keeps a running sum for each dim with a special loop.
                 let first = black_box(step * STEP);
                 f.visit_all(first, &rows[step % RING][..STEP.min(self.keys - first)]);
             }
@@ -189,7 +190,7 @@ impl Lookup {
     }
 }
 
-/// Rows that a chunk's keys had at a moment, [`NO_ROW`] for those that had none.
+/// The rows of a chunk's keys at an earlier time; [`NO_ROW`] for absent keys.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CachedRows<'a> {
     pub(crate) rows: &'a [u32],
@@ -197,7 +198,7 @@ pub(crate) struct CachedRows<'a> {
 }
 
 impl CachedRows<'_> {
-    /// As [`Lookup::walk`].
+    /// Passes every row to `f`, prefetched like those of [`Lookup::walk`].
     #[inline(always)]
     pub(crate) fn walk<F: Visit>(self, slab: RowsView<'_>, words: usize, distances: Distances, f: &mut F) {
         let lines = words.div_ceil(LINE_WORDS).max(1);
@@ -215,7 +216,7 @@ impl CachedRows<'_> {
     }
 }
 
-/// Keys that were not in the buckets where they were looked for, in a ring, in the order in which they come up again.
+/// Queue of keys that overflowed from the buckets searched so far.
 #[derive(Debug)]
 struct Displaced {
     keys: [Waiting; DISPLACED_MAX],
@@ -225,11 +226,11 @@ struct Displaced {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Waiting {
-    /// The next bucket to look into.
+    /// The next bucket to search.
     bucket: u32,
-    /// Place in the chunk.
+    /// Position in the chunk.
     place: u16,
-    /// The step when the bucket should have arrived.
+    /// The step by which the bucket should have arrived.
     due: u16,
 }
 
@@ -245,7 +246,7 @@ impl Displaced {
         self.end += 1;
     }
 
-    /// Place and next bucket of the first, if it is due.
+    /// Position and next bucket of the first key, if it is due.
     #[inline(always)]
     fn pop(&mut self, step: usize) -> Option<(usize, u32)> {
         let Waiting { bucket, place, due } = self.keys[self.first % DISPLACED_MAX];
@@ -261,7 +262,32 @@ thread_local! {
     static LOOKUP: RefCell<Lookup> = RefCell::default();
 }
 
-/// Lends the thread's buffers.
+/// Calls `f` with the thread's buffers.
 pub(crate) fn with_lookup<R>(f: impl FnOnce(&mut Lookup) -> R) -> R {
     LOOKUP.with_borrow_mut(f)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{Absent, Init, Optimizer, PushScale, Table, TableConfig};
+
+    /// At every prefetch distance all keys are found, also displaced ones.
+    #[test]
+    fn distances_decide_speed_only() {
+        let keys: Vec<u64> = (0..5000).collect();
+        let gradients: Vec<f32> = keys.iter().map(|&key| -(key as f32)).collect();
+        for bucket_keys in [0, 8, 32, 208, 216, 224, 232, 240, 10_000] {
+            for row_lines in [0, 8, 64, 240, 10_000] {
+                let sgd = Optimizer::Sgd { lr: 1.0, l2: 0.0 };
+                let mut t = Table::new(TableConfig::single("t", 1, Init::Zero, sgd)).unwrap();
+                t.set_distances(Distances { bucket_keys, row_lines });
+                t.push(&keys, &gradients, PushScale::default()).unwrap();
+                let mut out = vec![-1.0; keys.len()];
+                let absent = t.pull(&keys, Absent::Zero, &mut out, None).unwrap();
+                assert_eq!(absent, 0, "{bucket_keys}, {row_lines}");
+                assert!(keys.iter().zip(&out).all(|(&key, &weight)| weight == key as f32));
+            }
+        }
+    }
 }

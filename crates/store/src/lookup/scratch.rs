@@ -1,10 +1,10 @@
-//! Buffers that a thread keeps from request to request. Knows nothing of what they are used for.
+//! Per-thread buffers that are reused between requests.
 
 use std::cell::RefCell;
 
 use crate::Dedup;
 
-/// A thread keeps at most this much memory for summing duplicates.
+/// The memory that a thread keeps for summing duplicates, at most.
 const SCRATCH_BYTES_MAX: usize = 16 << 20;
 
 /// Buffers of a thread.
@@ -15,7 +15,7 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Lets go of what an unusually large request needed.
+    /// Frees the memory of an unusually large request.
     fn trim(&mut self) {
         if self.dedup.bytes() > SCRATCH_BYTES_MAX {
             self.dedup = Dedup::new();
@@ -30,7 +30,7 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// Lends the thread's buffers.
+/// Calls `f` with the thread's buffers.
 pub(crate) fn with_scratch<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
     SCRATCH.with_borrow_mut(|scratch| {
         let result = f(scratch);

@@ -1,46 +1,46 @@
-//! Address space: how much of it a table may reserve, and what is left to threads' stacks and the heap. Knows no rows.
+//! Limits how much address space tables reserve, so that threads' stacks and the heap find room.
 //!
-//! A table without a budget takes a share of the room that is left. The share shrinks with the square of that room, so
-//! that the room falls as 1 / (1 + n / parts) with the number n of tables, and never to nothing.
+//! A table without a budget takes a share of the room that is left. The share shrinks with the square of the room,
+//! so that the room falls as 1 / (1 + n / parts) with the number n of tables and never reaches 0.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::available_parallelism;
 
 use crate::memory::{address_bytes_taken, address_limit, machine_bytes};
 
-/// Addresses of a process: 47 bits on x86-64, and no fewer elsewhere.
+/// Address space of a process: 47 bits on x86-64, and no less elsewhere.
 const ADDRESS_BYTES: usize = 1 << 47;
-/// Of the room, the first table without a budget takes this part; a larger one under a limit, which is less than the
-/// machine could give.
+/// The first table without a budget takes one part in this many; a larger one under a limit, which is less than the
+/// machine could provide.
 const PARTS: usize = 128;
 const PARTS_OF_LIMIT: usize = 8;
-/// A table whose share would be smaller is refused: it would be full at once.
+/// Smaller shares are an error: the table would be full at once.
 const SHARE_BYTES_MIN: usize = 1 << 20;
-/// What tables leave to threads and the heap: a part of a limit, more on a machine of many processors, at most another
-/// part.
+/// The room for threads and the heap: at least one part of the limit in `OTHERS_PART`, at most one in
+/// `OTHERS_PART_MAX`; more on machines with more processors.
 const OTHERS_PART: usize = 8;
 const OTHERS_PART_MAX: usize = 4;
-/// Threads of a processor that are reckoned with. Each has a stack and an arena of the heap, for which glibc reserves 64 MiB.
+/// Assumed threads per processor. Each has a stack and a heap arena, for which glibc reserves 64 MiB.
 const THREADS_PER_PROCESSOR: usize = 2;
 const THREAD_BYTES: usize = 72 << 20;
-/// The same without a limit.
+/// The room for threads and the heap without a limit.
 const OTHERS_BYTES: usize = 1 << 40;
 
-/// Held while the room is measured and reserved: two tables that are made at once do not take the same.
+/// Locked while the room is measured and reserved, so that two tables do not take the same room.
 static RESERVING: Mutex<()> = Mutex::new(());
 
-/// The address space of this process at one moment.
+/// A snapshot of the process's address space.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Space {
-    /// All that tables may have together.
+    /// The room for all tables together.
     tables: usize,
-    /// What is left of it.
+    /// The part of it that is left.
     room: usize,
     parts: usize,
 }
 
 impl Space {
-    /// That of now. Nobody else reserves for a table while the guard lives.
+    /// Measures the present room. No other table reserves any while the guard lives.
     pub(crate) fn measure() -> (Space, MutexGuard<'static, ()>) {
         let guard = RESERVING.lock().unwrap_or_else(PoisonError::into_inner);
         let processors = available_parallelism().map_or(1, usize::from);
@@ -59,19 +59,19 @@ impl Space {
         Space { tables: all - others, room, parts }
     }
 
-    /// What a table without a budget may take; `None` if that is too little for one.
+    /// The share of a table without a budget; `None` if it is too small.
     pub(crate) fn share(self) -> Option<usize> {
         let share = (self.room / self.parts) as f64 * (self.room as f64 / self.tables as f64);
         Some(share as usize).filter(|&share| share >= SHARE_BYTES_MIN)
     }
 
-    /// What a table with a budget may take at most.
+    /// The maximum for a table with a budget.
     pub(crate) fn room(self) -> usize {
         self.room
     }
 }
 
-/// Bytes of memory and swap of this machine: the most that the budget of a table may be.
+/// Memory and swap of this machine in bytes: the maximum budget of a table.
 #[must_use]
 pub fn budget_bytes_max() -> u64 {
     machine_bytes() as u64
@@ -83,7 +83,7 @@ mod tests {
 
     const GIB: usize = 1 << 30;
 
-    /// What is left when so many tables have taken their shares, and the last share.
+    /// The room that is left after `tables` tables, and the last share.
     fn after(limit: Option<usize>, processors: usize, tables: usize) -> (usize, usize) {
         let (mut taken, mut last) = (GIB / 4, 0);
         for table in 0..tables {
@@ -94,7 +94,7 @@ mod tests {
         (limit.unwrap_or(ADDRESS_BYTES) - taken, last)
     }
 
-    /// Threads and the heap find room however many tables there are.
+    /// Many tables leave room for threads and the heap.
     #[test]
     fn many_tables_leave_room_for_threads() {
         for processors in [1, 2, 8, 64, 256] {
@@ -107,7 +107,7 @@ mod tests {
         }
     }
 
-    /// As many tables as a server takes, without budgets, have room for millions of rows each.
+    /// A server's maximum number of tables, without budgets, have room for millions of rows each.
     #[test]
     fn four_thousand_tables_without_a_budget_find_room() {
         let (left, last) = after(None, 64, 4096);
@@ -119,9 +119,9 @@ mod tests {
         assert_eq!(Space::of(Some(GIB), GIB - (GIB / 8), 1).share(), None);
         assert_eq!(Space::of(Some(GIB), 2 * GIB, 1).room(), 0);
         assert!(Space::of(Some(GIB), GIB / 4, 1).share().is_some());
-        // What CUDA or a sanitizer maps.
+        // CUDA and sanitizers map that much.
         assert!(Space::of(None, ADDRESS_BYTES / 4 * 3, 1).share().is_some());
-        // No limit is one that is beyond all addresses.
+        // A limit beyond the address space is no limit.
         assert_eq!(Space::of(Some(usize::MAX), 0, 1).share(), Space::of(None, 0, 1).share());
     }
 }

@@ -1,4 +1,4 @@
-//! Bytes that a table holds, against its limit. Knows nothing of what they are used for.
+//! Counts the bytes of a table against its limit.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,17 +22,17 @@ impl Budget {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
-    /// Would [`Budget::take`] take so many at the moment?
+    /// Returns whether [`Budget::take`] would succeed at the moment.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         self.total(self.used_bytes(), bytes).is_some()
     }
 
-    /// All that is used when `bytes` have been taken, if they are within the limit.
+    /// The total after `bytes` more, if it is within the limit.
     fn total(&self, used_bytes: u64, bytes: usize) -> Option<u64> {
         used_bytes.checked_add(bytes as u64).filter(|&total| total <= self.limit_bytes)
     }
 
-    /// Takes `bytes` if they are within the limit. The counter guards no data, hence relaxed ordering.
+    /// Takes `bytes` if they are within the limit. Relaxed ordering suffices: the counter guards no data.
     pub(crate) fn take(&self, bytes: usize) -> bool {
         let more = |used| self.total(used, bytes);
         self.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()

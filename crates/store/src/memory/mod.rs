@@ -1,5 +1,5 @@
-//! Memory for indexes and slabs: zeroed regions on cache-line boundaries that never move, large ones on huge pages
-//! where the system grants them. Knows nothing of what is stored.
+//! Memory of indexes and slabs: zeroed regions, aligned to cache lines, that never move. Large regions use huge
+//! pages where the system grants them.
 #![cfg_attr(loom, allow(dead_code, unused_imports))] // the model checker has regions of its own
 #![allow(unsafe_code)] // mapping, advice to the kernel, and slices over what was mapped
 
@@ -14,11 +14,11 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 /// Size of a huge page.
 pub(crate) const HUGE_BYTES: usize = 2 << 20;
-/// From this size on a region is mapped: its pages cost nothing until they are touched.
+/// Regions of at least this size are mapped: their pages cost nothing until they are touched.
 const MAPPED_BYTES_MIN: usize = 128 * 1024;
-/// Can address space be had without memory?
+/// Whether address space can be reserved without memory.
 const CAN_RESERVE: bool = cfg!(all(target_os = "linux", not(miri)));
-/// A reservation is at most what an object can be; and where it is memory, this much, and little for Miri, which is slow.
+/// The maximum reservation. It is small under Miri, which is slow, and bounded where a reservation takes memory.
 pub(crate) const RESERVED_BYTES_MAX: usize = if cfg!(any(miri, loom)) {
     1 << 20
 } else if CAN_RESERVE {
@@ -26,25 +26,26 @@ pub(crate) const RESERVED_BYTES_MAX: usize = if cfg!(any(miri, loom)) {
 } else {
     1 << 30
 };
-/// Memory of a machine that does not say how much it has.
+/// Assumed memory of a machine that does not report it.
 const MACHINE_BYTES_GUESS: usize = 1 << 36;
 /// Alignment of smaller regions: a cache line.
 const LINE_BYTES: usize = 64;
 
-/// Types that are made of atomics only and valid when all their bytes are zero.
+/// Types made of atomics only, for which all-zero bytes are valid.
 ///
 /// # Safety
-/// Both must be true: regions hand out `&[T]` over zeroed memory, and `discard` zeroes it again behind shared
-/// references.
+///
+/// Both conditions must hold: regions hand out `&[T]` over zeroed memory, and `discard` zeroes it again behind
+/// shared references.
 pub(crate) unsafe trait ZeroAtomics: Sync {
-    /// What zeroed memory stands for.
+    /// The value of zeroed memory.
     #[cfg(loom)]
     fn zero() -> Self;
 }
 
 macro_rules! zero_atomics {
     ($($name:ty),+) => {$(
-        // SAFETY: it is an atomic, and zero is one of its values.
+        // SAFETY: the type is an atomic, and zero is one of its values.
         unsafe impl ZeroAtomics for $name {
             #[cfg(loom)]
             fn zero() -> Self {
@@ -63,12 +64,12 @@ zero_atomics!(crate::sync::AtomicU32); // of row versions
 pub(crate) struct Region<T: ZeroAtomics> {
     start: NonNull<T>,
     len: usize,
-    /// What was mapped (wider than the values, to align them), or nothing if it was allocated.
+    /// The whole mapping, which is wider than the values to align them; `None` for allocated memory.
     mapped: Option<(NonNull<u8>, usize)>,
 }
 
 #[cfg(not(loom))]
-// SAFETY: a region owns its memory alone, as a `Box<[T]>` does; `T` is made of atomics.
+// SAFETY: a region owns its memory, as a `Box<[T]>` does, and `T` is made of atomics.
 unsafe impl<T: ZeroAtomics> Send for Region<T> {}
 #[cfg(not(loom))]
 // SAFETY: shared access gives `&[T]` of atomics only.
@@ -76,7 +77,7 @@ unsafe impl<T: ZeroAtomics> Sync for Region<T> {}
 
 #[cfg(not(loom))]
 impl<T: ZeroAtomics> Region<T> {
-    /// A region of `len > 0` zeroed values; `None` when the system has no memory (or address space) for it.
+    /// A region of `len > 0` zeroed values; `None` if memory or address space is exhausted.
     pub(crate) fn zeroed(len: usize) -> Option<Region<T>> {
         let layout = Self::layout(len)?;
         if layout.size() >= MAPPED_BYTES_MIN
@@ -92,8 +93,10 @@ impl<T: ZeroAtomics> Region<T> {
         Some(Region { start: start.cast(), len, mapped: None })
     }
 
-    /// A region of zeroed values, as many as the system grants address space for, at most `len`: memory is taken as they
-    /// are touched. Huge pages begin after the first [`HUGE_BYTES`], so that little is touched when little is used.
+    /// Reserves address space for at most `len` zeroed values, or as many as the system grants.
+    ///
+    /// Memory is committed when it is touched. Huge pages begin after the first [`HUGE_BYTES`], so that small
+    /// tables stay small.
     pub(crate) fn reserved(mut len: usize) -> Option<Region<T>> {
         if CAN_RESERVE {
             while len * size_of::<T>() >= MAPPED_BYTES_MIN {
@@ -114,8 +117,9 @@ impl<T: ZeroAtomics> Region<T> {
         self.len * size_of::<T>()
     }
 
-    /// Sets the first `len` values to zero and gives their pages back to the system where that is possible. Others may
-    /// read meanwhile and see old values or zeros; nobody may write.
+    /// Zeroes the first `len` values and returns their pages to the system where possible.
+    ///
+    /// Other threads may read meanwhile, and see old values or zeros, but must not write.
     pub(crate) fn discard(&self, len: usize, zero: impl Fn(&T)) {
         let len = len.min(self.len);
         let given_back = self.mapped.is_some() && give_back(self.start.cast(), len * size_of::<T>());
@@ -124,7 +128,7 @@ impl<T: ZeroAtomics> Region<T> {
         }
     }
 
-    /// First and last address, to be looked up in [`granted_huge_bytes`].
+    /// The first and last address, for [`granted_huge_bytes`].
     pub(crate) fn addresses(&self) -> (usize, usize) {
         let start = self.start.as_ptr() as usize;
         (start, start + self.bytes())
@@ -137,7 +141,7 @@ impl<T: ZeroAtomics> Drop for Region<T> {
         if let Some((start, bytes)) = self.mapped {
             unmap(start, bytes);
         } else if let Some(layout) = Self::layout(self.len) {
-            // SAFETY: `zeroed` allocated it with this layout, and nobody can use it after the drop.
+            // SAFETY: `zeroed` allocated it with this layout, and the drop is its last use.
             unsafe { dealloc(self.start.as_ptr().cast(), layout) };
         }
     }
@@ -154,7 +158,7 @@ impl<T: ZeroAtomics> Deref for Region<T> {
     }
 }
 
-/// The same for the model checker, whose atomics are no plain memory.
+/// The region for the model checker, whose atomics are no plain memory.
 #[cfg(loom)]
 #[derive(Debug)]
 pub(crate) struct Region<T: ZeroAtomics>(Box<[T]>);
@@ -192,18 +196,18 @@ impl<T: ZeroAtomics> Deref for Region<T> {
     }
 }
 
-/// Where a mapping's values start, and all that was mapped.
+/// The start of the values, and the whole mapping.
 type Mapping = (NonNull<u8>, (NonNull<u8>, usize));
 
-/// Maps `bytes` of zeros, aligned to a huge page if there are enough of them for one, and on huge pages but for the
-/// first `small_bytes`.
+/// Maps `bytes` of zeros, aligned to a huge page if they fill one, on huge pages except for the first
+/// `small_bytes`.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn map(bytes: usize, small_bytes: usize) -> Option<Mapping> {
     let align = if bytes >= HUGE_BYTES { HUGE_BYTES } else { LINE_BYTES };
     let whole = bytes.checked_add(align)?;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new anonymous mapping anywhere touches nothing that exists.
+    // SAFETY: a new anonymous mapping at any address touches nothing that exists.
     let mapped = unsafe { libc::mmap(std::ptr::null_mut(), whole, protection, flags, -1, 0) };
     if mapped == libc::MAP_FAILED {
         return None;
@@ -213,8 +217,8 @@ fn map(bytes: usize, small_bytes: usize) -> Option<Mapping> {
     // SAFETY: the offset is below `align`, and `align` bytes more than needed were mapped.
     let start = unsafe { mapped.add(offset) };
     if bytes >= small_bytes + HUGE_BYTES {
-        // Where they are off or memory is fragmented, small pages serve as well, only slower.
-        // SAFETY: the range is ours, and the advice changes no content.
+        // Without huge pages, small ones work too, only slower. SAFETY: the range is ours, and the advice changes
+        // no content.
         unsafe {
             libc::madvise(start.as_ptr().add(small_bytes).cast(), bytes - small_bytes, libc::MADV_HUGEPAGE)
         };
@@ -227,10 +231,10 @@ fn map(_bytes: usize, _small_bytes: usize) -> Option<Mapping> {
     None
 }
 
-/// Lets the system take the pages of a private anonymous mapping; they read as zeros from then on.
+/// Returns the pages of a private anonymous mapping to the system; they read as zeros from then on.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn give_back(start: NonNull<u8>, bytes: usize) -> bool {
-    // A mapping is only given back in whole pages: rounded up, which stays inside it (alignment slack, page ends).
+    // Only whole pages can be returned. Rounding up stays inside the mapping, which has alignment slack.
     let bytes = bytes.next_multiple_of(4096);
     if !(start.as_ptr() as usize).is_multiple_of(4096) || bytes == 0 {
         return false;
@@ -246,19 +250,19 @@ fn give_back(_start: NonNull<u8>, _bytes: usize) -> bool {
 
 #[cfg(all(target_os = "linux", not(miri)))]
 fn unmap(start: NonNull<u8>, bytes: usize) {
-    // SAFETY: exactly what `map` mapped, by the region's drop, after which nobody can use it.
+    // SAFETY: exactly the mapping that `map` made; the region's drop is its last use.
     unsafe { libc::munmap(start.as_ptr().cast(), bytes) };
 }
 
 #[cfg(not(all(target_os = "linux", not(miri))))]
 fn unmap(_start: NonNull<u8>, _bytes: usize) {}
 
-/// Bytes of memory and swap that this machine has; where it does not say, a guess.
+/// Memory and swap of this machine in bytes, or an assumption if it does not report them.
 #[cfg(all(target_os = "linux", not(miri)))]
 pub(crate) fn machine_bytes() -> usize {
     // SAFETY: all zero is a value of this plain struct, which the call fills in.
     let mut info: libc::sysinfo = unsafe { std::mem::zeroed() };
-    // SAFETY: it writes the struct and nothing else.
+    // SAFETY: the call writes the struct and nothing else.
     if unsafe { libc::sysinfo(&raw mut info) } != 0 {
         return MACHINE_BYTES_GUESS;
     }
@@ -274,7 +278,7 @@ pub(crate) fn machine_bytes() -> usize {
 fn page_bytes() -> usize {
     #[cfg(all(target_os = "linux", not(miri)))]
     {
-        // SAFETY: it only reads a setting.
+        // SAFETY: the call only reads a setting.
         let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         if let Ok(bytes) = usize::try_from(bytes) {
             return bytes;
@@ -283,11 +287,11 @@ fn page_bytes() -> usize {
     4096
 }
 
-/// Bytes of address space that the process may have, if that is limited (`ulimit -v`).
+/// The limit of the process's address space in bytes, if there is one (`ulimit -v`).
 #[cfg(all(target_os = "linux", not(miri)))]
 pub(crate) fn address_limit() -> Option<usize> {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: it writes the limit and nothing else.
+    // SAFETY: the call writes the limit and nothing else.
     let is_known = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) } == 0;
     if !is_known || limit.rlim_cur == libc::RLIM_INFINITY {
         return None;
@@ -300,7 +304,7 @@ pub(crate) fn address_limit() -> Option<usize> {
     None
 }
 
-/// Bytes of address space that the process has; 0 where the system does not say.
+/// The process's address space in bytes; 0 where the system does not report it.
 pub(crate) fn address_bytes_taken() -> usize {
     if !CAN_RESERVE {
         return 0;
@@ -311,8 +315,8 @@ pub(crate) fn address_bytes_taken() -> usize {
     pages.unwrap_or(0).saturating_mul(page_bytes())
 }
 
-/// Bytes of these address ranges that lie on huge pages right now, as the system counts them; 0 where it does not say.
-/// A mapping that holds other memory besides a range is counted up to the range's size.
+/// Bytes of these address ranges on huge pages, as the system counts them; 0 where it does not report them. A
+/// mapping that holds other memory too is counted up to the range's size.
 pub(crate) fn granted_huge_bytes(ranges: &[(usize, usize)]) -> u64 {
     if ranges.iter().all(|(first, last)| last - first < HUGE_BYTES) {
         return 0;

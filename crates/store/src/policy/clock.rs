@@ -1,11 +1,12 @@
-//! The use clock of a table: its number of pushes. Knows nothing of what was pushed.
+//! The use clock of a table: its number of pushes.
 //!
-//! Every lane counts its own pushes and publishes them by the block, so that pushes of several threads do not write to
-//! one counter. A reading is exact in one thread; among several it lags by what others have not published, and so do all
-//! others: ages are right but for a block, while the number of all pushes is exact.
+//! Each lane counts its own pushes and publishes them in blocks, so that concurrent pushes do not contend for one
+//! counter. A reading is exact with one thread. With several it lags by their unpublished pushes, but so do all
+//! other readings: ages are correct to within a block. The total number of pushes is exact.
 //!
-//! The clock has 64 bits. A row has the lower 32 of the reading at its last use, which is enough as long as no row is older than
-//! [`PAST_MAX`]: rows older than [`OLD`] are set to that age as a cursor comes by ([`crate::policy::rebase`]), well before.
+//! The clock has 64 bits. A row stores the lower 32 bits of the reading at its last use, which suffices as long as
+//! no row is older than [`PAST_MAX`]. A cursor ([`crate::policy::rebase`]) sets the age of rows older than [`OLD`]
+//! to [`OLD`], long before that.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,26 +17,26 @@ use crate::sync::{Mutex, lock};
 /// Pushes that a lane counts before it publishes them.
 const BLOCK: u64 = 64;
 
-/// The greatest age that eviction may ask for.
+/// The maximum age for eviction.
 pub(crate) const AGE_MAX: u32 = OLD - 1;
-/// Older rows are taken for this old.
+/// The age that older rows are set to.
 pub(crate) const OLD: u32 = 1 << 31;
-/// What lies farther back is of the future: another thread's, or of rows whose clock is ahead.
+/// A reading that is farther back than this is in the future: from another thread, or from a clock that is ahead.
 pub(crate) const PAST_MAX: u32 = u32::MAX / 4 * 3;
-/// Pushes of a lane from one look at rows that may be old to the next; a multiple of a block.
+/// Pushes of a lane between two rebase steps; a multiple of a block.
 const REBASE_EVERY: u64 = 1 << 14;
-/// Rows that are looked at then, at least.
+/// The minimum number of rows per rebase step.
 const REBASED_MIN: u64 = 1024;
 
 #[derive(Debug)]
 pub(crate) struct UseClock {
-    /// Whole blocks of the lanes, and where the clock began.
+    /// Published blocks of all lanes, plus `base`.
     published: AtomicU64,
-    /// All pushes of each.
+    /// Pushes per lane.
     lanes: Lanes<AtomicU64>,
-    /// Where the clock began: pushes of another one.
+    /// Initial reading: the pushes of another table's clock.
     base: AtomicU64,
-    /// All pushes when it last went by the readings of another clock.
+    /// The total when the clock last followed an imported one.
     followed: Mutex<Option<u64>>,
 }
 
@@ -49,14 +50,13 @@ impl UseClock {
         Lanes::<AtomicU64>::bytes()
     }
 
-    /// Counts a push; the reading after it, modulo 2^32.
+    /// Counts a push; returns the reading after it, modulo 2^32.
     #[cfg(all(test, not(loom)))]
     fn tick(&self, lane: usize) -> u32 {
         self.tick_and_tell(lane).0
     }
 
-    /// Counts a push; the reading after it, modulo 2^32, and whether it is time to look at some rows that may be old, where any
-    /// can be.
+    /// Counts a push; returns the reading after it, modulo 2^32, and whether a rebase step is due.
     pub(crate) fn tick_and_tell(&self, lane: usize) -> (u32, bool) {
         let own = self.lanes.get(lane).fetch_add(1, Relaxed) + 1;
         let mut is_time = false;
@@ -67,26 +67,26 @@ impl UseClock {
         ((self.published.load(Relaxed) + own % BLOCK) as u32, is_time)
     }
 
-    /// Of so many rows, those that are to be looked at each time, so that all are before one is older than [`PAST_MAX`].
+    /// The rows to check per rebase step, so that each row is checked before it is older than [`PAST_MAX`].
     pub(crate) fn rows_to_rebase(rows: u64) -> u64 {
-        // A quarter of what there is time for: lanes that seldom push do their part late.
+        // A quarter of the available steps, because lanes that seldom push take theirs late.
         let times = u64::from(PAST_MAX - OLD) / REBASE_EVERY / 4;
         (rows / times + 1).max(REBASED_MIN)
     }
 
-    /// All pushes; never fewer than before. Ahead of every reading by what other lanes have not published, and so not for ages.
+    /// The total number of pushes; it never decreases. It includes unpublished pushes and so does not compare with
+    /// readings.
     pub(crate) fn total(&self) -> u64 {
-        // Not from what is published, which a lane may do between two looks.
+        // Not from the published count, which may change between two loads.
         self.base.load(Relaxed) + self.lanes.iter().map(|own| own.load(Relaxed)).sum::<u64>()
     }
 
-    /// The latest reading, modulo 2^32, for ages: however many lanes there are, that of a push of now is less than a block
-    /// behind it.
+    /// The latest reading modulo 2^32, for ages: at most a block ahead of the reading of a simultaneous push.
     pub(crate) fn now(&self) -> u32 {
         self.now_whole() as u32
     }
 
-    /// The same, all of it.
+    /// The latest reading, all 64 bits.
     pub(crate) fn now_whole(&self) -> u64 {
         self.now_from(self.published.load(Relaxed))
     }
@@ -95,9 +95,11 @@ impl UseClock {
         published + self.lanes.iter().map(|own| own.load(Relaxed) % BLOCK).max().unwrap_or(0)
     }
 
-    /// To be called before rows come that another clock has these readings of. If nobody depends on this one, because the
-    /// table is empty or has only had such rows since it was, it moves on to the latest where it is behind, and they may keep
-    /// theirs: a whole table comes in parts. Otherwise it stays.
+    /// Prepares for the import of rows with these readings of another clock.
+    ///
+    /// If no row depends on this clock, because the table is empty or has had only imported rows since it was, the
+    /// clock advances to the latest reading, and the rows keep theirs; a table may be imported in parts. Otherwise
+    /// it stays.
     pub(crate) fn follow(&self, readings: &[u32], is_empty: bool) -> ImportClock {
         let followed = &mut *lock(&self.followed);
         if !is_empty && *followed != Some(self.total()) {
@@ -115,23 +117,24 @@ impl UseClock {
         ImportClock { now: self.now(), past: PAST_MAX }
     }
 
-    /// Begins where another clock is, of which these are readings of less than half a turn: later parts may be from before.
+    /// Starts at another clock's latest reading. The readings span less than half of the 32-bit range; later parts
+    /// of the import may have earlier ones.
     fn begin_at(&self, readings: &[u32]) {
         let Some(&first) = readings.first() else { return };
         let latest =
             readings.iter().fold(first, |latest, &one| if ahead(one, latest) > 0 { one } else { latest });
-        // Readings that are larger are from before it turned over.
+        // Larger readings precede the 32-bit overflow.
         let turns = u64::from(readings.iter().any(|&reading| reading > latest));
         self.move_on((turns << 32) + u64::from(latest));
     }
 
-    /// Moves on to a reading if it is behind by less than half a turn.
+    /// Advances to a reading that is less than half of the 32-bit range ahead.
     fn catch_up(&self, reading: u32) {
         self.move_on(u64::from(ahead(reading, self.now())));
     }
 
     fn move_on(&self, pushes: u64) {
-        // Nobody else needs to see it at a certain moment.
+        // No other thread depends on the moment.
         if pushes > 0 {
             self.published.fetch_add(pushes, Relaxed);
             self.base.fetch_add(pushes, Relaxed);
@@ -146,22 +149,22 @@ impl UseClock {
     }
 }
 
-/// Which readings rows that come from elsewhere may have.
+/// Maps readings of imported rows to this clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ImportClock {
     now: u32,
-    /// What lies farther back is from the future of this clock.
+    /// Readings farther back are from the future of this clock.
     past: u32,
 }
 
 impl ImportClock {
-    /// Those of a table whose clock is here, for rows by a clock that was there when they were saved.
+    /// The reading, at `now`, of a row saved when the clock was at `then`. Rows older than [`OLD`] get that age.
     pub(crate) fn since(now: u64, then: u64, last_use: u32) -> u32 {
         let back = u64::from(age(then as u32, last_use)) + now.saturating_sub(then);
         if back > u64::from(OLD) { (now as u32).wrapping_sub(OLD) } else { last_use }
     }
 
-    /// The reading that a row has here: none of the future, and none that is too far back.
+    /// The reading of a row here: not in the future, and at most [`OLD`] pushes back.
     pub(crate) fn reading(self, last_use: u32) -> u32 {
         match self.now.wrapping_sub(last_use) {
             back if back > self.past => self.now,
@@ -171,13 +174,13 @@ impl ImportClock {
     }
 }
 
-/// Pushes from one reading to a later one; 0 if the first is not earlier, as it may be by another thread's.
+/// Pushes since a reading; 0 for readings in the future, which other threads may produce.
 pub(crate) fn age(now: u32, last_use: u32) -> u32 {
     let age = now.wrapping_sub(last_use);
     if age > PAST_MAX { 0 } else { age }
 }
 
-/// Pushes by which a reading is later than another, of one half turn.
+/// Pushes by which a reading is ahead; 0 beyond half of the 32-bit range.
 fn ahead(reading: u32, now: u32) -> u32 {
     let ahead = reading.wrapping_sub(now);
     if ahead < OLD { ahead } else { 0 }
@@ -204,7 +207,7 @@ mod tests {
         assert_eq!((clock.total(), clock.tick(1), clock.tick(1)), (3, 4, 5));
     }
 
-    /// Whoever reads it while others push sees it grow, or a counter of it would seem to start again.
+    /// A metric of the total would otherwise seem to restart.
     #[test]
     fn the_number_of_all_pushes_never_falls() {
         let clock = UseClock::new();
@@ -226,19 +229,19 @@ mod tests {
         assert_eq!(clock.total(), 2 * pushes);
     }
 
-    /// A row that was pushed a moment ago is not old because many lanes have pushes that they have not published.
+    /// Unpublished pushes of many lanes do not age a row that was just pushed.
     #[test]
     fn a_push_of_now_is_less_than_a_block_old_however_many_lanes_there_are() {
         let clock = UseClock::new();
         let lanes = clock.lanes.iter().count();
         for push in 0..lanes * 1000 {
-            // Of uneven shares.
+            // Uneven shares.
             let lane = push * push % lanes;
             let pushed = clock.tick(lane);
             let now = clock.now();
             assert!(now >= pushed && u64::from(now - pushed) < BLOCK, "{pushed} of lane {lane}, now {now}");
         }
-        // Every lane has some.
+        // Unpublished pushes in every lane.
         clock.lanes.iter().for_each(|own| own.store(BLOCK - 1, Relaxed));
         let now = clock.now();
         clock.catch_up(now + 5);
@@ -276,12 +279,12 @@ mod tests {
         clock.tick(0);
         check(&clock, &[100], false, 91, 91);
         check(&clock, &[100], true, PAST_MAX, 100);
-        // That of a table that was loaded is not another's.
+        // A loaded clock is not followed.
         clock.set(100);
         check(&clock, &[200], false, 100, 100);
     }
 
-    /// Whatever half of its turn the other clock is in, and if it turned over between its readings.
+    /// In both halves of the 32-bit range, and across its overflow.
     #[test]
     fn a_new_clock_begins_where_another_is() {
         const HALF: u32 = 1 << 31;
@@ -306,7 +309,7 @@ mod tests {
         let uses = ImportClock { now: 7, past: PAST_MAX };
         let old = 7_u32.wrapping_sub(OLD);
         assert_eq!([u32::MAX, old, old - 5, 8].map(|use_| uses.reading(use_)), [u32::MAX, old, old, 7]);
-        // Of two clocks, one far ahead.
+        // Two clocks, one far ahead.
         assert_eq!(ImportClock::since(5000, 1000, 900), 900);
         assert_eq!(ImportClock::since(1 << 33, 1000, 900), OLD);
         assert_eq!(ImportClock::since((1 << 33) + 7, (1 << 33) + 2, u32::MAX), u32::MAX);
@@ -315,11 +318,11 @@ mod tests {
     #[test]
     fn ages_pass_the_end_of_the_clock_and_are_never_negative() {
         assert_eq!([age(10, 3), age(2, u32::MAX), age(3, 3), age(3, 5)], [7, 3, 0, 0]);
-        // A row that was not used for more than half a turn is no new one.
+        // A row unused for more than half of the range stays old.
         assert_eq!([age(OLD + 5, 4), age(4, 10)], [OLD + 1, 0]);
     }
 
-    /// Rows are looked at often enough, however many there are, and seldom.
+    /// Rows are checked often enough, and not too often.
     #[test]
     fn every_row_is_looked_at_before_it_can_seem_new() {
         for rows in [1, 1000, 1 << 20, 1 << 32] {

@@ -1,5 +1,4 @@
-//! Eviction: which rows make room for others. A hand goes round the rows, so that each is looked at once per round.
-//! Knows nothing of requests.
+//! Eviction: chooses rows to remove for new ones. A cursor moves over all rows cyclically.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,68 +8,45 @@ use crate::index::NO_ROW;
 use crate::index::hash::index_hash;
 use crate::memory::prefetch::PrefetchHint;
 use crate::policy::clock::age;
+use crate::policy::cursor::{Candidate, EvictionCursor, ScanPause};
 use crate::rows::allocator::RESERVE_MAX;
 use crate::rows::layout::HEADER_WORDS;
 use crate::sync::lock;
 use crate::sync::write_gate::SharedGuard;
 use crate::table::Table;
 
-/// By CLOCK, so many rows are looked at for each that is taken: those that were not used for longest go. With 2 to 16 as many
-/// keys are found later on as with all rows looked at, whether popularity moves or not.
+/// CLOCK scans this many rows per evicted one and evicts the least recently used. With 2 to 16, a trace finds as
+/// many keys later on as with a scan of all rows, whether popularity changes or not.
 const SCANNED_PER_ROW: usize = 4;
-/// A table that has fewer rows than are to be looked at lets such a part of them go at once.
+/// A table smaller than one scan evicts one row in this many.
 const SMALL_TABLE_PART: usize = 8;
-/// Rows that are evicted together at least, so that it pays to wait for readers.
+/// The minimum number of rows to evict together, so that waiting for readers pays off.
 const EVICTED_MIN: usize = 256;
-/// The part of all rows that is kept in reserve for keys to come, and at most [`RESERVE_MAX`].
+/// One row in this many is kept in reserve for new keys, at most [`RESERVE_MAX`].
 const RESERVE_PART: u64 = 64;
-/// A table of which more than such a part is free has room again, wherever that is.
+/// A table with more than one free row in this many is no longer under pressure.
 const ROOMY_PART: u64 = 16;
-/// Rows that are looked at in one go, at most.
+/// The maximum number of rows per scan.
 const SCANNED_MAX: usize = 1 << 16;
-/// A table that goes by norm looks at all rows in vain at most so seldom that every push pays for so many of them.
+/// Scans of all rows that find nothing, for eviction by norm, are spaced so that each push pays for this many rows.
 const SCANNED_PER_PUSH: u64 = 1024;
-/// Rows whose headers are fetched together.
+/// Rows whose headers are prefetched together.
 const GROUP: u64 = 32;
 
-/// Where the next look begins, and what the last ones found.
-#[derive(Debug, Default)]
-pub(crate) struct EvictionCursor {
-    at: u64,
-    found: Vec<Candidate>,
-    scan_pause: Option<ScanPause>,
-    #[cfg(all(test, not(loom)))]
-    scanned: u64,
-}
-
-/// No row is too old or too small to stay, or is looked for, before this reading of the whole use clock.
-#[derive(Debug, Clone, Copy)]
-struct ScanPause {
-    until: u64,
-}
-
-/// Whose the memory of evicted rows is to be.
+/// The free list that gets the evicted rows.
 #[derive(Debug, Clone, Copy)]
 enum FreeListTarget {
     Lane,
     Shared,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Candidate {
-    row: u32,
-    key: u64,
-    last_use: u32,
-    version: u32,
-}
-
-/// Tells which rows are too old or too small to stay.
+/// Decides which rows have expired.
 struct EvictionPolicy<'a> {
     table: &'a Table,
     lane: usize,
     now: u32,
     now_whole: u64,
-    /// The last use of the oldest row that stays.
+    /// Last use of the oldest row that is kept.
     oldest: u32,
     words: Vec<f32>,
 }
@@ -96,7 +72,7 @@ impl<'a> EvictionPolicy<'a> {
         }
     }
 
-    /// The same, for rows that are in use; and notes how old those that stay are.
+    /// Returns whether to evict a row that is in use, and records the age of kept rows.
     fn should_evict(&mut self, row: Candidate) -> bool {
         let is_expired = self.is_expired(row);
         let by_age = matches!(self.table.config().eviction, Eviction::Age { .. });
@@ -110,14 +86,14 @@ impl<'a> EvictionPolicy<'a> {
         is_expired
     }
 
-    /// When there may be some again, after a look at all rows that found none to go.
+    /// The time of the next scan, after one of all rows that found none.
     fn scan_pause(&self) -> ScanPause {
         match self.table.config().eviction {
             Eviction::Age { pushes } => {
                 let left = pushes.saturating_sub(age(self.now, self.oldest));
                 ScanPause { until: self.now_whole + u64::from(left) }
             }
-            // Any push may have made rows smaller.
+            // Any push may shrink a row.
             _ => ScanPause {
                 until: self.now_whole + self.table.row_allocator.charged().div_ceil(SCANNED_PER_PUSH),
             },
@@ -126,9 +102,9 @@ impl<'a> EvictionPolicy<'a> {
 }
 
 impl Table {
-    /// Removes about `wanted` rows, at least one if the table's eviction finds any in the whole table; how many.
+    /// Evicts about `wanted` rows, and at least one if there is any to evict; returns their number.
     ///
-    /// The caller must have no view and no key locked.
+    /// The caller must hold no index guard and no key lock.
     pub(crate) fn evict(&self, lane: usize, wanted: usize, shared: &SharedGuard<'_>) -> usize {
         if self.config().eviction == Eviction::Never || self.row_allocator.charged() == 0 {
             return 0;
@@ -149,13 +125,13 @@ impl Table {
         if removed * 2 > cursor.found.len() {
             return removed;
         }
-        // Most of what looked good is not in use (rows in reserve, of other threads, or free): to be told apart before
-        // the choice, and in all rows if need be.
+        // Most candidates were unused rows: reserved, free, or of other threads. Filter them before the choice, and
+        // scan all rows if needed.
         removed
             + self.evict_unused((lane, target), cursor, wanted, usize::MAX, |row| self.is_in_use(lane, row))
     }
 
-    /// The same among the next rows that are `good`, which were not used for longest; `rows_max` at most.
+    /// Evicts the least recently used of the next rows that are `good`; scans at most `rows_max`.
     fn evict_unused(
         &self,
         (lane, target): (usize, FreeListTarget),
@@ -178,7 +154,7 @@ impl Table {
         self.remove_all(lane, target, cursor)
     }
 
-    /// The same among all rows that are too old or too small to stay; the first of them that come by.
+    /// Evicts the first expired rows that a scan of the whole table finds.
     fn evict_stale(
         &self,
         (lane, target): (usize, FreeListTarget),
@@ -202,28 +178,29 @@ impl Table {
         0
     }
 
-    /// Has the next eviction look for rows to go: some have come, or come now, that are not as new as those of pushes.
+    /// Lets the next eviction scan at once, because imported rows may be old.
     pub(crate) fn resume_scan(&self) {
         lock(&self.eviction_cursor).scan_pause = None;
     }
 
-    /// Once pushes have had to make room themselves: evicts up to `budget` rows for keys to come, as far as the reserve
-    /// lacks them, so that pushes need not wait for it; how many. What [`crate::Maintenance`] does.
+    /// Evicts up to `budget` rows in advance, until the reserve is full, if pushes have had to evict; returns their
+    /// number.
     ///
-    /// The caller must share the right to change rows, have no view and no key locked.
+    /// Called by [`crate::Maintenance`], so that pushes need not wait. The caller must hold the shared write gate,
+    /// but no index guard and no key lock.
     pub(crate) fn refill(&self, lane: usize, budget: usize, _: &SharedGuard<'_>) -> usize {
         if self.config().eviction != Eviction::Clock || !self.under_pressure.load(Relaxed) {
             return 0;
         }
         let rows = self.row_allocator.charged();
-        // A key needs a place in the index and a row.
+        // A key needs a slot in the index and a row.
         let places = || self.directory.pin(lane).index().keys_max().saturating_sub(self.directory.len());
         if places().min(self.row_allocator.free_rows()) as u64 > rows / ROOMY_PART {
             self.under_pressure.store(false, Relaxed);
             return 0;
         }
         let enough = (rows / RESERVE_PART).min(RESERVE_MAX as u64) as usize;
-        // In turns: pushes that have to make room themselves wait for the hand meanwhile.
+        // In short turns, because pushes that evict wait for the cursor meanwhile.
         let turn = (enough / 4).clamp(1, EVICTED_MIN);
         let mut refilled = 0;
         while refilled < budget && places().min(self.row_allocator.reserved_rows()) + turn <= enough {
@@ -235,13 +212,13 @@ impl Table {
         refilled
     }
 
-    /// Does its key lead to the row? By the time of the answer perhaps no more.
+    /// Returns whether the row's key leads to it at the moment.
     fn is_in_use(&self, lane: usize, row: Candidate) -> bool {
         self.directory.pin(lane).index().find(index_hash(row.key)) == row.row
     }
 
-    /// Looks at the next `rows` rows and removes those that are too old or too small to stay; how many. What
-    /// [`crate::Maintenance`] does now and then, so that such rows go before they are in the way.
+    /// Scans the next `rows` rows and evicts expired ones; returns their number. Called by [`crate::Maintenance`],
+    /// so that they are gone before pushes need room.
     pub(crate) fn sweep(&self, lane: usize, rows: usize) -> usize {
         if !matches!(self.config().eviction, Eviction::Age { .. } | Eviction::Norm { .. }) {
             return 0;
@@ -252,7 +229,8 @@ impl Table {
         self.remove_all(lane, FreeListTarget::Shared, cursor)
     }
 
-    /// Moves the hand on by up to `rows` rows, or until `enough` of them are found good; by how many.
+    /// Advances the cursor by up to `rows` rows, or until `enough` are found good; returns the number of scanned
+    /// rows.
     fn scan(
         &self,
         cursor: &mut EvictionCursor,
@@ -278,7 +256,7 @@ impl Table {
             }
             let group = left.min(GROUP).min(charged - cursor.at);
             let next = cursor.at + group;
-            // While these are looked at, the ones after them are on their way.
+            // Prefetches the next group while this one is scanned.
             ask_for(next..next + GROUP.min(left - group));
             for row in cursor.at as u32..next as u32 {
                 let word = |at: usize| self.slab.word(row, header + at);
@@ -298,11 +276,11 @@ impl Table {
         rows - left
     }
 
-    /// Removes what was found, except rows that are not in use (anything may be in those) or were used meanwhile. Those that
-    /// are to go by their norm are judged again: some may have been looked at while they were made.
+    /// Removes the candidates, except rows that are not in use (these have arbitrary contents) or were used
+    /// meanwhile. Eviction by norm checks them again, because the scan may have seen rows under construction.
     fn remove_all(&self, lane: usize, target: FreeListTarget, cursor: &mut EvictionCursor) -> usize {
         if cursor.found.is_empty() {
-            // Who remembers rows need not look them up again.
+            // Avoids a removal, which would invalidate cached rows.
             return 0;
         }
         let mut retired = Vec::with_capacity(cursor.found.len());
@@ -318,9 +296,10 @@ impl Table {
                 let hash = index_hash(row.key);
                 let locked = self.directory.lock(hash);
                 let word = |at: usize| self.slab.word(row.row, self.layout.header_at() + at);
-                // By the version, too: pushes of several threads may read the same of the use clock.
+                // Compares the version too, because pushes of several threads may have the same reading of the use
+                // clock.
                 let is_unused = || (word(3), word(4)) == (row.last_use, row.version);
-                // Whoever makes a row has the key's lock until it is whole.
+                // A row under construction is complete once its key lock is released.
                 let mut is_small = || policy.as_mut().is_none_or(|policy| policy.is_expired(*row));
                 let should_evict = |found| found == row.row && is_unused() && is_small();
                 if locked.index().remove_if(hash, should_evict) != NO_ROW {
@@ -365,7 +344,7 @@ mod tests {
         t
     }
 
-    /// Rows that were looked at so far.
+    /// Rows scanned so far.
     fn scanned(t: &Table) -> u64 {
         lock(&t.eviction_cursor).scanned
     }
@@ -380,17 +359,17 @@ mod tests {
             }
             let looked = scanned(&t) - before;
             assert!(looked <= t.row_allocator.charged(), "{writes:?}: {looked} of {rows}");
-            // As soon as one is.
+            // Up to the moment when one has expired.
             while t.clock() < PUSHES - 1 {
                 push(&t, &[1], 1.0).unwrap();
             }
             push(&t, &[1 << 41], 1.0).unwrap_err();
             push(&t, &[1 << 41], 1.0).unwrap();
             assert_eq!((t.get(0), t.stats().evicted, t.len()), (None, 1, rows), "{writes:?}");
-            // Also if it comes as an old one.
+            // An imported row may be old.
             let (row, mut columns) = (t.get(1).unwrap(), RowColumns::default());
             columns.push(crate::Row { last_use: 1, ..row }.as_ref());
-            // The others are as old in a moment.
+            // The others would expire next.
             push(&t, &(2..t.len() as u64).collect::<Vec<_>>(), 1.0).unwrap();
             push(&t, &[1 << 42], 1.0).unwrap_err();
             t.import(columns.rows()).unwrap();
@@ -414,7 +393,7 @@ mod tests {
         assert_eq!((t.get(0), t.stats().evicted), (None, 1));
     }
 
-    /// The row of key 1, chosen.
+    /// A cursor that has found the row of key 1.
     fn chosen(t: &Table) -> EvictionCursor {
         let mut cursor = EvictionCursor::default();
         t.scan(&mut cursor, usize::MAX, usize::MAX, |row| row.key == 1 && t.is_in_use(lane(), row));
@@ -425,7 +404,7 @@ mod tests {
     fn rows_that_change_after_they_were_chosen_stay() {
         let t = full(Eviction::Age { pushes: PUSHES as u32 }, Writes::InPlace);
         let mut cursor = chosen(&t);
-        // At the reading of the use clock that the row has.
+        // With the row's reading of the use clock.
         let row = t.get(1).unwrap();
         let mut columns = RowColumns::default();
         columns.push(crate::Row { version: row.version + 1, ..row }.as_ref());
@@ -436,7 +415,7 @@ mod tests {
         assert!(t.get(1).is_none());
     }
 
-    /// A row's header is written before its weights, so that a look in between sees what was in its place before.
+    /// A row's header is written before its weights, so that a scan in between sees the previous weights.
     #[test]
     fn rows_that_are_not_small_when_they_are_to_go_stay() {
         let t = full(Eviction::Norm { below: 1.0 }, Writes::InPlace);
@@ -446,7 +425,7 @@ mod tests {
             t.import(columns.rows()).unwrap();
         };
         for (weight, removed) in [(3.0, 0), (0.5, 1)] {
-            // With the same header.
+            // With an unchanged header.
             import(0.0);
             let mut cursor = chosen(&t);
             import(weight);

@@ -1,5 +1,5 @@
-//! What a table can do for itself beside requests: move hot keys to where searches for them begin, note which keys are
-//! pulled, let go of rows that are too old or too small, and have rows in reserve for new keys. Knows nothing of requests.
+//! Background maintenance of tables: promotes hot keys to their home buckets, records pulls as use, evicts expired
+//! rows, and refills the reserve of free rows.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,80 +7,46 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::index::NO_ROW;
-use crate::memory::budget::Budget;
 use crate::policy::clock::age;
-use crate::policy::sketch::Sketch;
+use crate::policy::hot_keys::HotKeys;
 use crate::sync::lanes::lane;
 use crate::sync::lock;
 use crate::sync::write_gate::SharedGuard;
 use crate::table::Table;
 
-/// Counters of how often keys were sampled.
-const HOT_KEY_BYTES: usize = 1 << 16;
-/// A key must have been sampled so often to be moved.
+/// Samples that make a key hot.
 const HOT: u8 = 2;
-/// What [`Maintenance`] does for a table in one round, at most.
+/// The maximum work for a table per round of [`Maintenance`].
 const ROUND_BUDGET: usize = 4096;
-/// Sampled look-ups that wait for the next round, at most, where pushes have to read the samples: no more than it can use.
+/// The maximum number of samples that wait for the next round after a push has collected them.
 const WAITING_MAX: usize = ROUND_BUDGET;
-/// Pauses between its rounds: half as long as the one before if there was something to do, else twice as long, up to a bound for
-/// tables that are in use and another for those that are not. In the shortest, a table that makes rows as fast as it can
-/// uses up less than its reserve.
+/// Pause between rounds. It halves after a round with work and doubles after one without, up to a bound that
+/// depends on whether the tables are in use. In the shortest pause, a table that adds rows at full speed uses less
+/// than its reserve.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_IN_USE_MAX: Duration = Duration::from_millis(16);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// What the last looks at a table found.
-#[derive(Debug, Default)]
-pub(crate) struct HotKeys {
-    /// Up to where the samples were read, per lane.
-    read: Vec<usize>,
-    /// What was sampled since the last round.
-    hashes: Vec<u64>,
-    /// Made when it is first needed, and never without budget.
-    counts: Option<Sketch>,
-}
-
-impl HotKeys {
-    /// A bounded table takes its counters at once, unless they are more than a 16th of its budget: later its rows may have
-    /// taken everything.
-    pub(crate) fn new(budget: &Budget) -> HotKeys {
-        let mut hot_keys = HotKeys::default();
-        let limit_bytes = budget.limit_bytes();
-        if limit_bytes < u64::MAX && limit_bytes / 16 >= HOT_KEY_BYTES as u64 {
-            hot_keys.make_counts(budget);
-        }
-        hot_keys
-    }
-
-    fn make_counts(&mut self, budget: &Budget) {
-        if self.counts.is_none() && budget.take(HOT_KEY_BYTES) {
-            self.counts = Sketch::new(HOT_KEY_BYTES);
-            if self.counts.is_none() {
-                budget.give_back(HOT_KEY_BYTES);
-            }
-        }
-    }
-}
-
-/// What one round of [`Table::maintain`] did.
+/// Result of a round of [`Table::maintain`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Maintained {
-    /// Look-ups that were sampled since the last round.
+    /// Look-ups sampled since the last round.
     pub sampled: usize,
-    /// Keys that were moved to where a search for them begins.
+    /// Keys moved to their home buckets.
     pub promoted: usize,
-    /// Rows that were too old or too small to stay, or in the way of new keys.
+    /// Evicted rows.
     pub evicted: usize,
 }
 
 impl Table {
-    /// Notes the sampled keys as used, moves up to `budget` of them home, looks at the next `budget` rows for such that
-    /// [`crate::Eviction`] by age or norm lets go, and where it goes by capacity and the table is full, evicts up to `budget`
-    /// rows for keys to come. Usually called by [`Maintenance`].
+    /// Performs one round of maintenance, usually called by [`Maintenance`].
+    ///
+    /// It records sampled keys as used, promotes up to `budget` hot keys, scans the next `budget` rows for expired
+    /// ones, and evicts up to `budget` rows from a full table with eviction by capacity.
     ///
     /// # Panics
-    /// If this thread has a [`TableWriter`](crate::TableWriter) of the table, which it would wait for.
+    ///
+    /// If this thread holds a [`TableWriter`](crate::TableWriter) of the table, which would deadlock.
     pub fn maintain(&self, budget: usize) -> Maintained {
         self.assert_not_writing();
         let lane = lane();
@@ -95,14 +61,14 @@ impl Table {
         Maintained { sampled, promoted, evicted }
     }
 
-    /// Notes sampled look-ups as uses of their rows, for eviction to see. The caller must have no key locked.
+    /// Records sampled look-ups as uses of their rows, before an eviction. The caller must hold no key lock.
     pub(crate) fn note_use(&self, shared: &SharedGuard<'_>) {
         let hot_keys = &mut *lock(&self.hot_keys);
         self.collect(hot_keys, shared);
         hot_keys.hashes.truncate(WAITING_MAX);
     }
 
-    /// Reads the samples, counts them, and notes them as uses where eviction goes by that.
+    /// Collects and counts the samples, and records them as uses if eviction depends on use.
     fn collect(&self, hot_keys: &mut HotKeys, shared: &SharedGuard<'_>) {
         let before = hot_keys.hashes.len();
         self.key_sampler.collect(&mut hot_keys.read, &mut hot_keys.hashes);
@@ -136,7 +102,7 @@ impl Table {
         moved
     }
 
-    /// Index lines that one search touches, on average over `keys`: 1 is the least.
+    /// Index cache lines per search, averaged over `keys`; at least 1.
     #[must_use]
     pub fn lines_per_search(&self, keys: &[u64]) -> f64 {
         let view = self.directory.pin(lane());
@@ -160,12 +126,12 @@ struct Stop {
 }
 
 impl Stop {
-    // A flag is whole even if somebody panicked meanwhile.
+    // A flag is consistent even after a panic.
     fn asked(&self) -> MutexGuard<'_, bool> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits so long; is the thread to end?
+    /// Waits for `pause`; returns whether the thread should stop.
     fn wait(&self, pause: Duration) -> bool {
         let asked = self.asked();
         *self.wake.wait_timeout_while(asked, pause, |asked| !*asked).unwrap_or_else(PoisonError::into_inner).0
@@ -173,11 +139,13 @@ impl Stop {
 }
 
 impl Maintenance {
-    /// Calls [`Table::maintain`] again and again for every table that `tables` hands to what it is given, with pauses of a
-    /// millisecond where there is much to do, and of up to a second where nobody uses them.
+    /// Starts a thread that maintains every table that `tables` passes to its argument.
+    ///
+    /// Rounds are a millisecond apart under load, and up to a second apart while the tables are idle.
     ///
     /// # Errors
-    /// The system has no thread for it.
+    ///
+    /// The system could not start a thread.
     pub fn start(tables: impl Fn(&mut dyn FnMut(&Table)) + Send + 'static) -> std::io::Result<Maintenance> {
         let stop = Arc::new(Stop::default());
         let stopped = Arc::clone(&stop);

@@ -1,5 +1,5 @@
-//! Keeps rows from growing so old that they would seem new: a cursor goes round the rows and sets those that are too old to
-//! the greatest age that matters. Knows nothing of requests.
+//! Bounds the age of rows, so that their 32-bit readings stay unambiguous: a cursor sets rows older than [`OLD`] to
+//! that age.
 
 use std::ops::Range;
 
@@ -10,14 +10,14 @@ use crate::sync::lock;
 use crate::sync::write_gate::SharedGuard;
 use crate::table::Table;
 
-/// Rows that are looked at while others wait for readers.
+/// Rows checked under one index guard.
 const GROUP: u64 = 1024;
 
 impl Table {
-    /// Counts a push; the reading after it. Now and then, and in tables of more than 2^31 pushes only, it looks at a few rows
-    /// that may be old.
+    /// Counts a push; returns the reading after it. In tables with more than 2^31 pushes it sometimes checks a few
+    /// rows.
     ///
-    /// The caller must have no right to change the table, no view and no key locked.
+    /// The caller must hold no write gate, no index guard and no key lock.
     pub(crate) fn tick(&self, lane: usize) -> u32 {
         let (reading, is_time) = self.clock.tick_and_tell(lane);
         if is_time {
@@ -26,7 +26,7 @@ impl Table {
         reading
     }
 
-    /// Looks at the next rows.
+    /// Checks the next rows.
     #[cold]
     fn rebase_next(&self, lane: usize) {
         let shared = self.write_gate.lock_shared(lane);
@@ -46,7 +46,7 @@ impl Table {
         }
     }
 
-    /// Gives the rows that are in use another reading of their last use.
+    /// Changes the last use of the rows in use to `rebased` of it.
     fn rebase(&self, lane: usize, rows: Range<u64>, shared: &SharedGuard<'_>, rebased: impl Fn(u32) -> u32) {
         let view = self.directory.pin(lane);
         let at = self.layout.header_at() + 3;
@@ -55,16 +55,16 @@ impl Table {
                 let last_use = self.slab.word(row, at);
                 rebased(last_use) != last_use
             };
-            // A row is in use if its key leads to it, and is not used for another key while there is a view.
+            // A row is in use if its key leads to it. It is not reused during the index guard.
             if is_off() && view.index().find(index_hash(self.key_of(row))) == row {
                 let writing = self.slab.write(row, shared);
-                // It may have been used at this moment.
+                // Reads again, because the row may just have been used.
                 writing.row.set(at, rebased(self.slab.word(row, at)));
             }
         }
     }
 
-    /// Moves the clock on to a number of pushes. Rows keep their age by the clock, and become no older than [`OLD`].
+    /// Advances the clock to `clock`. Rows keep their readings, with ages of at most [`OLD`].
     pub(crate) fn set_clock(&mut self, clock: u64) {
         let (lane, now) = (lane(), self.clock.now_whole());
         if clock > now && !self.is_empty() {

@@ -1,10 +1,10 @@
-//! Roughly how often each hash was seen, in a fixed amount of memory: a count-min sketch with conservative update
-//! (Cormode & Muthukrishnan 2005; Estan & Varghese 2002). Never less than the truth since the last halving, now and then
-//! more. Knows nothing of what is counted.
+//! Approximate counts of hashes in constant memory: a count-min sketch with conservative update (Cormode &
+//! Muthukrishnan 2005; Estan & Varghese 2002). Counts since the last halving are never too low, and sometimes too
+//! high.
 //!
-//! The counters of a hash lie in one cache line. Each is halved once in as many sightings as there are counters, so that
-//! the rare are forgotten (as in TinyLFU, Einziger et al. 2017): one per sighting, in turn, since all at once would keep
-//! somebody waiting for long. Threads may lose a count to each other.
+//! The counters of a hash lie in one cache line. Each is halved once per as many sightings as there are counters,
+//! so that rare keys are forgotten (as in TinyLFU, Einziger et al. 2017). They are halved one per sighting, because
+//! halving all at once would cause a long pause. Races between threads may lose a count.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU8, AtomicUsize};
@@ -18,24 +18,24 @@ const DEPTH: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Sketch {
     counters: Region<AtomicU8>,
-    /// So far. The first so many halve nothing: no count is older.
+    /// Sightings so far. The first `counters.len()` halve nothing, because no count is older.
     sightings: AtomicUsize,
 }
 
 impl Sketch {
-    /// Size of a sketch that was asked to have so many counters: one byte each.
+    /// The size of a sketch with at least `bytes` counters of a byte.
     pub(crate) fn rounded_bytes(bytes: u64) -> usize {
         usize::try_from(bytes).unwrap_or(usize::MAX / 2 + 1).max(LINE).next_power_of_two()
     }
 
-    /// A sketch of [`Sketch::rounded_bytes`]; `None` without memory.
+    /// A sketch of [`Sketch::rounded_bytes`]; `None` if memory is exhausted.
     pub(crate) fn new(bytes: usize) -> Option<Sketch> {
         Some(Sketch { counters: Region::zeroed(bytes)?, sightings: AtomicUsize::new(0) })
     }
 
     #[inline(always)]
     fn counters(&self, hash: u64) -> [&AtomicU8; DEPTH] {
-        // The upper bits choose the line, the lower ones the counters: 16 for each.
+        // The upper bits choose the line, the lower ones a counter in each quarter.
         let line = ((u128::from(hash) * (self.counters.len() / LINE) as u128) >> 64) as usize * LINE;
         let line = &self.counters[line..][..LINE];
         std::array::from_fn(|at| {
@@ -44,12 +44,12 @@ impl Sketch {
         })
     }
 
-    /// How often the hash was seen.
+    /// The count of the hash.
     pub(crate) fn count(&self, hash: u64) -> u8 {
         self.counters(hash).iter().map(|counter| counter.load(Relaxed)).min().unwrap_or(0)
     }
 
-    /// Counts a sighting of the hash; how often it was seen, this one included.
+    /// Counts a sighting of the hash; returns the new count.
     pub(crate) fn add(&self, hash: u64) -> u8 {
         let seen = self.count(hash);
         if seen < u8::MAX {
@@ -62,7 +62,7 @@ impl Sketch {
         seen.saturating_add(1)
     }
 
-    /// To be called after so many sightings, now and then. Two threads that do so at once halve different counters.
+    /// Ages the counters by `sightings`. Concurrent calls halve different counters.
     pub(crate) fn age(&self, sightings: usize) {
         let len = self.counters.len(); // a power of two
         let before = self.sightings.fetch_add(sightings, Relaxed);
@@ -72,7 +72,7 @@ impl Sketch {
         }
     }
 
-    /// Forgets everything.
+    /// Resets all counts.
     pub(crate) fn clear(&self) {
         self.sightings.store(0, Relaxed);
         self.counters.iter().for_each(|counter| counter.store(0, Relaxed));
@@ -100,7 +100,7 @@ mod tests {
         sketch.age(65_535);
         sketch.age(1);
         assert_eq!(sketch.count(mix(4)), 4);
-        // Every further sighting halves one counter: all of them once per round, however it is cut.
+        // Each sighting halves one counter; a round halves all, in any partition.
         let halved = || (0..keys).filter(|&key| key % 5 == 4 && sketch.count(mix(key)) <= 3).count();
         for (sightings, expected) in [(100, 0), (32_668, keys as usize / 10), (32_768, keys as usize / 5)] {
             sketch.age(sightings);

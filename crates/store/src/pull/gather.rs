@@ -1,5 +1,4 @@
-//! Whole rows of many keys, copied out together: looked up so far ahead that their cache misses overlap, each as of one moment.
-//! Knows not what they are copied for.
+//! Copies whole rows of many keys, with their cache misses overlapped. Each row is consistent.
 
 use crate::index::NO_ROW;
 use crate::lookup::{CHUNK_KEYS, Lookup, Visit, with_lookup};
@@ -12,7 +11,7 @@ use crate::table::Table;
 use crate::update::whole::RowColumns;
 
 impl Table {
-    /// Appends the rows of keys, in their order; a key without one is left out. Nothing counts as used by it.
+    /// Appends the rows of the keys, in order; absent keys are skipped. Does not count as use.
     pub fn copy_rows(&self, keys: &[u64], rows: &mut RowColumns) {
         let lane = lane();
         with_lookup(|lookup| {
@@ -27,12 +26,12 @@ impl Table {
     }
 }
 
-/// A chunk of keys whose rows are wanted.
+/// Copies the rows of a chunk of keys.
 struct CopyRows<'a> {
     table: &'a Table,
     lane: usize,
     lookup: &'a Lookup,
-    /// Room for one row.
+    /// Buffer for one row.
     copied: &'a mut [f32],
     rows: &'a mut RowColumns,
 }
@@ -44,7 +43,7 @@ impl Work for CopyRows<'_> {
     fn run(self, vector: impl Vector) {
         let CopyRows { table, lane, lookup, copied, rows } = self;
         let reader = table.slab.view().reader::<_, _, false>(Singles, vector);
-        // A row lies in the slab as it is here, but for weights that are halves.
+        // A row in the slab has this layout except for 16-bit weights.
         let packed = table.layout.dim - table.layout.weight_words;
         let words = table.layout.unpacked() - packed;
         table.search(vector, lane, lookup, words, &mut Copying { table, reader, copied, packed, rows });

@@ -1,8 +1,8 @@
-//! The inside of a pull: every key is looked up, and its weights are copied out or added to their sample. Knows nothing
-//! of how keys are found.
+//! Pulls: search every key, and copy its weights out or add them to their sample.
 
 pub(crate) mod gather;
 pub(crate) mod pool;
+mod requests;
 
 use crate::Absent;
 use crate::index::NO_ROW;
@@ -15,22 +15,24 @@ use crate::simd::halves::{Format, Singles};
 use crate::simd::{Vector, Work};
 use crate::table::Table;
 
-/// Keys from which on it pays to ask whether anybody is changing the table, instead of reading every version.
+/// The minimum number of keys for an optimistic read of the table instead of checking every row's version.
 const OPTIMISTIC_KEYS_MIN: usize = 32;
+/// The minimum per lane, because an optimistic read loads a word of every lane twice, but saves a version per key.
+const OPTIMISTIC_KEYS_PER_LANE: usize = 4;
 
-/// Where the weights of a request's keys go.
+/// Destination of the weights of a request.
 pub(crate) trait Sink {
-    /// May a place get a row that is not its key's, as long as it is then told that its key is absent?
+    /// Whether a position may first get another key's row if [`Sink::absent`] then overwrites it.
     const OVERWRITES: bool = false;
 
-    /// Gets the rows in the order of the keys.
+    /// Takes the rows in the order of the keys.
     fn row<F: Format, V: Vector, const OPTIMISTIC: bool>(
         &mut self,
         at: usize,
         row: u32,
         reader: RowReader<'_, F, V, OPTIMISTIC>,
     );
-    /// The same for some in a row, from position `first` on.
+    /// Takes the rows of consecutive keys from position `first` on.
     #[inline(always)]
     fn rows<F: Format, V: Vector, const OPTIMISTIC: bool>(
         &mut self,
@@ -40,15 +42,15 @@ pub(crate) trait Sink {
     ) {
         one_by_one(self, first, rows, reader);
     }
-    /// A key has no row.
+    /// Takes a key without a row.
     fn absent(&mut self, at: usize, key: u64);
-    /// Remembers where it is.
+    /// Saves the present position.
     fn mark(&mut self) {}
-    /// Goes back to there, to get the same keys again.
+    /// Returns to the saved position, before the same keys are passed again.
     fn rewind(&mut self) {}
 }
 
-/// What [`Sink::rows`] is for a sink, or a dim, that has no better way.
+/// The default of [`Sink::rows`], one row after another.
 #[inline(always)]
 fn one_by_one<S: Sink + ?Sized, F: Format, V: Vector, const OPTIMISTIC: bool>(
     sink: &mut S,
@@ -61,14 +63,14 @@ fn one_by_one<S: Sink + ?Sized, F: Format, V: Vector, const OPTIMISTIC: bool>(
     }
 }
 
-/// A request. Its result is the number of keys without a row.
+/// A pull request; its output is the number of keys without a row.
 pub(crate) struct Pull<'a, S> {
     pub(crate) table: &'a Table,
     pub(crate) lane: usize,
     pub(crate) lookup: &'a mut Lookup,
     pub(crate) keys: &'a [u64],
     pub(crate) sink: S,
-    /// Gets the positions of keys without a row, ascending.
+    /// Receives the positions of keys without a row, ascending.
     pub(crate) missing: Option<&'a mut Vec<u32>>,
 }
 
@@ -93,12 +95,14 @@ impl<S: Sink> Pull<'_, S> {
             missing.clear();
         }
         let (mut first, mut absent_keys) = (0, 0);
+        let optimistic_keys_min =
+            OPTIMISTIC_KEYS_MIN.max(OPTIMISTIC_KEYS_PER_LANE * table.write_gate.lanes());
         for keys in keys.chunks(CHUNK_KEYS) {
             lookup.assign(keys);
             let mut part =
                 Part { table, lane, lookup, keys, first, sink: &mut sink, missing: missing.as_deref_mut() };
             let mut absent = None;
-            if keys.len() >= OPTIMISTIC_KEYS_MIN
+            if keys.len() >= optimistic_keys_min
                 && let Some(optimistic) = table.write_gate.try_optimistic()
             {
                 part.sink.mark();
@@ -135,7 +139,7 @@ struct Part<'a, S> {
 }
 
 impl<S: Sink> Part<'_, S> {
-    /// Shows the sink all rows; how many keys have none. See [`RowReader`] for what `OPTIMISTIC` is.
+    /// Passes all rows to the sink; returns the number of keys without one. See [`RowReader`] for `OPTIMISTIC`.
     #[inline(always)]
     fn visit<const OPTIMISTIC: bool>(&mut self, format: impl Format, vector: impl Vector) -> usize {
         let reader = self.table.slab.view().reader::<_, _, OPTIMISTIC>(format, vector);
@@ -152,7 +156,7 @@ struct Visitor<'a, 'b, S, F, V, const OPTIMISTIC: bool> {
     absent_keys: usize,
 }
 
-// Not closures: all of it must be inlined to be compiled for the machine.
+// Not closures: everything must be inlined to be compiled for the detected instructions.
 impl<S: Sink, F: Format, V: Vector, const OPTIMISTIC: bool> Visit for Visitor<'_, '_, S, F, V, OPTIMISTIC> {
     const HINT: PrefetchHint = PrefetchHint::Read;
     const OPTIMISTIC: bool = OPTIMISTIC;
@@ -173,13 +177,13 @@ impl<S: Sink, F: Format, V: Vector, const OPTIMISTIC: bool> Visit for Visitor<'_
 
     #[inline(always)]
     fn visit_all(&mut self, first: usize, rows: &[u32]) {
-        // Without a branch per row, so that it vectorises.
+        // No branch per row, so that it vectorizes.
         if rows.iter().fold(true, |all, &row| all & (row != NO_ROW)) {
             return self.part.sink.rows(self.part.first + first, rows, self.reader);
         }
         let present = rows.iter().find(|&&row| row != NO_ROW);
         if let (true, Some(&present)) = (S::OVERWRITES, present) {
-            // Any row will do for the absent ones, since a step of rows is quicker than its rows one by one.
+            // Absent keys first get any row, because a whole step is faster than single rows.
             let mut all = [present; STEP];
             let some = rows.iter().map(|&row| if row == NO_ROW { present } else { row });
             all.iter_mut().zip(some).for_each(|(to, row)| *to = row);
@@ -193,7 +197,7 @@ impl<S: Sink, F: Format, V: Vector, const OPTIMISTIC: bool> Visit for Visitor<'_
     }
 }
 
-/// Copies weights out, row after row.
+/// Copies weights to `out`, row after row.
 pub(crate) struct Copy<'a> {
     pub(crate) layout: &'a Layout,
     pub(crate) absent: Absent,
@@ -201,7 +205,7 @@ pub(crate) struct Copy<'a> {
 }
 
 impl Copy<'_> {
-    /// Rows of a dim that the compiler knows.
+    /// Rows of a dim known at compile time.
     #[inline(always)]
     fn rows_of<const DIM: usize, F: Format, V: Vector, const OPTIMISTIC: bool>(
         &mut self,
@@ -210,7 +214,7 @@ impl Copy<'_> {
         reader: RowReader<'_, F, V, OPTIMISTIC>,
     ) {
         let (out, _) = self.out[first * DIM..][..rows.len() * DIM].as_chunks_mut::<DIM>();
-        // A whole step, which is the rule, without a loop.
+        // Whole steps, the usual case, without a loop.
         let (out, rest) = out.as_chunks_mut::<STEP>();
         let (rows, rows_rest) = rows.as_chunks::<STEP>();
         for (out, rows) in out.iter_mut().zip(rows) {
@@ -234,7 +238,7 @@ impl Sink for Copy<'_> {
         rows: &[u32],
         reader: RowReader<'_, F, V, OPTIMISTIC>,
     ) {
-        // The usual dims, once per step and not per row.
+        // Common dims, dispatched once per step instead of per row.
         match self.layout.dim {
             8 => self.rows_of::<8, _, _, _>(first, rows, reader),
             16 => self.rows_of::<16, _, _, _>(first, rows, reader),
@@ -263,7 +267,7 @@ impl Sink for Copy<'_> {
     }
 }
 
-/// The same for rows of one weight.
+/// Copies rows of a single weight.
 pub(crate) struct CopyOne<'a>(pub(crate) Copy<'a>);
 
 impl Sink for CopyOne<'_> {
@@ -283,19 +287,19 @@ impl Sink for CopyOne<'_> {
     }
 }
 
-/// Adds weights to their samples.
+/// Adds weights to the sums of their samples.
 pub(crate) struct Pool<'a, 'b> {
     pub(crate) layout: &'a Layout,
     pub(crate) absent: Absent,
     pub(crate) pooler: &'a mut Pooler<'b>,
-    /// One row at a time, padded, which stays in the nearest cache; then the sum to go back to.
+    /// The weights of one row, padded, in the nearest cache; and the sum to restore on a rewind.
     pub(crate) weights: &'a mut [f32],
     pub(crate) sum_before: &'a mut [f32],
     pub(crate) out: &'a mut [f32],
 }
 
 impl Pool<'_, '_> {
-    /// Rows of a dim that the compiler knows: a sum stays in registers while the keys are of one sample.
+    /// Rows of a dim known at compile time: the sum stays in registers while the keys belong to one sample.
     #[inline(always)]
     fn rows_of<const DIM: usize, F: Format, V: Vector, const OPTIMISTIC: bool>(
         &mut self,

@@ -1,19 +1,19 @@
-//! Pooling: many rows of a sample into one. Knows slices only, no table.
+//! Pooling: combines the rows of a sample into one.
 
 use std::ops::Range;
 
 use crate::{Pooling, StoreError};
 
-/// Walks through the samples of a pooled pull while the rows come in chunks.
+/// Iterates over the samples of a pooled pull while rows arrive in chunks.
 pub(crate) struct Pooler<'a> {
     offsets: &'a [u32],
     values: Option<&'a [f32]>,
     dim: usize,
-    /// Sample that the next key belongs to, if that sample has not ended.
+    /// The sample of the next key, unless that sample has ended.
     sample: usize,
-    /// Keys that have been added.
+    /// Keys added so far.
     done: usize,
-    /// `sample` and `done` to go back to.
+    /// The saved `sample` and `done`.
     marked: (usize, usize),
 }
 
@@ -22,8 +22,8 @@ impl<'a> Pooler<'a> {
         Pooler { offsets, values, dim, sample: 0, done: 0, marked: (0, 0) }
     }
 
-    /// The sample of the next key, and which of the next `keys` keys are of the same sample, counted from the request's
-    /// first: the caller adds them.
+    /// Takes the next keys of one sample, at most `keys`; returns the sample and the keys' positions in the
+    /// request.
     #[inline(always)]
     pub(crate) fn take(&mut self, keys: usize) -> (usize, Range<usize>) {
         while self.done >= self.offsets[self.sample + 1] as usize {
@@ -34,7 +34,7 @@ impl<'a> Pooler<'a> {
         (self.sample, first..self.done)
     }
 
-    /// What the key at this place of the request counts.
+    /// The factor of the key at this position of the request.
     #[inline(always)]
     pub(crate) fn value(&self, at: usize) -> f32 {
         self.values.map_or(1.0, |values| values[at])
@@ -49,13 +49,13 @@ impl<'a> Pooler<'a> {
         sum.iter_mut().zip(weights).for_each(|(sum, &weight)| *sum += value * weight);
     }
 
-    /// Remembers how far it is, and in `sum_before`, of `dim` weights, the sum so far of the sample under way.
+    /// Saves the position, and the partial sum of the current sample in `sum_before`, of `dim` weights.
     pub(crate) fn mark(&mut self, out: &[f32], sum_before: &mut [f32]) {
         self.marked = (self.sample, self.done);
         sum_before.copy_from_slice(&out[self.sample * self.dim..][..self.dim]);
     }
 
-    /// Goes back to there.
+    /// Returns to the saved position.
     pub(crate) fn rewind(&mut self, sum_before: &[f32], out: &mut [f32]) {
         let (first, last) = (self.marked.0, self.sample);
         (self.sample, self.done) = self.marked;
@@ -64,7 +64,7 @@ impl<'a> Pooler<'a> {
         others.fill(0.0);
     }
 
-    /// Divides by the number of keys when the mean is wanted.
+    /// Divides by the number of keys for a mean.
     pub(crate) fn finish(self, pooling: Pooling, out: &mut [f32]) {
         if pooling == Pooling::Mean {
             for (pair, sum) in self.offsets.windows(2).zip(out.chunks_exact_mut(self.dim)) {
@@ -79,11 +79,11 @@ impl<'a> Pooler<'a> {
     }
 }
 
-/// Offsets must start at 0, never fall, and end at the number of keys. The number of samples.
+/// Checks that offsets start at 0, never decrease, and end at the number of keys; returns the number of samples.
 pub(crate) fn check_offsets(table: &str, offsets: &[u32], keys: usize) -> Result<usize, StoreError> {
     let fail = |reason: String| Err(StoreError::Offsets { table: table.to_string(), reason });
     let (Some(&first), Some(&last)) = (offsets.first(), offsets.last()) else {
-        return fail("there are none; a batch of n samples has n + 1".to_string());
+        return fail("there are none, but n samples need n + 1".to_string());
     };
     if first != 0 {
         return fail(format!("the first is {first}, not 0"));

@@ -1,11 +1,11 @@
-//! Which rows of a slab are in use. Knows neither keys nor what a row holds.
+//! Allocates the rows of a slab.
 //!
-//! Every lane has rows of its own, so that threads that make rows do not meet: a run of rows that were never used, and a
-//! list of those that were removed. What a lane lacks it takes from the reserve, rows that were removed for whoever needs
-//! some; then from the table's unused memory, in pieces that grow with the slab up to a huge page and are charged to the
-//! budget; and when that is used up, from other lanes.
+//! Each lane has rows of its own, so that threads that create rows do not contend: a run of never used rows and a
+//! list of removed ones. A lane that needs more takes them from the shared reserve of removed rows, then from the
+//! table's unused memory, in pieces that grow with the slab up to a huge page and are charged to the budget, and
+//! finally from other lanes.
 //!
-//! While somebody walks over all rows, a bit per row says that it need not be visited (see [`RowAllocator::begin_walk`]).
+//! While a walk over all rows is in progress, a bit per row marks rows to skip (see [`RowAllocator::begin_walk`]).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,19 +20,19 @@ use crate::sync::lanes::Lanes;
 use crate::sync::seqlock::SeqLocks;
 use crate::sync::{Mutex, lock};
 
-/// The first piece has as many rows (a power of two) as fit in this, and at least one.
+/// The first piece has as many rows (a power of two) as fit into this size, and at least one.
 const FIRST_PIECE_BYTES: usize = 64 * 1024;
-/// Later pieces are as large as all before them together, up to about this size.
+/// Later pieces double the slab, up to about this size.
 const PIECE_BYTES: usize = HUGE_BYTES;
-/// Removed rows that wait together for the readers who may still see them.
+/// Removed rows that wait together for their readers.
 const LIMBO_ROWS: usize = 256;
-/// A lane takes so many rows at a time from the reserve, so that it is seldom there.
+/// Rows that a lane takes from the reserve at a time.
 const RESERVED_ROWS: usize = 256;
-/// Rows whose numbers the reserve has at hand; further ones are on a list, which takes no memory beside theirs.
+/// Row numbers that the reserve keeps in an array; more go to a linked list, which needs no memory of its own.
 pub(crate) const RESERVE_MAX: usize = 1 << 14;
-/// Removed rows that are asked for before they are put on a list.
+/// Prefetch distance for linking removed rows.
 const AHEAD_ROWS: usize = 8;
-/// End of a list of removed rows.
+/// End of a linked list.
 const NO_NEXT: u32 = u32::MAX;
 
 #[derive(Debug)]
@@ -41,19 +41,19 @@ pub(crate) struct RowAllocator {
     /// Rows for all lanes. Locked after a lane.
     reserve: Mutex<Reserve>,
     charge: Mutex<Charge>,
-    /// Rows of the first piece, and the most rows of a piece; powers of two.
+    /// Rows of the first piece, and the maximum rows of a piece; powers of two.
     first_piece: u64,
     piece_max: u64,
-    /// Rows that there is address space for, here and in the slab.
+    /// Rows with address space here and in the slab.
     rows_max: u64,
-    /// A bit per row: it need not be visited. Address space only while nobody walks.
+    /// A bit per row, set to skip it in a walk. Untouched while there is no walk.
     visited: Region<AtomicU64>,
     walking: AtomicBool,
     /// Keys that moved to another row before they were visited.
     moved: Mutex<Vec<u64>>,
 }
 
-/// What the budget was charged for.
+/// Rows and bytes charged to the budget.
 #[derive(Debug, Default)]
 struct Charge {
     rows: u64,
@@ -62,18 +62,17 @@ struct Charge {
 
 #[derive(Debug, Default)]
 struct Lane {
-    /// Rows that were never used.
+    /// Never used rows.
     run: Range<u32>,
     /// Removed rows.
     free: List,
-    /// Those that readers may still see.
+    /// Removed rows that readers may still see.
     limbo: Vec<u32>,
-    /// Those that no reader can see any more, which are taken first: most are wanted at once, and on the list each of them
-    /// would be written and read once more.
+    /// Removed rows that no reader can see. They are taken first, which saves linking them.
     ready: Vec<u32>,
 }
 
-/// Rows that no reader can see; each holds the next one's number in its first word.
+/// A linked list of rows that no reader can see. Each holds the next one's number in its first word.
 #[derive(Debug)]
 struct List {
     first: u32,
@@ -83,7 +82,7 @@ struct List {
 /// Rows that no reader can see, for all lanes.
 #[derive(Debug, Default)]
 struct Reserve {
-    /// At most [`RESERVE_MAX`]; they are taken first, as in a lane.
+    /// At most [`RESERVE_MAX`] rows, taken first.
     ready: Vec<u32>,
     free: List,
 }
@@ -142,7 +141,7 @@ impl Lane {
         self.free.len as usize + self.limbo.len() + self.ready.len()
     }
 
-    /// Waits for the readers who may still see removed rows, and then has these ready.
+    /// Waits until no reader can see the removed rows, and makes them available.
     fn leave_limbo(&mut self, slab: &Slab, directory: &Directory) {
         if self.limbo.is_empty() {
             return;
@@ -154,7 +153,7 @@ impl Lane {
         self.ready = std::mem::replace(&mut self.limbo, before);
     }
 
-    /// Moves up to `rows` rows to `taken`, removed ones first; how many are still wanted.
+    /// Moves up to `rows` rows to `taken`, removed ones first; returns the number of missing rows.
     fn take(&mut self, slab: &Slab, mut rows: usize, taken: &mut Vec<u32>) -> usize {
         let ready = rows.min(self.ready.len());
         taken.extend(self.ready.drain(self.ready.len() - ready..));
@@ -172,12 +171,12 @@ impl Lane {
 }
 
 impl RowAllocator {
-    /// `None` without address space.
+    /// Creates an allocator; `None` if address space is exhausted.
     pub(crate) fn new(slab: &Slab) -> Option<RowAllocator> {
         Some(RowAllocator::of(slab, Region::reserved(slab.rows_max().div_ceil(64) as usize)?))
     }
 
-    /// With a bit per row of which there may be fewer than were asked for.
+    /// An allocator whose bitmap may cover fewer rows than the slab has.
     fn of(slab: &Slab, visited: Region<AtomicU64>) -> RowAllocator {
         let power = |bytes: usize| 1 << (bytes / slab.row_bytes()).max(1).ilog2();
         RowAllocator {
@@ -193,17 +192,17 @@ impl RowAllocator {
         }
     }
 
-    /// Rows that there is address space for.
+    /// Rows with address space.
     pub(crate) fn rows_max(&self) -> u64 {
         self.rows_max
     }
 
-    /// Bytes beside those of the rows.
+    /// Bytes in addition to those of the rows.
     pub(crate) fn new_bytes() -> usize {
         Lanes::<Mutex<Lane>>::bytes()
     }
 
-    /// Rows that were charged to the budget; all row numbers are below.
+    /// Rows charged to the budget; all row numbers are below.
     pub(crate) fn charged(&self) -> u64 {
         lock(&self.charge).rows
     }
@@ -213,19 +212,19 @@ impl RowAllocator {
         lock(&self.charge).bytes
     }
 
-    /// Rows that were removed and wait to be used again.
+    /// Removed rows that wait for reuse.
     pub(crate) fn free_rows(&self) -> usize {
         let own: usize = self.lanes.iter().map(|lane| lock(lane).free_rows()).sum();
         own + self.reserved_rows()
     }
 
-    /// Those of them that are for all lanes.
+    /// Removed rows in the shared reserve.
     pub(crate) fn reserved_rows(&self) -> usize {
         lock(&self.reserve).rows()
     }
 
-    /// Appends `rows` rows of unspecified content, which no reader can see, to `taken`; fewer when the budget, the memory
-    /// and the row numbers are used up. The caller must neither have a view nor hold the lock of a key.
+    /// Appends `rows` rows, with unspecified contents and invisible to readers, to `taken`. Appends fewer if the
+    /// budget, the memory or the row numbers are exhausted. The caller must hold no index guard and no key lock.
     pub(crate) fn take(
         &self,
         lane: usize,
@@ -243,7 +242,7 @@ impl RowAllocator {
                 missing = own.take(slab, missing, taken);
             }
             while missing > 0 {
-                // Memory that was in use before memory that never was.
+                // Prefers used memory to unused memory.
                 own.leave_limbo(slab, directory);
                 missing = own.take(slab, missing, taken);
                 if missing > 0 {
@@ -265,8 +264,7 @@ impl RowAllocator {
         }
     }
 
-    /// Charges `rows` rows to the budget before they are taken, fewer when that is used up, for a lane whose rows so far have
-    /// all been taken.
+    /// Charges up to `rows` rows to the budget in advance, for a lane that has no rows of its own.
     pub(crate) fn charge_ahead(&mut self, lane: usize, rows: u64, slab: &Slab, budget: &Budget) {
         let first = self.charged();
         while self.charge_piece(first + rows - self.charged(), slab, budget).is_some() {}
@@ -275,12 +273,12 @@ impl RowAllocator {
         own.run = first as u32..self.charged() as u32;
     }
 
-    /// Another piece, of the size that is due or as large as the budget allows.
+    /// Charges the next piece, or a smaller one if the budget is short.
     fn charge(&self, slab: &Slab, budget: &Budget) -> Option<Range<u32>> {
         self.charge_piece(self.charged().clamp(self.first_piece, self.piece_max), slab, budget)
     }
 
-    /// A piece of `rows` rows, or as large as the budget allows.
+    /// Charges a piece of `rows` rows, or a smaller one if the budget is short.
     fn charge_piece(&self, mut rows: u64, slab: &Slab, budget: &Budget) -> Option<Range<u32>> {
         let mut charge = lock(&self.charge);
         rows = rows.min(self.rows_max - charge.rows);
@@ -298,7 +296,7 @@ impl RowAllocator {
         None
     }
 
-    /// Takes rows back that no reader was told of.
+    /// Takes rows back that were never published.
     pub(crate) fn give_back(&self, lane: usize, slab: &Slab, rows: &mut Vec<u32>) {
         if !rows.is_empty() {
             let mut lane = lock(self.lanes.get(lane));
@@ -306,7 +304,7 @@ impl RowAllocator {
         }
     }
 
-    /// Takes rows back that searches no longer find. The caller must neither have a view nor hold the lock of a key.
+    /// Takes rows back that searches no longer find. The caller must hold no index guard and no key lock.
     pub(crate) fn retire(&self, lane: usize, slab: &Slab, directory: &Directory, rows: &mut Vec<u32>) {
         if !rows.is_empty() {
             let mut lane = lock(self.lanes.get(lane));
@@ -317,14 +315,14 @@ impl RowAllocator {
         }
     }
 
-    /// As [`RowAllocator::retire`], and waits for the readers who may still see removed rows, so that they can be taken.
+    /// Takes rows back like [`RowAllocator::retire`], and waits until they can be reused.
     pub(crate) fn retire_now(&self, lane: usize, slab: &Slab, directory: &Directory, rows: &mut Vec<u32>) {
         let mut lane = lock(self.lanes.get(lane));
         lane.limbo.append(rows);
         lane.leave_limbo(slab, directory);
     }
 
-    /// As [`RowAllocator::retire`], for all lanes and at once.
+    /// Takes rows back like [`RowAllocator::retire`], for all lanes and for immediate reuse.
     pub(crate) fn retire_for_all(&self, slab: &Slab, directory: &Directory, rows: &mut Vec<u32>) {
         if !rows.is_empty() {
             directory.synchronize();
@@ -332,28 +330,28 @@ impl RowAllocator {
         }
     }
 
-    /// Forgets all rows and gives their memory back. The caller has made sure that nobody can reach a row.
+    /// Frees all rows and returns their memory. The caller guarantees that no thread can reach a row.
     pub(crate) fn clear(&self, slab: &Slab, budget: &Budget) {
         self.lanes.iter().for_each(|lane| *lock(lane) = Lane::default());
         *lock(&self.reserve) = Reserve::default();
         let charge = std::mem::take(&mut *lock(&self.charge));
-        // A walk that goes on marks rows that are made from now on; those from before it would not find at its end.
+        // A walk in progress marks new rows from now on, and could not find the old ones at its end.
         self.forget_visited(charge.rows);
         slab.discard(charge.rows);
         budget.give_back(charge.bytes);
     }
 
-    /// Begins a walk over the rows below the number that is returned. One at a time.
+    /// Begins a walk over the rows below the returned number. Only one walk may run at a time.
     ///
-    /// Until it ends, every row that gets a key is to be marked as visited before it is published: its key is new, or was
-    /// removed before and perhaps visited then. (When a copy-on-write gives a key another row, the old one's mark says
-    /// whether the key is still to be visited: see [`RowAllocator::note_moved`].)
+    /// Until it ends, every row that gets a key must be marked before it is published: its key is new, or was
+    /// removed and perhaps visited before. When a copy-on-write update moves a key, the mark of the old row tells
+    /// whether the key is still to be visited, see [`RowAllocator::note_moved`].
     pub(crate) fn begin_walk(&self, _: &IndexLock<'_>) -> u64 {
         self.walking.store(true, Relaxed);
         self.charged()
     }
 
-    /// Ends it; the marks are gone.
+    /// Ends a walk and clears the marks.
     pub(crate) fn end_walk(&self, _: &IndexLock<'_>) {
         self.walking.store(false, Relaxed);
         self.forget_visited(self.charged());
@@ -364,19 +362,19 @@ impl RowAllocator {
         self.visited.discard(rows.div_ceil(64) as usize, |word| word.store(0, Relaxed));
     }
 
-    /// Marks a row while somebody walks.
+    /// Marks a row as visited, if a walk is in progress.
     pub(crate) fn note_visited(&self, row: u32, _: &KeyLock<'_>) {
         if self.walking.load(Relaxed) {
             self.visited[row as usize / 64].fetch_or(1 << (row % 64), Relaxed);
         }
     }
 
-    /// Is the row marked?
+    /// Returns whether the row is marked.
     pub(crate) fn is_visited(&self, row: u32, _: &KeyLock<'_>) -> bool {
         self.visited[row as usize / 64].load(Relaxed) >> (row % 64) & 1 == 1
     }
 
-    /// A key goes from one row to another; who walks will find it in [`RowAllocator::moved`] if it still has to be visited.
+    /// Records that a key moves to another row. [`RowAllocator::moved`] reports it if it was not visited yet.
     pub(crate) fn note_moved(&self, key: u64, from: u32, to: u32, locked: &KeyLock<'_>) {
         if self.walking.load(Relaxed) {
             if !self.is_visited(from, locked) {
@@ -386,7 +384,7 @@ impl RowAllocator {
         }
     }
 
-    /// Takes the keys that moved before they were visited, each once in a walk.
+    /// Takes the keys that moved before they were visited.
     pub(crate) fn moved(&self) -> Vec<u64> {
         std::mem::take(&mut lock(&self.moved))
     }
@@ -412,7 +410,7 @@ mod tests {
                 rows.take(lane, count, &slab, &budget, &directory, &mut taken);
                 taken
             };
-            // In order, and whole, in the slab.
+            // In order and contiguous.
             assert_eq!(take(0, count), (0..count as u32).collect::<Vec<_>>());
             for row in 0..count as u32 {
                 slab.unpublished(row).store(0, &vec![row as f32; stride]);
@@ -436,7 +434,7 @@ mod tests {
         }
     }
 
-    /// The system may have less address space than was asked for: rows end where it does.
+    /// Rows end where the granted address space does.
     #[test]
     fn rows_end_where_the_address_space_does() {
         for (row_words, visited_words, expected) in [(10 * 37 + 5, 1, 10), (100 * 37, 1, 64), (37, 1, 1)] {
@@ -451,7 +449,7 @@ mod tests {
         assert!(Slab::of(Region::zeroed(36).unwrap(), 37).is_none());
     }
 
-    /// Any lane finds all rows that were removed for all, and their numbers take no more memory than a bound.
+    /// Every lane can take the shared rows, and the array of their numbers is bounded.
     #[test]
     fn the_reserve_keeps_few_numbers_and_loses_no_row() {
         if cfg!(miri) {
@@ -473,11 +471,11 @@ mod tests {
         assert!(again == taken && rows.charged() == charged);
     }
 
-    /// No row of the budget is out of reach of any lane.
+    /// Every lane can use the whole budget.
     #[test]
     fn lanes_help_each_other_out() {
         let slab = Slab::new(8, None).unwrap();
-        // With a version for each row.
+        // Including a version per row.
         let budget = Budget::new(Some(36 * 5000));
         let (rows, directory) = (RowAllocator::new(&slab).unwrap(), Directory::new(Index::new().unwrap()));
         let mut taken = Vec::new();

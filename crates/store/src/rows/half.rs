@@ -1,33 +1,33 @@
-//! 16-bit weights: what they mean as f32, and how an f32 becomes one, to the nearest or stochastically. Knows numbers
-//! only; which instructions load them is in `simd/halves.rs`.
+//! 16-bit weights: conversion to f32, and from f32 by rounding to nearest or stochastically. The instructions that
+//! load them are in `simd/halves.rs`.
 //!
-//! An update that is smaller than half the distance between two halves would be lost by rounding to the nearest, every
-//! time. Rounding stochastically (up with the probability of what would be cut off) it arrives on average (Gupta et al.
-//! 2015, "Deep Learning with Limited Numerical Precision"). The random bits are a hash of where and when they are used:
-//! results depend neither on threads nor on the machine. All of it is integer arithmetic, lane by lane, so that the
-//! compiler makes vectors of it.
+//! Rounding to nearest would lose every update smaller than half a unit in the last place. With stochastic rounding
+//! (up with the probability of the fraction cut off) they arrive on average (Gupta et al. 2015, "Deep Learning with
+//! Limited Numerical Precision"). The random bits are a hash of the row, the update and the coordinate, so that
+//! results depend neither on threads nor on the machine. All of it is integer arithmetic per lane, which compilers
+//! vectorize.
 
 use crate::Dtype;
 use crate::index::hash::{GOLDEN, mix};
 
-/// Bits of an f32 without its sign.
+/// The bits of an f32 without its sign.
 const MAGNITUDE: u32 = 0x7FFF_FFFF;
-/// Infinity; NaNs are above.
+/// Infinity; the bits of NaNs are larger.
 const INFINITY: u32 = 0x7F80_0000;
-/// Bits of an f32's fraction.
+/// Fraction bits of an f32.
 const FRACTION_BITS: u32 = 23;
-/// The difference of the exponents' biases of f32 and f16.
+/// Difference of the exponent biases of f32 and f16.
 const F16_BIAS: u32 = 127 - 15;
-/// The least f16 above 0, 2^-24.
+/// The smallest positive f16, 2^-24.
 const F16_LEAST: f32 = f32::from_bits((127 - 24) << FRACTION_BITS);
-/// Bits that an f16's fraction is shorter by.
+/// Fraction bits that an f16 lacks.
 const F16_CUT: u32 = 13;
-/// Bits that a bf16 is shorter by.
+/// Bits that a bf16 lacks.
 const BF16_CUT: u32 = 16;
-/// Most bits that are compared with random ones.
+/// The maximum number of bits compared with random ones.
 const CUT_MAX: u32 = 31;
 
-/// The formats of 16 bits.
+/// The 16-bit formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Half {
     /// IEEE 754 binary16.
@@ -36,19 +36,19 @@ pub(crate) enum Half {
     Bf16,
 }
 
-/// The random bits of one update of one row.
+/// The random bits of an update of a row.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Noise(u32);
 
 impl Noise {
-    /// `version` is the row's number of updates, this one included.
+    /// `version` is the row's number of updates, including this one.
     #[inline(always)]
     pub(crate) fn new(seed: u64, key: u64, version: u32) -> Noise {
         let row = mix(key ^ mix(seed));
         Noise((mix(row.wrapping_add(u64::from(version).wrapping_mul(GOLDEN))) >> 32) as u32)
     }
 
-    /// 32 bits for a coordinate of the row: a Weyl sequence through the finaliser `lowbias32` (Wellons 2018).
+    /// 32 random bits for a coordinate: a Weyl sequence with the finalizer `lowbias32` (Wellons 2018).
     #[inline(always)]
     fn at(self, coordinate: u32) -> u32 {
         let mut bits = self.0.wrapping_add(coordinate.wrapping_mul(0x9E37_79B9));
@@ -59,7 +59,7 @@ impl Noise {
 }
 
 impl Half {
-    /// `None` for rows of f32.
+    /// The format of 16-bit rows; `None` for f32.
     pub(crate) fn of(dtype: Dtype) -> Option<Half> {
         match dtype {
             Dtype::F32 => None,
@@ -76,10 +76,10 @@ impl Half {
             Half::F16 => {
                 let magnitude = u32::from(half & 0x7FFF) << F16_CUT;
                 let sign = u32::from(half & 0x8000) << 16;
-                // Where an f16's exponent is all ones; NaNs become quiet, as the machine makes them.
+                // Infinities and NaNs, whose exponent bits are all ones; NaNs become quiet, as in hardware.
                 let special = 0x1F << FRACTION_BITS;
                 let quiet = u32::from(magnitude > special) << (FRACTION_BITS - 1);
-                // Subnormal f16 are no subnormal f32 on the way, which a thread may have been told to take for 0.
+                // Subnormal f16 do not become subnormal f32, which a thread may be configured to flush to 0.
                 let subnormal = ((magnitude >> F16_CUT) as f32 * F16_LEAST).to_bits();
                 let finite = if magnitude >> FRACTION_BITS == 0 {
                     subnormal
@@ -91,20 +91,20 @@ impl Half {
         }
     }
 
-    /// The nearest half, of two the even one; beyond the largest finite half, that. NaN stays NaN.
+    /// Rounds to nearest, ties to even; saturates at the largest finite half. NaN stays NaN.
     #[inline(always)]
     pub(crate) fn nearest(self, value: f32) -> u16 {
         self.round(value, |kept, cut| (1 << (cut - 1)) - 1 + (kept & 1))
     }
 
-    /// The half above or below, each with the probability that makes the value the mean; beyond the largest finite half,
-    /// that. A value that is a half stays what it is.
+    /// Rounds up or down with the probabilities that preserve the mean; saturates at the largest finite half. Exact
+    /// values are unchanged.
     #[inline(always)]
     fn stochastic(self, value: f32, random: u32) -> u16 {
         self.round(value, |_, cut| random >> (32 - cut))
     }
 
-    /// Adds something below one unit of the half's last place, and then cuts off the places that it does not have.
+    /// Adds less than one unit in the last place, then truncates.
     #[inline(always)]
     fn round(self, value: f32, below_one: impl Fn(u32, u32) -> u32) -> u16 {
         let magnitude = value.to_bits() & MAGNITUDE;
@@ -114,8 +114,8 @@ impl Half {
             Half::F16 => {
                 let exponent = magnitude >> FRACTION_BITS;
                 let is_normal = exponent > F16_BIAS;
-                // Below, halves are multiples of one number, and the places to cut off become more. So many that random
-                // bits run out: what is beyond is dropped first.
+                // Subnormal halves have a constant unit, so that more bits are cut off, sometimes more than there
+                // are random bits; the excess is dropped first.
                 let fraction = (magnitude & ((1 << FRACTION_BITS) - 1)) | (1 << FRACTION_BITS);
                 let cut = (F16_BIAS + F16_CUT + 1).wrapping_sub(exponent);
                 let dropped = cut.saturating_sub(CUT_MAX).min(CUT_MAX);
@@ -135,7 +135,7 @@ impl Half {
     #[inline(always)]
     pub(crate) fn round_row<const N: usize>(self, noise: Noise, first: usize, values: &[f32; N]) -> [u16; N] {
         let mut halves = [0; N];
-        // Written out per format, so that the loops have no branch.
+        // Separate loops per format have no branch.
         match self {
             Half::F16 => {
                 for (lane, (half, &value)) in halves.iter_mut().zip(values).enumerate() {
@@ -151,12 +151,12 @@ impl Half {
         halves
     }
 
-    /// Packs `dim` weights, which are halves or are rounded to the nearest, into the last of the `dim` places: words of
-    /// two halves, the first in the lower bits. The first of these words.
+    /// Packs weights, rounded to nearest, into the last words of the slice: two halves per word, the first in the
+    /// lower bits. Returns the position of the first word.
     pub(crate) fn pack(self, weights: &mut [f32]) -> usize {
         let dim = weights.len();
         let first = dim - dim.div_ceil(2);
-        // Backwards, a word is never stored before what was there has been read.
+        // Backward, so that no word is stored before its values were read.
         for word in (0..dim.div_ceil(2)).rev() {
             let half = |at: usize| weights.get(at).map_or(0, |&weight| u32::from(self.nearest(weight)));
             let bits = half(2 * word) | half(2 * word + 1) << 16;
@@ -165,7 +165,7 @@ impl Half {
         first
     }
 
-    /// The reverse: from the packed words at the end of `weights` to all of them.
+    /// Unpacks the words at the end of the slice to the whole slice.
     pub(crate) fn unpack(self, weights: &mut [f32]) {
         let dim = weights.len();
         let first = dim - dim.div_ceil(2);
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     const BOTH: [Half; 2] = [Half::F16, Half::Bf16];
-    /// Miri is slow: it sees every so-manieth half.
+    /// Miri is slow and tests a sample.
     const STEP: usize = if cfg!(miri) { 997 } else { 1 };
 
     fn reference(half: Half, bits: u16) -> f32 {
@@ -222,7 +222,7 @@ mod tests {
     fn nearest_is_that_of_the_half_crate() {
         let mut bits = 12_345_u32;
         let near = (0..=u16::MAX).step_by(STEP).flat_map(|half| {
-            // Ties, and what is just beside them.
+            // Ties, and values next to them.
             [0x0FFF, 0x1000, 0x1001, 0x7FFF, 0x8000, 0x8001].map(|low| u32::from(half) << 16 | low)
         });
         let random = (0..400_000 / STEP).map(|_| {
@@ -241,11 +241,11 @@ mod tests {
         }
     }
 
-    /// Over many roundings the mean is the value, to a few standard errors; and only the two neighbours occur.
+    /// The mean of many roundings is the value, to a few standard errors, and only its two neighbours occur.
     #[test]
     fn rounding_is_unbiased() {
         let rounds: u32 = if cfg!(miri) { 100 } else { 40_000 };
-        // Tiny ones are subnormal as f16; the last are below its smallest number, by different amounts.
+        // Small values are subnormal as f16; the last ones are below its smallest number, by different factors.
         let values = [1.000_3, -0.1, 3.3, 1e-3, -5.1e-5, 3.3e-6, 7e-8, 1.1e-8, 3e-10, 2e-12, 1234.567];
         for half in BOTH {
             for (number, value) in values.into_iter().enumerate() {
@@ -257,10 +257,10 @@ mod tests {
                     (below, above) = (below.min(rounded), above.max(rounded));
                 }
                 let value = f64::from(value);
-                // The distance of the halves around the value bounds the deviation.
+                // The distance between the neighbours bounds the deviation.
                 let precision = if half == Half::F16 { 10 } else { 7 };
                 let smallest = if half == Half::F16 { -24 } else { -133 };
-                // Powers of two are made of bits: Miri's are not exact.
+                // Powers of two from bits, because those of Miri are inexact.
                 let exponent = (value.abs().to_bits() >> 52) as i32 - 1023;
                 let unit = f64::from_bits((((exponent - precision).max(smallest) + 1023) as u64) << 52);
                 assert!(above - below <= unit, "{half:?} {value}: {below} {above}");
@@ -301,7 +301,7 @@ mod tests {
             Noise::new(1, 2, 3).at(0),
         ];
         assert!(others.iter().all(|&other| other != bits));
-        // The same on every machine, for ever: rows of a checkpoint are trained on elsewhere.
+        // Stable across machines and versions, because training continues from checkpoints.
         assert_eq!(bits, 836_886_789);
     }
 

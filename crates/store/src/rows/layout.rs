@@ -1,7 +1,7 @@
-//! Where the parts of a row lie: weights, header, then each block's optimizer state. Knows no row's values.
+//! Layout of a row: weights, header, then the optimizer state of each block.
 //!
-//! Weights come first, on the boundary of a cache line where that matters, because a pull reads nothing else. They may
-//! be halves, two to a word; the rest is words. Outside of the slab a row's weights are always f32.
+//! Weights come first, aligned to a cache line where that matters, because a pull reads nothing else. They may be
+//! 16-bit halves, two per word; everything else is words. Outside the slab, weights are always f32.
 
 use crate::rows::half::{Half, Noise};
 use crate::rows::row::RowRef;
@@ -12,36 +12,36 @@ use crate::update::init;
 use crate::update::kernel::{BlockSpan, Halves, Kernel, MaxMagnitude, OptimizerStep, Weights};
 use crate::{Absent, Init, TableConfig};
 
-/// Words of a row's header: key low, key high, frequency, last use, version, kept as the bits of f32 values.
+/// Words of a row's header: key low, key high, frequency, last use, version; stored as the bits of f32 values.
 pub(crate) const HEADER_WORDS: usize = 5;
 
-/// One block of a row.
+/// A block of a row.
 #[derive(Debug, Clone)]
 pub(crate) struct BlockLayout {
     /// First coordinate of the block within the row's weights.
     pub(crate) first: usize,
     pub(crate) dims: usize,
-    /// First value of the block within the row's state, and how many there are.
+    /// Range of the block's values within the row's state.
     pub(crate) state: std::ops::Range<usize>,
     pub(crate) init: Init,
     pub(crate) kernel: Kernel,
 }
 
-/// The rows of a table.
+/// The layout of a table's rows.
 #[derive(Debug, Clone)]
 pub(crate) struct Layout {
     pub(crate) dim: usize,
-    /// The format of the weights, if they are not f32.
+    /// The 16-bit format of the weights; `None` for f32.
     pub(crate) half: Option<Half>,
-    /// Words of the weights: where the header begins.
+    /// Words of the weights; the header begins after them.
     pub(crate) weight_words: usize,
-    /// Floats of optimizer state.
+    /// Values of optimizer state.
     pub(crate) state: usize,
-    /// Words from row to row.
+    /// Words from one row to the next.
     pub(crate) stride: usize,
     pub(crate) seed: u64,
     pub(crate) blocks: Vec<BlockLayout>,
-    /// An update that is refused has stored nothing: all of the row is computed at once.
+    /// The whole row is computed before anything is stored, so that a rejected update needs no undo.
     is_one_piece: bool,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// From the words of a header.
+    /// Reads the words of a header.
     pub(crate) fn read(words: &[f32]) -> Header {
         Header {
             key: u64::from(words[0].to_bits()) | (u64::from(words[1].to_bits()) << 32),
@@ -75,7 +75,7 @@ impl Header {
 }
 
 impl Layout {
-    /// Layout of a configuration that has been checked.
+    /// The layout of a validated configuration.
     pub(crate) fn new(config: &TableConfig) -> Layout {
         let dim = config.dim();
         let (mut first, mut state) = (0, 0);
@@ -100,22 +100,22 @@ impl Layout {
         Layout { dim, half, weight_words, state, stride, seed: config.seed, blocks, is_one_piece }
     }
 
-    /// Words of a row that are in use.
+    /// Used words of a row.
     pub(crate) fn words(&self) -> usize {
         self.weight_words + HEADER_WORDS + self.state
     }
 
-    /// Length of an unpacked row: one whose weights are f32.
+    /// Length of an unpacked row, whose weights are f32.
     pub(crate) fn unpacked(&self) -> usize {
         self.dim + HEADER_WORDS + self.state
     }
 
-    /// Where the header begins.
+    /// Position of the header.
     pub(crate) fn header_at(&self) -> usize {
         self.weight_words
     }
 
-    /// Copies a row out of the slab, and unpacks it.
+    /// Copies a row out of the slab and unpacks it.
     pub(crate) fn read_row(&self, slab: &Slab, row: u32, unpacked: &mut [f32]) {
         slab.read(row, &mut unpacked[self.dim - self.weight_words..]);
         if let Some(half) = self.half {
@@ -123,13 +123,13 @@ impl Layout {
         }
     }
 
-    /// The words of a row from an unpacked one, in its place.
+    /// Packs an unpacked row in place; returns its words.
     fn pack<'a>(&self, unpacked: &'a mut [f32]) -> &'a [f32] {
         let first = self.half.map_or(0, |half| half.pack(&mut unpacked[..self.dim]));
         &unpacked[first..]
     }
 
-    /// An unpacked row, its parts by their names.
+    /// Splits an unpacked row into its parts.
     #[inline(always)]
     pub(crate) fn parts<'a>(&self, row: &'a [f32]) -> RowRef<'a> {
         let (weights, rest) = row.split_at(self.dim);
@@ -138,7 +138,7 @@ impl Layout {
         RowRef { key, frequency, last_use, version, weights, state: &state[..self.state] }
     }
 
-    /// The weights that a row of this key starts with.
+    /// Computes the initial weights of the key.
     pub(crate) fn init_weights(&self, key: u64, weights: &mut [f32]) {
         for block in &self.blocks {
             init::fill(block.init, self.seed, key, block.first, &mut weights[block.first..][..block.dims]);
@@ -150,7 +150,7 @@ impl Layout {
         }
     }
 
-    /// Weights for a key without a row.
+    /// Computes the weights of a key without a row.
     #[inline]
     pub(crate) fn fill_absent(&self, absent: Absent, key: u64, weights: &mut [f32]) {
         match absent {
@@ -159,7 +159,7 @@ impl Layout {
         }
     }
 
-    /// The words of a new row (header, first weights, first optimizer state), made in `unpacked`.
+    /// Builds a new row in `unpacked` (header, initial weights, initial state); returns its words.
     pub(crate) fn init_row<'a>(&self, key: u64, unpacked: &'a mut [f32]) -> &'a [f32] {
         let (weights, rest) = unpacked.split_at_mut(self.dim);
         let (header, state) = rest.split_at_mut(HEADER_WORDS);
@@ -171,15 +171,16 @@ impl Layout {
         self.pack(unpacked)
     }
 
-    /// The words of a new row whose weights and state, which are anything here, somebody stores before they are seen.
+    /// Builds the header of a new row in `unpacked`. The caller stores weights and state before the row is
+    /// published.
     pub(crate) fn blank_row<'a>(&self, key: u64, unpacked: &'a mut [f32]) -> &'a [f32] {
         Header { key, frequency: 0, last_use: 0, version: 0 }
             .write(&mut unpacked[self.dim..][..HEADER_WORDS]);
         &unpacked[self.dim - self.weight_words..]
     }
 
-    /// The words of a row from a header and its values (weights, then state), made in `unpacked`. Where weights are halves,
-    /// they are rounded to the nearest, which changes nothing if they were halves before.
+    /// Builds a row in `unpacked` from its header and its values (weights, then state); returns its words. 16-bit
+    /// weights are rounded to nearest, which keeps values that were halves.
     pub(crate) fn join_row<'a>(&self, header: Header, values: &[f32], unpacked: &'a mut [f32]) -> &'a [f32] {
         let (weights, rest) = unpacked.split_at_mut(self.dim);
         let (words, state) = rest.split_at_mut(HEADER_WORDS);
@@ -189,9 +190,10 @@ impl Layout {
         self.pack(unpacked)
     }
 
-    /// One update of one row, in one pass: its header and every block of it. `gradient` has one value per weight, and
-    /// `format` is the table's. False, and the row is as it was, where a weight or a state value would not be finite; `before`
-    /// is memory for a row.
+    /// Updates a row in one pass: its header and all blocks.
+    ///
+    /// `gradient` has one value per weight, and `format` is the table's. Returns false and leaves the row unchanged
+    /// if a weight or state value would not be finite. `before` is a buffer for a row.
     #[inline(always)]
     pub(crate) fn update(
         &self,
@@ -205,13 +207,13 @@ impl Layout {
         let header = self.weight_words;
         let version = version_after(row.get(header + 4), 1);
         if let ([OptimizerStep::Ftrl(step)], [gradient], None) = (steps, gradient, format.half()) {
-            // The row of logistic regression: w, header, z, n.
-            // Not an array's map(): it is not inlined here, and then costs more than the update.
+            // The row of logistic regression: w, header, z, n. No array `map()`: it is not inlined here, and then
+            // costs more than the update.
             let w = f32::from_bits(row.get(0));
             let z = f32::from_bits(row.get(1 + HEADER_WORDS));
             let n = f32::from_bits(row.get(2 + HEADER_WORDS));
             let (w, z, n) = step.update(w, z, n, *gradient);
-            // The sum of squares always is.
+            // The sum of squares is always finite.
             if !(w.is_finite() & z.is_finite()) {
                 return false;
             }
@@ -243,7 +245,7 @@ impl Layout {
         true
     }
 
-    /// Are all results finite?
+    /// Updates the blocks; returns whether all results are finite.
     #[inline(always)]
     fn update_blocks(
         &self,
@@ -266,8 +268,8 @@ impl Layout {
     }
 }
 
-/// A row's number of updates after further ones. It is exact up to 2^32 - 1 and then goes round in its upper half: the
-/// optimizers' corrections take it for large for ever, and no two updates in a row have the same.
+/// The row's number of updates after `updates` more. It is exact up to 2^32 - 1 and then wraps within its upper
+/// half: optimizers keep treating it as large, and consecutive updates differ.
 #[inline(always)]
 pub(crate) fn version_after(version: u32, updates: u32) -> u32 {
     const UPPER_HALF: u32 = 1 << 31;
@@ -277,17 +279,17 @@ pub(crate) fn version_after(version: u32, updates: u32) -> u32 {
     }
 }
 
-/// What changes a row.
+/// An update of a row.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Update<'a> {
     /// Occurrences of the key, added to its frequency.
     pub(crate) count: u32,
-    /// The table's use clock.
+    /// The present reading of the use clock.
     pub(crate) clock: u32,
     pub(crate) gradient: &'a [f32],
 }
 
-/// [`Layout::update`] by itself, compiled for the machine.
+/// [`Layout::update`] as a unit of vectorized work.
 #[derive(Debug)]
 pub(crate) struct RowUpdate<'a, F> {
     pub(crate) format: F,
@@ -327,7 +329,7 @@ mod tests {
         }
     }
 
-    /// Every width gives the same bits, whatever the format, also where blocks begin in the middle of a word.
+    /// All widths give the same bits in every format, also for blocks that begin within a word.
     #[test]
     fn every_width_updates_alike() {
         let adagrad = Optimizer::Adagrad { lr: 0.1, eps: 1e-6, initial: 0.1, l2: 0.01 };
@@ -372,7 +374,7 @@ mod tests {
         }
     }
 
-    /// Halves take half of the words, and half of the lines that a pull reads.
+    /// Halves need half of the words, and half of the cache lines of a pull.
     #[test]
     fn half_rows_are_packed() {
         let layout = |dtype, dims| {

@@ -1,4 +1,4 @@
-//! Rows in memory: their words, their layout, their numbers and which of them are in use.
+//! Rows in memory: the slab, its allocator, the layout of a row, 16-bit weights and validation.
 
 pub(crate) mod allocator;
 pub(crate) mod half;

@@ -1,15 +1,15 @@
-//! Which numbers a row may have, whether it comes from elsewhere or is to be saved. Knows no table and no file.
+//! Validates the numbers of rows that are imported, loaded or saved.
 
 use std::ops::Range;
 
 use crate::TableConfig;
 use crate::update::kernel::Kernel;
 
-/// The numbers of a table's rows: weights and optimizer state are finite, and no sum of squares in a state is below 0. From
-/// other rows nothing but further such numbers can be learned.
+/// The valid numbers of a table's rows: weights and state are finite, and sums of squares are not negative.
+/// Training could not recover from others.
 #[derive(Debug)]
 pub(crate) struct RowNumbers {
-    /// Which state values are sums of squares.
+    /// Ranges of the state that are sums of squares.
     squares: Vec<Range<usize>>,
 }
 
@@ -26,10 +26,10 @@ impl RowNumbers {
         RowNumbers { squares: squares.filter(|squares| !squares.is_empty()).collect() }
     }
 
-    /// What is wrong with a row, which has the table's shape.
+    /// Checks a row of the table's shape; describes the first invalid number.
     #[inline]
     pub(crate) fn check(&self, weights: &[f32], state: &[f32]) -> Result<(), String> {
-        // Without a branch per value, so that it vectorises.
+        // No branch per value, so that it vectorizes.
         let finite = |values: &[f32]| values.iter().fold(true, |all, value| all & value.is_finite());
         let not_below = |values: &[f32]| values.iter().fold(true, |all, &value| all & (value >= 0.0));
         if finite(weights)

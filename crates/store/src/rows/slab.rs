@@ -1,8 +1,7 @@
-//! The words of a table's rows: fixed-size runs of 32-bit words that never move. Knows neither keys nor optimizers, only
-//! the length of a row in words; nor which rows are in use.
+//! The slab: memory of a table's rows, runs of 32-bit words that never move.
 //!
-//! A slab reserves address space for all rows that the machine or the budget could hold, so that a row is found by its
-//! number without a look-up in memory. Memory is taken as rows are first stored to.
+//! It reserves address space for all rows that the machine or the budget could hold, so that the row number gives
+//! the address without a look-up. Memory is committed when a row is first stored.
 #![allow(unsafe_code)] // shows a row's atomics as plain numbers while nobody may change them; finds rows by one check
 
 use std::sync::atomic::AtomicU32;
@@ -18,13 +17,14 @@ use crate::simd::{self, Vector, Width, halves};
 use crate::sync::seqlock::{RowWriteGuard, SeqLocks, SeqLocksView};
 use crate::sync::write_gate::{ExclusiveGuard, SharedGuard};
 
-/// Address space for rows, as a multiple of the machine's memory.
+/// Reserved address space as a multiple of the machine's memory.
 const RESERVE_FACTOR: usize = 2;
-/// Of what the system grants where it does not grant what is asked for, a table without a budget takes this part.
+/// A table without a budget takes one part in this many of the granted space, if the system grants less than
+/// requested.
 const GRANTED_SHARE: usize = 8;
-/// Words of a cache line.
+/// Words per cache line.
 pub(crate) const LINE_WORDS: usize = 16;
-/// Row numbers stay below this, because the index keeps them plus one and uses `u32::MAX` for "no row".
+/// The maximum number of rows: the index stores row numbers plus one, and `u32::MAX` is "no row".
 const ROWS_MAX: usize = u32::MAX as usize - 2;
 
 #[derive(Debug)]
@@ -32,32 +32,34 @@ pub(crate) struct Slab {
     words: Region<AtomicU32>,
     seq_locks: SeqLocks,
     stride: usize,
-    /// Rows that there is address space for.
+    /// Rows with address space.
     rows: usize,
     width: Width,
 }
 
-/// Why there is no slab.
+/// Reasons why a slab cannot be created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoSpace {
     /// No address space or memory for an empty table.
     Share,
-    /// The budget asks for `bytes`, and there is `room` for less.
+    /// The budget requires `bytes` of address space, but only `room` is left.
     Budget { bytes: usize, room: usize },
 }
 
-/// Words from the start of one row to the next, so that neither a row nor its first `hot` words ever straddle more
-/// cache lines than they must.
+/// Words from one row to the next, so that neither a row nor its first `hot` words touch more cache lines than
+/// necessary.
 pub(crate) fn stride_words(words: usize, hot: usize) -> usize {
-    // Starts are multiples of some power of two (up to a line); what hangs over the last full line must fit into that.
+    // Rows start at multiples of a power of two, up to a line, which must hold the words beyond the last full line.
     let hangs_over = |words: usize| (words - 1) % LINE_WORDS + 1;
     let grain = hangs_over(words).max(hangs_over(hot.max(1))).next_power_of_two();
     words.next_multiple_of(grain)
 }
 
 impl Slab {
-    /// A slab for rows of `stride` words, of which the budget, if there is one, allows `budget_bytes`. Without one it takes a
-    /// share of the address space. What tables may not take is left to threads and the heap.
+    /// Creates a slab for rows of `stride` words.
+    ///
+    /// It reserves `budget_bytes`, or a share of the address space without a budget. Threads and the heap keep
+    /// their part.
     pub(crate) fn new(stride: usize, budget_bytes: Option<u64>) -> Result<Slab, NoSpace> {
         let (space, _reserving) = Space::measure();
         let wanted = match budget_bytes {
@@ -75,14 +77,14 @@ impl Slab {
             if budget_bytes.is_some() {
                 return Err(NoSpace::Budget { bytes, room: granted });
             }
-            // The system grants less than it has room for (`vm.overcommit_memory` = 2).
+            // The system grants less than its room (`vm.overcommit_memory` = 2).
             let share = (granted / size_of::<u32>() / GRANTED_SHARE).max(stride);
             words = Region::reserved(share).ok_or(NoSpace::Share)?;
         }
         Slab::of(words, stride).ok_or(NoSpace::Share)
     }
 
-    /// So many rows address space is asked for.
+    /// The number of rows to reserve address space for.
     pub(crate) fn rows_wanted(stride: usize, limit_bytes: u64) -> usize {
         let row_bytes = stride * size_of::<u32>();
         let reserve_bytes = usize::try_from(limit_bytes).unwrap_or(usize::MAX);
@@ -91,7 +93,7 @@ impl Slab {
         (reserve_bytes / row_bytes).min(ROWS_MAX)
     }
 
-    /// A slab of as many rows as these words have room for, which may be fewer than were asked for. `None` if it is none.
+    /// A slab of as many rows as `words` holds; `None` if it holds none.
     pub(crate) fn of(words: Region<AtomicU32>, stride: usize) -> Option<Slab> {
         let rows = words.len() / stride;
         if rows == 0 {
@@ -105,23 +107,24 @@ impl Slab {
         self.stride * size_of::<u32>()
     }
 
-    /// Rows that there is address space for.
+    /// Rows with address space.
     pub(crate) fn rows_max(&self) -> u64 {
         self.rows as u64
     }
 
-    /// Address range of the first rows.
+    /// Address range of the first `rows` rows.
     pub(crate) fn addresses(&self, rows: u64) -> (usize, usize) {
         let (first, _) = self.words.addresses();
         (first, first + rows as usize * self.row_bytes())
     }
 
-    /// The words of all rows, and how many each has.
+    /// The words of all rows, and the words per row.
+    #[cfg(any(test, feature = "bench"))]
     pub(crate) fn all_words(&self) -> (&[AtomicU32], usize) {
         (&self.words, self.stride)
     }
 
-    /// The widest copy that the machine can do.
+    /// The widest supported vector width.
     #[inline(always)]
     pub(crate) fn width(&self) -> Width {
         self.width
@@ -132,49 +135,49 @@ impl Slab {
         self.view().words(row)
     }
 
-    /// Asks the cache for the line of one word of a row.
+    /// Prefetches the line of a word of a row.
     pub(crate) fn prefetch_word(&self, row: u32, at: usize, hint: PrefetchHint) {
         prefetch(&self.words, row as usize * self.stride + at, hint);
     }
 
-    /// Copies the first words of a row, as they are before or after a change, never between.
+    /// Copies the first words of a row, consistent under concurrent writes.
     pub(crate) fn read(&self, row: u32, out: &mut [f32]) {
         self.view().reader::<_, _, false>(Singles, self.width.elsewhere()).weights(row, out);
     }
 
-    /// What it takes to read rows, by value, so that it stays in registers.
+    /// A reader's view by value, so that it stays in registers.
     #[inline(always)]
     pub(crate) fn view(&self) -> RowsView<'_> {
         let (words, stride, rows) = (&*self.words, self.stride, self.rows);
         RowsView { words, stride, rows, seq_locks: self.seq_locks.view() }
     }
 
-    /// One word of a row, by itself.
+    /// A word of a row, without a version check.
     #[inline(always)]
     pub(crate) fn word(&self, row: u32, at: usize) -> u32 {
         self.view().word(row, at)
     }
 
-    /// Stores the words of a row that no reader knows yet.
+    /// Stores the words of an unpublished row.
     pub(crate) fn write_unpublished(&self, row: u32, words: &[f32]) {
         self.unpublished(row).by(self.width.elsewhere()).store(0, words);
     }
 
-    /// A row that no reader knows yet, or that none may be told of any more.
+    /// A row that no reader can find, or is about to be removed.
     #[inline(always)]
     pub(crate) fn unpublished(&self, row: u32) -> RowMut<'_> {
         RowMut { words: self.words(row), width: self.width }
     }
 
-    /// Waits until nobody changes the row, and then lets the caller do so; others see it as it was before or as it is
-    /// when the result is dropped. One thread must not change two rows at once.
+    /// Locks a row for a write. Readers see it as it was before or after; it is unlocked when the result is
+    /// dropped. A thread must not lock two rows at once.
     #[inline(always)]
     pub(crate) fn write<'a>(&'a self, row: u32, shared: &SharedGuard<'_>) -> RowWrite<'a> {
         let guard = self.seq_locks.write(row, shared);
         RowWrite { row: self.unpublished(row), _guard: guard }
     }
 
-    /// As [`Slab::write`], without having to reckon with other writers.
+    /// Marks a row as being written, without competing writers.
     #[inline(always)]
     pub(crate) fn write_exclusive<'a>(
         &'a self,
@@ -185,34 +188,34 @@ impl Slab {
         RowWrite { row: self.unpublished(row), _guard: guard }
     }
 
-    /// The first `len` words of a row in place.
+    /// Borrows the first `len` words of a row.
     #[inline(always)]
     pub(crate) fn peek<'a>(&'a self, row: u32, len: usize, _: &'a ExclusiveGuard<'_>) -> &'a [f32] {
         let words = &self.words(row)[..len];
-        // SAFETY: same size, alignment and lifetime; every pattern is an f32. Rows that others know are stored to only
-        // by those who share the right to change them or have it alone: this one excludes all others, and the borrow
-        // of it its own changes. Readers only load.
+        // SAFETY: same size, alignment and lifetime, and every bit pattern is an f32. Published rows are stored
+        // only under the write gate. The exclusive guard excludes all other writers, and borrowing it excludes its
+        // own writes. Readers only load.
         unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<f32>(), len) }
     }
 
-    /// Gives the memory of the first rows back; they read as zeros. Nobody may know any of them.
+    /// Returns the memory of the first rows; they read as zeros. No thread may know any of them.
     pub(crate) fn discard(&self, rows: u64) {
         self.words.discard(rows as usize * self.stride, |word| word.store(0, Relaxed));
     }
 }
 
-/// See [`Slab::view`].
+/// A copyable view of the rows, see [`Slab::view`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RowsView<'a> {
     words: &'a [AtomicU32],
     stride: usize,
-    /// Rows of so many words in all of the words.
+    /// The number of rows in `words`.
     rows: usize,
     seq_locks: SeqLocksView<'a>,
 }
 
 impl<'a> RowsView<'a> {
-    /// Asks the cache for the first lines of a row, and for its version if that will be looked at.
+    /// Prefetches the first lines of a row, and its sequence lock unless the read is optimistic.
     #[inline(always)]
     pub(crate) fn prefetch(self, row: u32, lines: usize, hint: PrefetchHint, optimistic: bool) {
         prefetch_lines(self.words, row as usize * self.stride, lines, hint);
@@ -221,7 +224,7 @@ impl<'a> RowsView<'a> {
         }
     }
 
-    /// The same for many rows, of which those that are [`NO_ROW`] are left out.
+    /// Prefetches the rows other than [`NO_ROW`].
     #[inline(always)]
     pub(crate) fn prefetch_all<const N: usize>(
         self,
@@ -230,7 +233,7 @@ impl<'a> RowsView<'a> {
         hint: PrefetchHint,
         optimistic: bool,
     ) {
-        // The usual numbers of lines, once for all rows.
+        // Specialized for the usual numbers of lines.
         match lines {
             1 => self.prefetch_lines_of(rows, 1, hint, optimistic),
             2 => self.prefetch_lines_of(rows, 2, hint, optimistic),
@@ -257,19 +260,18 @@ impl<'a> RowsView<'a> {
     fn words(self, row: u32) -> &'a [AtomicU32] {
         let row = row as usize;
         assert!(row < self.rows, "row {row} of {}", self.rows);
-        // By hand, since two checks per key are felt in a pull.
-        // SAFETY: `words` is at least `rows` times `stride` long: `Slab::of` has counted the rows in it, and neither changes
-        // afterwards. The row is one of them.
+        // One check instead of two, which is measurable in a pull. SAFETY: `words` has at least `rows * stride`
+        // words, as computed in `Slab::of`; neither changes later. The row is below `rows`.
         unsafe { self.words.get_unchecked(row * self.stride..(row + 1) * self.stride) }
     }
 
-    /// One word of a row, by itself.
+    /// A word of a row, without a version check.
     #[inline(always)]
     pub(crate) fn word(self, row: u32, at: usize) -> u32 {
         self.words(row)[at].load(Relaxed)
     }
 
-    /// What it takes to read weights that are kept in this format.
+    /// A reader of weights in this format.
     #[inline(always)]
     pub(crate) fn reader<F: Format, V: Vector, const OPTIMISTIC: bool>(
         self,
@@ -280,8 +282,10 @@ impl<'a> RowsView<'a> {
     }
 }
 
-/// Copies weights out of rows, as they are before or after a change, never between. When `OPTIMISTIC`, nobody changes rows or the
-/// caller will find out that somebody did ([`crate::sync::write_gate::WriteGate::validate`]), and versions are not looked at.
+/// Copies weights out of rows, consistent under concurrent writes.
+///
+/// With `OPTIMISTIC`, versions are not checked: the caller excludes writers or validates the whole read afterwards
+/// ([`crate::sync::write_gate::WriteGate::validate`]).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RowReader<'a, F, V, const OPTIMISTIC: bool> {
     rows: RowsView<'a>,
@@ -289,10 +293,10 @@ pub(crate) struct RowReader<'a, F, V, const OPTIMISTIC: bool> {
     vector: V,
 }
 
-// Loops, and not a function that takes what to do: closures are not always inlined, and what is not inlined is not
-// compiled for the machine.
+// Explicit loops, because closures are not always inlined, and only inlined code is compiled for the detected
+// instructions.
 impl<F: Format, V: Vector, const OPTIMISTIC: bool> RowReader<'_, F, V, OPTIMISTIC> {
-    /// The first weights of a row, as f32.
+    /// Copies the first weights of a row, as f32.
     #[inline(always)]
     pub(crate) fn weights(self, row: u32, out: &mut [f32]) {
         let (words, seq_locks) = (self.rows.words(row), self.rows.seq_locks);
@@ -308,7 +312,7 @@ impl<F: Format, V: Vector, const OPTIMISTIC: bool> RowReader<'_, F, V, OPTIMISTI
         }
     }
 
-    /// The same for `len` weights, padded with zeros to the length of `out`, see [`simd::load_padded`].
+    /// Copies `len` weights and pads them with zeros to the length of `out`, see [`simd::load_padded`].
     #[inline(always)]
     pub(crate) fn padded(self, row: u32, len: usize, out: &mut [f32]) {
         let (words, seq_locks) = (self.rows.words(row), self.rows.seq_locks);
@@ -324,21 +328,21 @@ impl<F: Format, V: Vector, const OPTIMISTIC: bool> RowReader<'_, F, V, OPTIMISTI
         }
     }
 
-    /// The only weight of a row of one: a word is never half old, half new.
+    /// The only weight of a row of one; a single word is never torn.
     #[inline(always)]
     pub(crate) fn one(self, row: u32) -> f32 {
         self.format.one(self.rows.word(row, 0))
     }
 }
 
-/// A row while its version is odd.
+/// A row locked for a write.
 #[derive(Debug)]
 pub(crate) struct RowWrite<'a> {
     pub(crate) row: RowMut<'a>,
     _guard: RowWriteGuard<'a>,
 }
 
-/// The words of a row that the caller alone may change.
+/// The words of a row that only the caller may change.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RowMut<'a, V = Width> {
     words: &'a [AtomicU32],
@@ -346,13 +350,13 @@ pub(crate) struct RowMut<'a, V = Width> {
 }
 
 impl<'a> RowMut<'a> {
-    /// Words that a test made.
+    /// A row of test words.
     #[cfg(test)]
     pub(crate) fn of(words: &'a [AtomicU32], width: Width) -> RowMut<'a> {
         RowMut { words, width }
     }
 
-    /// For work that is compiled for this.
+    /// For work that is compiled for this width.
     #[inline(always)]
     pub(crate) fn by<V: Vector>(self, vector: V) -> RowMut<'a, V> {
         RowMut { words: self.words, width: vector }
@@ -360,13 +364,13 @@ impl<'a> RowMut<'a> {
 }
 
 impl<V: Vector> RowMut<'_, V> {
-    /// As [`RowMut::load_padded`] for halves, from number `first` on.
+    /// Loads `len` halves from number `first` on, padded like [`RowMut::load_padded`].
     #[inline(always)]
     pub(crate) fn load_halves(&self, half: Half, first: usize, len: usize, out: &mut [f32]) {
         halves::load_halves_padded(self.width, half, self.words, first, len, out);
     }
 
-    /// Stores `len` of the halves, from number `first` on.
+    /// Stores the first `len` halves, from number `first` on.
     #[inline(always)]
     pub(crate) fn store_halves<const N: usize>(&self, first: usize, len: usize, halves: &[u16; N]) {
         halves::store_halves(self.width, self.words, first, len, halves);
@@ -384,7 +388,7 @@ impl<V: Vector> RowMut<'_, V> {
         simd::load_padded(self.width, &self.words[first..][..len], out);
     }
 
-    /// Pads values that belong to the row, such as a gradient, in the same way.
+    /// Pads values that belong to the row, such as a gradient, to the length of `out`.
     #[inline(always)]
     pub(crate) fn pad(&self, values: &[f32], out: &mut [f32; simd::PAD]) {
         simd::pad(self.width, values, out);
@@ -427,7 +431,7 @@ mod tests {
         assert_eq!((stride_words(8, 1), stride_words(69, 32)), (8, 80));
     }
 
-    /// The test that sequence locks exist for: rows whose words are all equal stay so under two writers.
+    /// The property of sequence locks: rows of equal words stay equal under two writers.
     #[test]
     fn readers_see_whole_rows() {
         const STRIDE: usize = 37;

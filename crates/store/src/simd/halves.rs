@@ -1,8 +1,7 @@
-//! Copies between packed halves in a row, whose words are atomics, and plain slices. Knows nothing of rows, and what a half
-//! means only through `half.rs`.
+//! Vector copies between packed 16-bit weights of a row, whose words are atomics, and plain slices.
 //!
-//! Halves lie two to a word, the first in its lower bits. They are widened in registers on their way out, by F16C or
-//! AVX-512 where there is one of them.
+//! Two halves lie in a word, the first in the lower bits. Loads widen them in registers, with F16C or AVX-512 where
+//! available; `rows/half.rs` defines their values.
 #![allow(unsafe_code)] // inline assembly
 
 use std::sync::atomic::AtomicU32;
@@ -11,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::{PAD, Vector, Width, load, load_padded};
 use crate::rows::half::Half;
 
-/// Instructions that widen halves on their way from memory to a register.
+/// Instructions that load and widen halves.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 macro_rules! widen {
     (F16, $to:expr) => {
@@ -22,7 +21,7 @@ macro_rules! widen {
     };
 }
 
-/// Moves as many halves as fit into a register of f32: of AVX2, x or y, or by its name, one of AVX-512.
+/// Moves as many halves as fit into a register of f32: `x` or `y` for AVX2, or a register by its name for AVX-512.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 macro_rules! move_halves {
     ($half:tt, x, $from:expr, $to:expr) => {
@@ -36,13 +35,14 @@ macro_rules! move_halves {
             to = in(reg) $to, r = out(xmm_reg) _, options(nostack, preserves_flags))
     };
     ($half:tt, $register:literal, $from:expr, $to:expr) => {
-        // zmm16 and above do not slow down the SSE code around.
+        // zmm16 and above do not slow down surrounding SSE code.
         std::arch::asm!(widen!($half, $register), concat!("vmovups [{to}], ", $register), from = in(reg) $from,
             to = in(reg) $to, out("xmm16") _, options(nostack, preserves_flags))
     };
 }
 
-/// As [`move_padded`] for halves. `$load` is the narrowest register that has room for them.
+/// Moves the masked halves with AVX-512 and zeros the others, like [`move_padded`]. `$load` is the narrowest
+/// register with room for them.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 macro_rules! move_halves_padded {
     ($load:literal, $widen:literal, $from:expr, $to:expr, $mask:expr) => {
@@ -52,19 +52,19 @@ macro_rules! move_halves_padded {
     };
 }
 
-/// How the words of a row's weights are to be read. Loops over rows are compiled once for each.
+/// Storage format of a row's weights. Loops over rows are compiled once per format.
 pub(crate) trait Format: Copy {
-    /// Loads the first weights of a row, `out.len()` of them, as f32.
+    /// Loads the first `out.len()` weights of a row as f32.
     fn load(self, vector: impl Vector, words: &[AtomicU32], out: &mut [f32]);
-    /// The same for `len` weights, padded as by [`load_padded`].
+    /// Loads `len` weights, padded like [`load_padded`].
     fn load_padded(self, vector: impl Vector, words: &[AtomicU32], len: usize, out: &mut [f32]);
     /// The only weight of a row of one.
     fn one(self, word: u32) -> f32;
-    /// `None` for f32.
+    /// The 16-bit format; `None` for f32.
     fn half(self) -> Option<Half>;
 }
 
-/// A word is an f32.
+/// Weights of f32, one per word.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Singles;
 
@@ -112,7 +112,7 @@ impl Format for Half {
     }
 }
 
-/// One half.
+/// Loads a half.
 #[inline(always)]
 fn half_at(words: &[AtomicU32], at: usize) -> u16 {
     (words[at / 2].load(Relaxed) >> (at % 2 * 16)) as u16
@@ -134,20 +134,20 @@ pub(crate) fn load_halves(
     let mut at = 0;
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
-        // SAFETY: half number `first` lies in `words` or directly behind.
+        // SAFETY: half number `first` lies in `words` or directly after it.
         let (from, to) = unsafe { (words.as_ptr().cast::<u16>().add(first), out.as_mut_ptr()) };
         macro_rules! move_while_left {
             ($count:literal, $half:tt, $register:tt) => {
                 while at + $count <= len {
-                    // SAFETY: that many halves from `at` on lie within `words`, that many values within `out`, and the
-                    // instructions were detected. The assembly stands for relaxed loads of the words around, and plain
-                    // stores to a slice that is borrowed mutably.
+                    // SAFETY: that many halves from `at` on lie within `words`, and values within `out`; the
+                    // instructions were detected. The assembly is equivalent to relaxed loads of the words, and
+                    // plain stores to a mutably borrowed slice.
                     unsafe { move_halves!($half, $register, from.add(at), to.add(at)) };
                     at += $count;
                 }
             };
         }
-        // What is left, in narrower ones: masked moves that cross a cache line are slow.
+        // The remainder with narrower registers, because masked moves across a cache line are slow.
         match (width, half) {
             (Width::Sixteen, Half::F16) => {
                 move_while_left!(16, F16, "zmm16");
@@ -176,7 +176,7 @@ pub(crate) fn load_halves(
     }
 }
 
-/// Loads `len` halves from number `first` on, and zeros after them, as [`load_padded`] does.
+/// Loads `len` halves from number `first` on, padded like [`load_padded`].
 #[inline(always)]
 pub(crate) fn load_halves_padded(
     vector: impl Vector,
@@ -196,8 +196,8 @@ pub(crate) fn load_halves_padded(
         if whole < len {
             let to = &raw mut out[whole];
             let mask = (1_u32 << (len - whole)) - 1;
-            // SAFETY: the `len - whole` halves that the mask selects lie in `words`, whose length was checked; all 16
-            // values that are stored lie in `out`, whose length was, too. AVX-512 was detected.
+            // SAFETY: the `len - whole` masked halves lie in `words`, and all 16 stored values in `out`; both
+            // lengths were checked. AVX-512 was detected.
             unsafe {
                 let from = words.as_ptr().cast::<u16>().add(first + whole);
                 match (half, len - whole) {
@@ -232,7 +232,7 @@ pub(crate) fn load_halves_padded(
     out[len..].fill(0.0);
 }
 
-/// Stores all of `halves`, from number `first` on. At the ends a word may hold another half, which stays: nobody else
+/// Stores `len` halves from number `first` on. The other half of a word at either end is kept, so no other thread
 /// may store to these words meanwhile.
 #[inline(always)]
 pub(crate) fn store_halves<const N: usize>(
@@ -245,7 +245,7 @@ pub(crate) fn store_halves<const N: usize>(
     let mut words = words[first / 2..(first + len).div_ceil(2)].iter();
     let mut halves = &halves[..len];
     if first % 2 == 1 {
-        // Until they are on the boundary of a word.
+        // Up to a word boundary.
         if let (Some(word), Some((&half, rest))) = (words.next(), halves.split_first()) {
             word.store(word.load(Relaxed) & 0xFFFF | u32::from(half) << 16, Relaxed);
             halves = rest;
@@ -259,9 +259,9 @@ pub(crate) fn store_halves<const N: usize>(
     if matches!(vector.width(), Width::Eight | Width::Sixteen) {
         let words = &words[..pairs.len()];
         while at + 4 <= words.len() {
-            // A pair lies in memory as the word that it makes.
-            // SAFETY: 4 pairs and 4 words from `at` on lie within both slices, and AVX2 was detected. The assembly stands
-            // for plain loads and 4 relaxed stores to atomics, which allow stores behind shared references.
+            // A pair has the memory layout of the word that it forms. SAFETY: 4 pairs and 4 words from `at` on lie
+            // within both slices, and AVX2 was detected. The assembly is equivalent to plain loads and 4 relaxed
+            // stores to atomics, which allow stores through shared references.
             unsafe { move_4!("vmovups", pairs.as_ptr().add(at), words.as_ptr().add(at)) };
             at += 4;
         }
@@ -278,7 +278,7 @@ pub(crate) fn store_halves<const N: usize>(
 mod tests {
     use super::*;
 
-    /// Every half, by the instructions of every width, is what the plain code says.
+    /// All widths agree with the scalar code for every half.
     #[test]
     fn every_width_widens_every_half() {
         let words: Vec<AtomicU32> =
@@ -289,7 +289,7 @@ mod tests {
                 load_halves(width, half, &words, number * 60, out);
                 for (bits, out) in (number as u32 * 60..).zip(out) {
                     let expected = half.widen(bits as u16);
-                    // Which NaN does not matter.
+                    // Any NaN is right.
                     let same = out.to_bits() == expected.to_bits() || (out.is_nan() && expected.is_nan());
                     assert!(same, "{width:?} {half:?} {bits:04x}: {out}, not {expected}");
                 }

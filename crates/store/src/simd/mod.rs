@@ -1,8 +1,8 @@
-//! Copies between rows, whose words are atomics, and plain slices of `f32`. Knows nothing of rows.
+//! Vector copies between rows, whose words are atomics, and slices of `f32`.
 //!
-//! What the functions do is: every word is loaded or stored by itself, relaxed. Compilers do not merge such accesses
-//! into vectors, so where it pays they are written out in assembly, which moves sixteen (AVX-512), eight (AVX2) or four
-//! (SSE) words at once; the machine tears no aligned word. A version check around them makes a row of the words.
+//! Every word is loaded or stored on its own, relaxed. Compilers do not merge such accesses into vectors, so hot
+//! ones are written in assembly, which moves 16 (AVX-512), 8 (AVX2) or 4 (SSE) words at once; aligned words never
+//! tear. Version checks around a copy make it consistent.
 #![allow(unsafe_code)] // inline assembly
 
 use std::sync::atomic::AtomicU32;
@@ -10,21 +10,21 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::sync::{self, AtomicU64};
 
-/// Rows are padded to a multiple of this by [`load_padded`].
+/// [`load_padded`] pads to a multiple of this.
 pub(crate) const PAD: usize = 16;
 
-/// Words that one instruction may move.
+/// The number of words that an instruction moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Width {
-    /// Word by word; what the others stand for.
+    /// Word by word, the reference of the others.
     #[cfg_attr(all(target_arch = "x86_64", not(miri), not(scalar)), allow(dead_code))]
-    // the tests compare with it
+    // The tests compare with it.
     One,
     /// SSE, which every `x86_64` has.
     #[cfg_attr(not(all(target_arch = "x86_64", not(miri), not(scalar))), allow(dead_code))]
     Four,
-    /// AVX2, with F16C and what else came with it. For work that [`run`] does: it leaves the registers so that other
-    /// code is not slowed down. See [`Width::elsewhere`].
+    /// AVX2 and F16C. Only for work inside [`run`], which clears the registers afterwards so that other code does
+    /// not slow down; see [`Width::elsewhere`].
     #[cfg_attr(not(all(target_arch = "x86_64", not(miri))), allow(dead_code))]
     Eight,
     /// AVX-512 (F, BW, DQ, VL).
@@ -33,7 +33,7 @@ pub(crate) enum Width {
 }
 
 impl Width {
-    /// The widest that this machine has.
+    /// The widest that this machine supports.
     #[inline(always)]
     pub(crate) fn detect() -> Width {
         #[cfg(all(target_arch = "x86_64", not(miri), not(scalar)))]
@@ -48,18 +48,18 @@ impl Width {
                 (false, _) => Width::Four,
             }
         }
-        // Sanitizers do not see what assembly loads and stores: `--cfg scalar`.
+        // Sanitizers cannot see loads and stores of assembly: `--cfg scalar`.
         #[cfg(not(all(target_arch = "x86_64", not(miri), not(scalar))))]
         Width::One
     }
 
-    /// What to use outside of [`run`].
+    /// The width to use outside [`run`].
     #[inline(always)]
     pub(crate) fn elsewhere(self) -> Width {
         if self == Width::Eight { Width::Four } else { self }
     }
 
-    /// All that this machine has.
+    /// All widths that this machine supports.
     #[cfg(test)]
     pub(crate) fn all() -> Vec<Width> {
         let mut widths = vec![Width::One, Width::Four, Width::Eight, Width::Sixteen];
@@ -72,14 +72,14 @@ impl Width {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 macro_rules! move_16 {
     ($from:expr, $to:expr) => {
-        // zmm16 and above do not slow down the SSE code around.
+        // zmm16 and above do not slow down surrounding SSE code.
         std::arch::asm!("vmovups zmm16, [{from}]", "vmovups [{to}], zmm16", from = in(reg) $from, to = in(reg) $to,
             out("xmm16") _, options(nostack, preserves_flags))
     };
 }
 
-/// Moves the words of the mask with AVX-512, and zeros beside them: 16 in all. `$load` is the narrowest register that
-/// has room for the words, because a load waits for all the cache lines that it could touch.
+/// Moves the masked words with AVX-512 and zeros the others: 16 in all. `$load` is the narrowest register with room
+/// for the words, because a load waits for every cache line that it could touch.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 macro_rules! move_padded {
     ($load:literal, $from:expr, $to:expr, $mask:expr) => {
@@ -98,7 +98,7 @@ macro_rules! move_8 {
     };
 }
 
-/// Moves 4 words: `movups` with SSE, `vmovups` where wider registers may be in use, which the other would wait for.
+/// Moves 4 words: `movups` with SSE, `vmovups` where wider registers may be in use, which `movups` would wait for.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 macro_rules! move_4 {
     ($move:literal, $from:expr, $to:expr) => {
@@ -110,7 +110,7 @@ macro_rules! move_4 {
 // After the macros that it uses.
 pub(crate) mod halves;
 
-/// A width that is known when the program runs, or, within [`run`], when it is compiled.
+/// A vector width, known at run time or, within [`run`], at compile time.
 pub(crate) trait Vector: Copy {
     fn width(self) -> Width;
 }
@@ -148,14 +148,14 @@ impl Vector for Avx512 {
     }
 }
 
-/// Work that is compiled for the machine's widest registers. Its `run`, and what that calls, should be
-/// `#[inline(always)]`: only what is inlined is compiled so.
+/// Work compiled for the widest registers. Only inlined code is, so `run` and its callees should be
+/// `#[inline(always)]`.
 pub(crate) trait Work {
     type Output;
     fn run(self, vector: impl Vector) -> Self::Output;
 }
 
-/// Does the work, with AVX-512 or AVX2 where the width says that it was detected.
+/// Runs the work, with AVX-512 or AVX2 if the width says so.
 #[inline(always)]
 pub(crate) fn run<W: Work>(width: Width, work: W) -> W::Output {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -164,7 +164,7 @@ pub(crate) fn run<W: Work>(width: Width, work: W) -> W::Output {
         fn run_wide<W: Work>(work: W) -> W::Output {
             work.run(Avx512)
         }
-        // SAFETY: `Width::Sixteen` is only made where all of these were detected.
+        // SAFETY: `Width::Sixteen` exists only where these instructions were detected.
         return unsafe { run_wide(work) };
     }
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -175,13 +175,13 @@ pub(crate) fn run<W: Work>(width: Width, work: W) -> W::Output {
             std::arch::x86_64::_mm256_zeroupper();
             output
         }
-        // SAFETY: `Width::Eight` is only made where all of these were detected.
+        // SAFETY: `Width::Eight` exists only where these instructions were detected.
         return unsafe { run_eight(work) };
     }
     work.run(width)
 }
 
-/// A cache line of long words and short ones.
+/// A cache line of five 64-bit and six 32-bit words.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub(crate) struct Line {
@@ -189,14 +189,14 @@ pub(crate) struct Line {
     pub(crate) shorts: [sync::AtomicU32; 6],
 }
 
-/// Which of the long words are equal to `value`: a bit for each.
+/// Compares the 64-bit words with `value`; returns a bit for each equal one.
 #[inline(always)]
 pub(crate) fn equal(vector: impl Vector, line: &Line, value: &u64) -> u32 {
     let width = vector.width();
     #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
     if width == Width::Sixteen {
         let mask: u32;
-        // SAFETY: the line and the value are read, and AVX-512 was detected. The assembly stands for relaxed loads.
+        // SAFETY: reads the line and the value; AVX-512 was detected. The assembly is equivalent to relaxed loads.
         unsafe {
             std::arch::asm!("vmovdqu64 zmm16, [{line}]", "vpcmpeqq k1, zmm16, qword ptr [{value}]{{1to8}}",
                 "kmovw {mask:e}, k1", line = in(reg) line, value = in(reg) value, mask = out(reg) mask,
@@ -207,8 +207,8 @@ pub(crate) fn equal(vector: impl Vector, line: &Line, value: &u64) -> u32 {
     #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
     if width == Width::Eight {
         let mask: u32;
-        // Of the results' 64 bits each, 32 are kept, which makes four of them one register.
-        // SAFETY: the line and the value are read, and AVX2 was detected. The assembly stands for relaxed loads.
+        // Keeps 32 bits of each 64-bit result, so that four results fit into one register. SAFETY: reads the line
+        // and the value; AVX2 was detected. The assembly is equivalent to relaxed loads.
         unsafe {
             std::arch::asm!("vpbroadcastq {a:y}, [{value}]", "vpcmpeqq {b}, {a}, [{line} + 16]",
                 "vpcmpeqq {a}, {a}, [{line}]", "vpackssdw {a}, {a}, {b}", "vmovmskps {mask:e}, {a}",
@@ -238,8 +238,8 @@ pub(crate) fn load(vector: impl Vector, words: &[AtomicU32], out: &mut [f32]) {
         let (from, to) = (words.as_ptr(), out.as_mut_ptr());
         if width == Width::Sixteen {
             while at + 16 <= len {
-                // SAFETY: 16 words from `at` on lie within both slices, and AVX-512 was detected. The assembly stands
-                // for 16 relaxed loads, and 16 plain stores to a slice that is borrowed mutably.
+                // SAFETY: 16 words from `at` on lie within both slices, and AVX-512 was detected. The assembly is
+                // equivalent to 16 relaxed loads, and 16 plain stores to a mutably borrowed slice.
                 unsafe { move_16!(from.add(at), to.add(at)) };
                 at += 16;
             }
@@ -251,7 +251,7 @@ pub(crate) fn load(vector: impl Vector, words: &[AtomicU32], out: &mut [f32]) {
                 at += 8;
             }
         }
-        // What is left, too: masked moves that cross a cache line are slow.
+        // Also for the remainder, because masked moves across a cache line are slow.
         if matches!(width, Width::Eight | Width::Sixteen) {
             while at + 4 <= len {
                 // SAFETY: as above, with 4 words.
@@ -273,8 +273,8 @@ pub(crate) fn load(vector: impl Vector, words: &[AtomicU32], out: &mut [f32]) {
     }
 }
 
-/// Loads `words`, and zeros after them up to the next multiple of [`PAD`], which is the length of `out`. Each sixteen of
-/// them are stored at once, so that what loads them next need not wait.
+/// Loads `words` and pads them with zeros to the next multiple of [`PAD`], the length of `out`. Each 16 values are
+/// stored at once, so that the next load of them does not stall.
 #[inline(always)]
 pub(crate) fn load_padded(vector: impl Vector, words: &[AtomicU32], out: &mut [f32]) {
     let width = vector.width();
@@ -285,7 +285,8 @@ pub(crate) fn load_padded(vector: impl Vector, words: &[AtomicU32], out: &mut [f
         let whole = len / PAD * PAD;
         load(width, &words[..whole], &mut out[..whole]);
         if whole < len {
-            // SAFETY: the words that are left lie in `words`, and 16 in `out`, whose length was checked. AVX-512 was detected.
+            // SAFETY: the remaining words lie in `words`, and 16 in `out`, whose length was checked. AVX-512 was
+            // detected.
             unsafe { move_rest(words[whole..].as_ptr().cast(), len - whole, out[whole..].as_mut_ptr()) };
         }
         return;
@@ -294,7 +295,7 @@ pub(crate) fn load_padded(vector: impl Vector, words: &[AtomicU32], out: &mut [f
     out[len..].fill(0.0);
 }
 
-/// As [`load_padded`], from a plain slice of at most [`PAD`] values.
+/// Pads a plain slice of at most [`PAD`] values like [`load_padded`].
 #[inline(always)]
 pub(crate) fn pad(vector: impl Vector, values: &[f32], out: &mut [f32; PAD]) {
     let (width, len) = (vector.width(), values.len());
@@ -312,13 +313,15 @@ pub(crate) fn pad(vector: impl Vector, values: &[f32], out: &mut [f32; PAD]) {
 /// Moves `len` words, at most 16, and zeros after them: 16 in all.
 ///
 /// # Safety
-/// `from` has `len` words, which others may store to, and `to` has 16 that are the caller's alone. The machine has AVX-512.
+///
+/// `from` has `len` words, which other threads may store to. `to` has 16 words, which only the caller accesses. The
+/// machine has AVX-512.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
 unsafe fn move_rest(from: *const f32, len: usize, to: *mut f32) {
     let mask = (1_u32 << len) - 1;
-    // SAFETY: the words that the mask selects are those of `from`, and all that are stored lie in `to`. The assembly stands for
-    // `len` relaxed loads and 16 plain stores.
+    // SAFETY: the masked words lie in `from`, and all stored ones in `to`. The assembly is equivalent to `len`
+    // relaxed loads and 16 plain stores.
     unsafe {
         match len {
             0..=4 => move_padded!("xmm16", from, to, mask),
@@ -341,8 +344,9 @@ pub(crate) fn store(vector: impl Vector, words: &[AtomicU32], values: &[f32]) {
         let (from, to) = (values.as_ptr(), words.as_ptr());
         if width == Width::Sixteen {
             while at + 16 <= len {
-                // SAFETY: 16 words from `at` on lie within both slices, and AVX-512 was detected. The assembly stands
-                // for 16 plain loads and 16 relaxed stores to atomics, which allow stores behind shared references.
+                // SAFETY: 16 words from `at` on lie within both slices, and AVX-512 was detected. The assembly is
+                // equivalent to 16 plain loads and 16 relaxed stores to atomics, which allow stores through shared
+                // references.
                 unsafe { move_16!(from.add(at), to.add(at)) };
                 at += 16;
             }
@@ -354,7 +358,7 @@ pub(crate) fn store(vector: impl Vector, words: &[AtomicU32], values: &[f32]) {
                 at += 8;
             }
         }
-        // What is left, too: masked moves that cross a cache line are slow.
+        // Also for the remainder, because masked moves across a cache line are slow.
         if matches!(width, Width::Eight | Width::Sixteen) {
             while at + 4 <= len {
                 // SAFETY: as above, with 4 words.

@@ -1,29 +1,28 @@
-//! State of which each thread has its own copy, so that threads do not write to each other's cache lines: every thread
-//! has a lane. Knows nothing of what the state is.
+//! Per-thread state without false sharing: every thread has a lane.
 //!
-//! There are as many lanes as processors, up to a bound; where there are more threads they share lanes, which costs them
-//! speed only, as lanes hold atomics and locks.
+//! There are as many lanes as processors, up to a bound. More threads share lanes, which costs only speed, because
+//! lanes hold atomics and locks.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Most lanes.
+/// The maximum number of lanes.
 const LANES_MAX: usize = 64;
 
-/// Threads that have asked for a lane so far.
+/// Threads that have a lane number.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     static LANE: usize = THREADS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The calling thread's number, to be used with every [`Lanes`].
+/// The calling thread's lane number, for every [`Lanes`].
 #[inline(always)]
 pub(crate) fn lane() -> usize {
     LANE.with(|lane| *lane)
 }
 
-/// Two lines, because processors fetch lines in pairs.
+/// Two cache lines, because processors fetch lines in pairs.
 #[repr(align(128))]
 #[derive(Debug, Default)]
 struct Padded<T>(T);
@@ -43,13 +42,17 @@ impl<T> Lanes<T> {
         count() * size_of::<Padded<T>>()
     }
 
-    /// That of the thread with this number.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The state of this lane.
     #[inline(always)]
     pub(crate) fn get(&self, lane: usize) -> &T {
         &self.0[lane & (self.0.len() - 1)].0
     }
 
-    /// All, that of `first` first.
+    /// All lanes, from number `first` on.
     pub(crate) fn from(&self, first: usize) -> impl Iterator<Item = &T> {
         (0..self.0.len()).map(move |number| self.get(first.wrapping_add(number)))
     }
@@ -63,7 +66,7 @@ impl<T> Lanes<T> {
     }
 }
 
-/// A power of two.
+/// The number of lanes, a power of two.
 fn count() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();
     if cfg!(loom) {

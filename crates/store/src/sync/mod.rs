@@ -1,5 +1,5 @@
-//! The atomics and locks that the concurrent parts are made of: the standard library's or, under `--cfg loom`, those of
-//! a model checker that tries every interleaving. Knows nothing of what they guard.
+//! Atomics, locks and synchronization protocols: from the standard library or, under `--cfg loom`, from a model
+//! checker that explores every interleaving.
 
 pub(crate) mod epoch;
 pub(crate) mod lanes;
@@ -18,17 +18,17 @@ pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize,
 #[cfg(not(loom))]
 pub(crate) use std::sync::{Mutex, MutexGuard};
 
-/// Spins on something that is being changed before the processor is left to others.
+/// Spins before yielding the processor.
 #[cfg(not(loom))]
 const SPINS: u32 = 64;
 
-/// Locks. A panic of another thread is a bug that its own thread reports; what locks guard here is whole between the
-/// steps of every operation, so the others go on.
+/// Locks, ignoring poison: a panic is reported by its own thread, and guarded data is consistent between the steps
+/// of every operation.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks if nobody else has.
+/// Locks if the mutex is free.
 pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),
@@ -37,7 +37,7 @@ pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     }
 }
 
-/// Waits a little for another thread; `spins` counts how often.
+/// Spins or yields; `spins` counts the calls.
 #[cold]
 pub(crate) fn pause(spins: &mut u32) {
     *spins += 1;
@@ -51,8 +51,8 @@ pub(crate) fn pause(spins: &mut u32) {
     }
 }
 
-/// A full fence after a sequentially consistent read-modify-write, so that the plain loads after it are part of the one
-/// order, too. On `x86_64` the instruction is such a fence by itself.
+/// A full fence after a sequentially consistent read-modify-write, which orders the plain loads after it. On
+/// `x86_64` the instruction itself is such a fence.
 #[inline(always)]
 pub(crate) fn fence_after_write() {
     #[cfg(any(loom, miri, not(target_arch = "x86_64")))]

@@ -1,8 +1,9 @@
-//! The protocols of threads, each in a small case of which a model checker (loom) tries every interleaving and every
-//! value that a weak memory may show, within a bound of preemptions. Knows nothing of tables.
+//! Models of the synchronization protocols for loom, which explores every interleaving, and every value that weak
+//! memory allows, within a bound on preemptions.
 //!
-//! Compiled and run by `make proof` only (`--cfg loom`). Beside every model stands what it is about: "seen to fail" was tried,
-//! "for" was not. What reads runs on the spawned thread: loom explores little when the first thread only loads.
+//! They are compiled and run by `make proof` only (`--cfg loom`). The comment of a model names its purpose: "fails
+//! without" was verified, "checks" was not. Reads run on the spawned thread, because loom explores little if the
+//! first thread only loads.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use crate::sync::write_gate::WriteGate;
 use crate::sync::{AtomicPtr, AtomicU32, pause};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-/// Under loom, an index is made with two buckets. Those of hashes from here on are at home in the second.
+/// Under loom an index begins with two buckets. Hashes from here on are at home in the second one.
 const SECOND: u64 = 1 << 63;
 
 fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
@@ -35,14 +36,15 @@ fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     assert!(interleavings > 10, "a model of {interleavings} interleavings shows nothing");
 }
 
-/// An index whose first bucket has the keys 1 to 5, rows 1 to 5, and whose second has keys 6 and up that were turned away.
+/// An index whose first bucket has the keys 1 to 5 and whose second one has the overflowed keys from 6 on; rows
+/// equal keys.
 fn crowded(keys: u64) -> Arc<Index> {
     let index = Index::new().unwrap();
     (1..=keys).for_each(|key| index.insert(key, key as u32));
     Arc::new(index)
 }
 
-/// Seen to fail without the fence of `Bucket::probe`. For its comparison of versions, and the order of a change, too.
+/// Fails without the fence of `Bucket::probe`. Checks its version comparison and the order of a change.
 #[test]
 fn loom_a_probe_sees_a_bucket_before_or_after_a_change() {
     check(3, || {
@@ -60,7 +62,7 @@ fn loom_a_probe_sees_a_bucket_before_or_after_a_change() {
     });
 }
 
-/// For the holding of a bucket while a row in it is replaced.
+/// Checks that a bucket is locked while a row in it is replaced.
 #[test]
 fn loom_a_replaced_row_is_the_old_or_the_new_one() {
     check(3, || {
@@ -76,7 +78,7 @@ fn loom_a_replaced_row_is_the_old_or_the_new_one() {
     });
 }
 
-/// For the exchange of the version in `Bucket::hold`.
+/// Checks the compare-and-swap of `Bucket::hold`.
 #[test]
 fn loom_two_keys_get_two_slots() {
     check(3, || {
@@ -95,7 +97,7 @@ fn loom_two_keys_get_two_slots() {
     });
 }
 
-/// Seen to fail without the comparison of the home bucket's version in `Index::find`.
+/// Fails without the comparison of the home bucket's version in `Index::find`.
 #[test]
 fn loom_a_key_is_found_while_it_moves_into_a_free_slot_at_home() {
     check(3, || {
@@ -109,7 +111,7 @@ fn loom_a_key_is_found_while_it_moves_into_a_free_slot_at_home() {
     });
 }
 
-/// Seen to fail without that comparison, too. For (the victim) the far bucket's being let go before the near one.
+/// Fails without the same comparison. Checks, for the victim, that the far bucket is unlocked before the near one.
 #[test]
 fn loom_both_keys_are_found_while_they_change_places() {
     for sought in [6, 2, 99] {
@@ -128,7 +130,7 @@ fn loom_both_keys_are_found_while_they_change_places() {
     }
 }
 
-/// For overflow counts, which are taken back after the slot is empty.
+/// Checks that overflow counts are decremented after the slot is empty.
 #[test]
 fn loom_a_displaced_key_is_found_while_another_leaves() {
     check(3, || {
@@ -145,7 +147,7 @@ fn loom_a_displaced_key_is_found_while_another_leaves() {
     });
 }
 
-/// A row of two words that are the same, before and after every change.
+/// A row of two words, which are equal before and after every change.
 struct TwoWords {
     seq_locks: SeqLocks,
     write_gate: WriteGate,
@@ -165,7 +167,7 @@ impl TwoWords {
     }
 }
 
-/// Seen to fail without the reader's fence. For the writer's, and the comparison of versions, too.
+/// Fails without the reader's fence. Checks the writer's fence and the version comparison.
 #[test]
 fn loom_a_row_is_read_whole() {
     check(3, || {
@@ -188,7 +190,7 @@ fn loom_a_row_is_read_whole() {
     });
 }
 
-/// For the exchange of the odd version.
+/// Checks the compare-and-swap of the odd version.
 #[test]
 fn loom_no_change_of_a_row_is_lost() {
     check(3, || {
@@ -201,7 +203,7 @@ fn loom_no_change_of_a_row_is_lost() {
     });
 }
 
-/// Seen to fail when who leaves does it relaxed. For the two phases, and the fence of who enters.
+/// Fails if leaving an epoch is relaxed. Checks the two phases and the fence of entering.
 #[test]
 fn loom_what_a_reader_sees_is_not_freed() {
     check(3, || {
@@ -228,23 +230,23 @@ fn loom_what_a_reader_sees_is_not_freed() {
         });
         shared.present.swap((&raw const shared.cells[1]).cast_mut(), SeqCst);
         shared.epoch.synchronize();
-        // Loom notices if anybody is still looking.
+        // Loom detects a remaining reader.
         shared.cells[0].with_mut(|_| ());
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
 }
 
-/// For the order of counting and looking, and the fences between, on both sides.
+/// Checks the order of counting and checking, and the fences between them, on both sides.
 #[test]
-fn loom_who_is_alone_is_alone() {
+fn loom_an_exclusive_holder_is_alone() {
     check(3, || {
         let shared = Arc::new((WriteGate::new(), UnsafeCell::new(0)));
         let threads = [0, 1].map(|lane| {
             let shared = Arc::clone(&shared);
             spawn(move || {
-                let shared = shared.0.lock_shared(lane);
+                let guard = shared.0.lock_shared(lane);
                 shared.1.with(|_| ());
-                drop(shared);
+                drop(guard);
             })
         });
         let exclusive = shared.0.lock_exclusive();
@@ -254,9 +256,9 @@ fn loom_who_is_alone_is_alone() {
     });
 }
 
-/// For the reader's fence, and that everybody who changes something is counted before.
+/// Checks the reader's fence, and that every writer is counted before it writes.
 #[test]
-fn loom_calm_is_when_nobody_changes_anything() {
+fn loom_an_optimistic_read_beside_writers_is_consistent_or_rejected() {
     check(3, || {
         let row = TwoWords::new();
         let changer = Arc::clone(&row);
@@ -275,9 +277,9 @@ fn loom_calm_is_when_nobody_changes_anything() {
     });
 }
 
-/// The same where the change is one of somebody who is alone. Who has seen the calm after it has seen the change.
+/// Checks an optimistic read against an exclusive writer. A reader that has seen the change must see its version.
 #[test]
-fn loom_calm_is_after_or_before_who_is_alone() {
+fn loom_an_optimistic_read_is_before_or_after_an_exclusive_write() {
     check(3, || {
         let row = TwoWords::new();
         let changer = Arc::clone(&row);
@@ -298,19 +300,19 @@ fn loom_calm_is_after_or_before_who_is_alone() {
     });
 }
 
-/// Two that want to be alone, and one that shares: each has its turn. Seen to fail without the fence of who shares.
+/// Two exclusive writers and a shared one all get their turn. Fails without the fence of the shared one.
 #[test]
-fn loom_everybody_has_a_turn() {
+fn loom_every_thread_gets_its_turn() {
     check(2, || {
         let shared = Arc::new((WriteGate::new(), UnsafeCell::new(0)));
         let other = Arc::clone(&shared);
         let first = spawn(move || {
-            let _alone = other.0.lock_exclusive();
+            let _exclusive = other.0.lock_exclusive();
             other.1.with_mut(|_| ());
         });
         let other = Arc::clone(&shared);
         let second = spawn(move || {
-            let _sharing = other.0.lock_shared(1);
+            let _shared = other.0.lock_shared(1);
             other.1.with(|_| ());
         });
         let exclusive = shared.0.lock_exclusive();
@@ -321,7 +323,7 @@ fn loom_everybody_has_a_turn() {
     });
 }
 
-/// For all keys' being locked while the index is copied, and for the wait before the old one is freed.
+/// Checks that growth locks all keys while it copies, and waits before it frees the old index.
 #[test]
 fn loom_growth_loses_no_key() {
     check(2, || {
@@ -346,8 +348,8 @@ fn loom_growth_loses_no_key() {
     });
 }
 
-/// What every reuse of a row relies on: who has found it in a view can look at it until the view ends. Seen to fail
-/// without the fence of who enters, and when who leaves does it relaxed.
+/// Checks the reuse of rows: a row found under an index guard stays valid until the guard is dropped. Fails without
+/// the fence of entering an epoch, and if leaving it is relaxed.
 #[test]
 fn loom_a_row_is_reused_after_its_readers() {
     check(3, || {

@@ -1,11 +1,10 @@
-//! Row versions: what makes the words of a row one row to readers who take no lock. Knows neither rows nor words.
+//! Sequence locks of rows, which make lock-free reads of a row consistent.
 //!
-//! A reader copies a row between two looks at its version and starts over when the version was odd or has changed; a
-//! writer makes it odd, stores, and makes it even (a sequence lock; Boehm 2012 for the fences). Versions are not in the
-//! rows but in an array that rows share by the end of their number: rows of 32 weights then lie on two cache lines instead
-//! of three. It is small enough for the second-level cache, and large enough that two threads that push seldom want the
-//! same line: who is about to take a version asks for its line beforehand. (Sharing a version costs a rare needless retry,
-//! never a missed one.)
+//! A reader copies a row between two loads of its version and retries if the version was odd or has changed. A
+//! writer makes the version odd, stores, and makes it even (fences: Boehm 2012). Versions are not in the rows but
+//! in an array that rows share by the low bits of their number, so that a row of 32 weights needs two cache lines
+//! instead of three. The array fits into a second-level cache but is large enough that two writers rarely want the
+//! same line; writers prefetch it. Sharing a version can cause a needless retry, but never hides a change.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -14,20 +13,20 @@ use crate::memory::prefetch::{PrefetchHint, prefetch};
 use crate::sync::write_gate::{ExclusiveGuard, SharedGuard};
 use crate::sync::{AtomicU32, fence, pause};
 
-/// Versions of a table; a power of two, and enough of them for memory that is taken as it is touched.
+/// Versions of a table; a power of two. The region is large enough to be committed on demand.
 const VERSIONS: usize = if cfg!(loom) { 2 } else { 1 << 15 };
 
 #[derive(Debug)]
 pub(crate) struct SeqLocks(Region<AtomicU32>);
 
-/// A row's version while it is odd.
+/// Guard of a row whose version is odd.
 #[derive(Debug)]
 pub(crate) struct RowWriteGuard<'a> {
     version: &'a AtomicU32,
     before: u32,
 }
 
-/// See [`SeqLocks::view`].
+/// A copyable view of the locks, see [`SeqLocks::view`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SeqLocksView<'a>(&'a [AtomicU32]);
 
@@ -37,14 +36,14 @@ impl<'a> SeqLocksView<'a> {
         &self.0[row as usize % VERSIONS]
     }
 
-    /// Asks for the line of the row's version, to read it or to change it.
+    /// Prefetches the line of the row's version.
     #[inline(always)]
     pub(crate) fn prefetch(self, row: u32, hint: PrefetchHint) {
         prefetch(self.0, row as usize % VERSIONS, hint);
     }
 
-    /// The row's version, once nobody changes the row. What is then loaded, by atomics, is one version of the row if
-    /// [`SeqLocksView::read_validate`] says so afterwards.
+    /// Waits until the row is not being written; returns its version. Atomic loads that follow are consistent if
+    /// [`SeqLocksView::read_validate`] then returns true.
     #[inline(always)]
     pub(crate) fn read_begin(self, row: u32) -> u32 {
         let (version, mut spins) = (self.of(row), 0);
@@ -57,7 +56,7 @@ impl<'a> SeqLocksView<'a> {
         }
     }
 
-    /// Has the row not been changed since?
+    /// Returns whether the row is unchanged since `before`.
     #[inline(always)]
     pub(crate) fn read_validate(self, row: u32, before: u32) -> bool {
         fence(Acquire);
@@ -66,12 +65,12 @@ impl<'a> SeqLocksView<'a> {
 }
 
 impl SeqLocks {
-    /// Bytes of the versions of the first rows.
+    /// Bytes of the versions of the first `rows` rows.
     pub(crate) fn bytes(rows: u64) -> usize {
         rows.min(VERSIONS as u64) as usize * size_of::<u32>()
     }
 
-    /// `None` without memory.
+    /// Creates the locks; `None` if memory is exhausted.
     pub(crate) fn new() -> Option<SeqLocks> {
         Region::zeroed(VERSIONS).map(SeqLocks)
     }
@@ -81,14 +80,14 @@ impl SeqLocks {
         self.view().of(row)
     }
 
-    /// The versions for who reads many, by value, so that it stays in registers.
+    /// A reader's view by value, so that it stays in registers.
     #[inline(always)]
     pub(crate) fn view(&self) -> SeqLocksView<'_> {
         SeqLocksView(&self.0)
     }
 
-    /// Waits until nobody changes the row, and lets the caller do so until the result is dropped. One thread must not
-    /// change two rows at once: they may share a version.
+    /// Locks the row for a write until the guard is dropped. A thread must not lock two rows at once, because they
+    /// may share a version.
     #[inline(always)]
     pub(crate) fn write(&self, row: u32, _: &SharedGuard<'_>) -> RowWriteGuard<'_> {
         let (version, mut spins) = (self.of(row), 0);
@@ -100,12 +99,12 @@ impl SeqLocks {
             }
             pause(&mut spins);
         };
-        // The odd version is visible before any store of the change.
+        // Makes the odd version visible before any store of the change.
         fence(Release);
         RowWriteGuard { version, before }
     }
 
-    /// The same without having to reckon with others.
+    /// Marks the row as being written, without competing writers.
     #[inline(always)]
     pub(crate) fn write_exclusive(&self, row: u32, _: &mut ExclusiveGuard<'_>) -> RowWriteGuard<'_> {
         let version = self.of(row);

@@ -1,6 +1,7 @@
-//! Who may change a table: many at a time, or one alone. A lock for readers and writers whose shared side touches
-//! nothing but a line of the thread's own; and, for who only looks, whether anybody had the right to change anything
-//! meanwhile. Knows nothing of what is changed.
+//! The write gate of a table: a reader-writer lock whose readers are the table's writers.
+//!
+//! Many threads may hold it shared, and only touch a cache line of their own lane, or one thread exclusively. It
+//! also supports optimistic reads: a thread without the lock can validate that no other thread held it meanwhile.
 
 use std::marker::PhantomData;
 use std::sync::atomic::AtomicUsize;
@@ -9,7 +10,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::lanes::{Lanes, lane};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, fence, fence_after_write, lock, pause};
 
-/// A lane's word counts, in its low bits, who shares at present, and above them, who ever began to.
+/// A lane's word counts present shared holders in the low bits, and all holders so far above them.
 const BEGUN_SHIFT: u32 = 20;
 const BEGUN: u64 = 1 << BEGUN_SHIFT;
 const PRESENT_MASK: u64 = BEGUN - 1;
@@ -17,26 +18,26 @@ const PRESENT_MASK: u64 = BEGUN - 1;
 #[derive(Debug)]
 pub(crate) struct WriteGate {
     shared: Lanes<AtomicU64>,
-    /// Odd while somebody is alone, or waits to be.
+    /// Odd while the gate is held exclusively, or a thread waits for that.
     turns: AtomicU64,
-    /// Held by whom that is.
+    /// Locked by the exclusive holder.
     exclusive: Mutex<()>,
-    /// Lane of the thread that is alone, plus one; 0 for none.
+    /// Lane of the exclusive holder, plus one; 0 if there is none.
     owner: AtomicUsize,
 }
 
-/// The right to change things together with others.
+/// Guard of a shared holder.
 #[derive(Debug)]
 pub(crate) struct SharedGuard<'a> {
     counter: &'a AtomicU64,
     not_send: PhantomData<*const ()>,
 }
 
-/// A moment at which nobody had a right to change anything.
+/// State of the gate while no thread held it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OptimisticRead(u64);
 
-/// The right to change things alone.
+/// Guard of the exclusive holder.
 #[derive(Debug)]
 pub(crate) struct ExclusiveGuard<'a> {
     gate: &'a WriteGate,
@@ -53,14 +54,19 @@ impl WriteGate {
         Lanes::<AtomicU64>::bytes()
     }
 
-    /// Waits while somebody is alone.
+    /// The number of lanes, whose words an optimistic read loads.
+    pub(crate) fn lanes(&self) -> usize {
+        self.shared.len()
+    }
+
+    /// Locks the gate shared; waits while it is held exclusively.
     #[inline(always)]
     pub(crate) fn lock_shared(&self, lane: usize) -> SharedGuard<'_> {
         let counter = self.shared.get(lane);
         loop {
             counter.fetch_add(BEGUN + 1, SeqCst);
             fence_after_write();
-            // Either this sees that somebody is alone, or they see this thread.
+            // Either this thread sees the exclusive holder, or that one sees this thread.
             if self.turns.load(SeqCst) & 1 == 0 {
                 return SharedGuard { counter, not_send: PhantomData };
             }
@@ -74,7 +80,7 @@ impl WriteGate {
         drop(lock(&self.exclusive));
     }
 
-    /// Waits until nobody else is left. The caller must not share.
+    /// Locks the gate exclusively. The caller must not hold it shared.
     pub(crate) fn lock_exclusive(&self) -> ExclusiveGuard<'_> {
         let turn = lock(&self.exclusive);
         self.turns.fetch_add(1, SeqCst);
@@ -89,14 +95,13 @@ impl WriteGate {
         ExclusiveGuard { gate: self, _turn: turn }
     }
 
-    /// Is the calling thread alone? Then it would wait for itself if it asked for a right.
+    /// Returns whether the calling thread holds the gate exclusively, and would deadlock if it locked it again.
     pub(crate) fn is_held_exclusively_here(&self) -> bool {
-        // The model checker's threads are one to the system.
+        // Loom's threads are one thread for the operating system.
         !cfg!(loom) && self.turns.load(Relaxed) & 1 == 1 && self.owner.load(Relaxed) == lane().wrapping_add(1)
     }
 
-    /// Marks this moment for [`WriteGate::validate`]; `None` while somebody may change things. What was changed before is
-    /// seen by what is loaded after this.
+    /// Begins an optimistic read; `None` while a thread holds the gate. Later loads see all changes made before.
     #[inline(always)]
     pub(crate) fn try_optimistic(&self) -> Option<OptimisticRead> {
         let mut sum = self.turns.load(Acquire);
@@ -113,11 +118,11 @@ impl WriteGate {
         Some(OptimisticRead(sum))
     }
 
-    /// Has nobody had a right to change anything since? Then what was loaded meanwhile, by atomics, is of one moment.
+    /// Returns whether no thread has held the gate since. If so, the atomic loads since then are consistent.
     #[inline(always)]
     pub(crate) fn validate(&self, optimistic: OptimisticRead) -> bool {
-        // With the fence that follows every taking of a version: who saw a change sees that its maker began. None of the
-        // summands ever falls but by who is present, so that the sum is the same only if all of them are.
+        // Pairs with the fence after a version becomes odd: a load that saw a change implies that its writer is
+        // counted here. A summand falls only with a present holder, so that an equal sum means equal summands.
         fence(Acquire);
         let now = self.shared.iter().map(|counter| counter.load(Relaxed));
         now.fold(self.turns.load(Relaxed), u64::wrapping_add) == optimistic.0

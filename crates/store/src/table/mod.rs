@@ -1,11 +1,13 @@
-//! The table: a request's way through validation, look-up and the rows. Knows nothing of files.
+//! The table: construction, validation of requests, search, and exclusive operations.
 //!
-//! Who may do what at the same time: pulls announce themselves as readers and otherwise neither wait nor write. Pushes
-//! and removals share the right to change the table; a row is changed under its version, a key comes, goes or moves under
-//! its lock. Only a [`TableWriter`] and [`Table::clear`] are alone. What is taken is taken in this order: the right to
-//! change the table; that to have rows in hand; the hand, the heat or the walk; a view, or a lane's rows; the lock of a
-//! key. Who has a view or a key's lock does not wait for readers.
+//! Pulls pin the index and neither wait nor write. Pushes and removals hold the write gate shared. A row is changed
+//! under its sequence lock; a key is inserted, removed or moved under its key lock. A [`TableWriter`](crate::TableWriter) and
+//! [`Table::clear`] hold the write gate exclusively.
+//!
+//! Lock order: write gate > copy-on-write gate > eviction cursor, hot keys or walk > index guard or free rows of a
+//! lane > key lock. A thread with an index guard or a key lock must not wait for readers.
 
+pub(crate) mod row;
 pub(crate) mod stats;
 pub(crate) mod walk;
 
@@ -17,34 +19,31 @@ use crate::index::hash::index_hash;
 use crate::index::removals::RemovalCounter;
 use crate::index::{Index, NO_ROW};
 use crate::lookup::key_sampler::KeySampler;
-use crate::lookup::scratch::with_scratch;
-use crate::lookup::{CachedRows, Distances, Lookup, Visit, with_lookup};
+use crate::lookup::{CachedRows, Distances, Lookup, Visit};
 use crate::memory::address_space::budget_bytes_max;
 use crate::memory::budget::Budget;
 use crate::memory::granted_huge_bytes;
+use crate::policy::admission::AdmissionFilter;
 use crate::policy::clock::UseClock;
-use crate::policy::evict::EvictionCursor;
-use crate::policy::maintain::HotKeys;
-use crate::pull::pool::{Pooler, check_offsets};
-use crate::pull::{Copy, CopyOne, Pool, Pull, Sink};
+use crate::policy::cursor::EvictionCursor;
+use crate::policy::hot_keys::HotKeys;
 use crate::rows::allocator::RowAllocator;
 use crate::rows::layout::Layout;
 use crate::rows::slab::{NoSpace, Slab};
-use crate::simd::{self, PAD, Vector, Width};
+use crate::simd::{Vector, Width};
 use crate::sync::Mutex;
 use crate::sync::lanes::{Lanes, lane};
 use crate::sync::write_gate::WriteGate;
 use crate::table::stats::{Counters, TableStats};
-use crate::update::create::AdmissionFilter;
-use crate::{Absent, Admission, Eviction, Pooling, PushScale, StoreError, TableConfig, TableWriter, Writes};
+use crate::{Eviction, StoreError, TableConfig, Writes};
 
-/// Why there is no table where its configuration asks for nothing impossible.
-const NO_SPACE: &str = "no memory or address space for an empty table: raise the process's limit (ulimit -v), or have fewer tables";
+/// Error of a valid configuration for which the process has no room.
+const NO_SPACE: &str = "no memory or address space for an empty table: raise the process's limit (ulimit -v), or use fewer tables";
 
 /// An embedding table: 64-bit key -> row of `dim` weights with optimizer state.
 ///
-/// All methods take `&self` and may run in several threads. A pull sees each row before or after a push, never
-/// between, and waits for nobody. Every 64-bit key is legal.
+/// All methods take `&self` and may be called by several threads. A pull sees each row before or after a push, and
+/// does not wait. Every 64-bit key is valid.
 #[derive(Debug)]
 pub struct Table {
     config: TableConfig,
@@ -53,7 +52,8 @@ pub struct Table {
     pub(crate) slab: Slab,
     pub(crate) row_allocator: RowAllocator,
     pub(crate) write_gate: WriteGate,
-    /// Of copy-on-write tables: shared by pushes while they have rows in hand, so that who is alone finds all that there are.
+    /// Only with copy-on-write: held shared by pushes that own spare rows, so that an exclusive holder finds all of
+    /// them free.
     pub(crate) cow_gate: Option<WriteGate>,
     pub(crate) removals: RemovalCounter,
     pub(crate) budget: Budget,
@@ -62,32 +62,36 @@ pub struct Table {
     pub(crate) key_sampler: KeySampler,
     pub(crate) counters: Lanes<Counters>,
     pub(crate) eviction_cursor: Mutex<EvictionCursor>,
-    /// Up to which row the last look at rows that may be old came.
+    /// Position of the cursor that bounds the age of rows.
     pub(crate) rebased_to: Mutex<u64>,
     /// Pushes have had to evict rows.
     pub(crate) under_pressure: AtomicBool,
     pub(crate) hot_keys: Mutex<HotKeys>,
     pub(crate) distances: Distances,
-    /// Held by who walks over all rows.
+    /// Locked by a walk over all rows.
     pub(crate) walk: Mutex<()>,
 }
 
 impl Table {
-    /// An empty table. Fails when the configuration is impossible, the budget is too small for an empty table or larger than
-    /// [`budget_bytes_max`], or when the process has no address space for it.
+    /// Creates an empty table.
+    ///
+    /// # Errors
+    ///
+    /// The configuration is invalid, the budget is below [`Table::least_bytes`] or above [`budget_bytes_max`], or
+    /// the process has no address space for the table.
     pub fn new(config: TableConfig) -> Result<Table, StoreError> {
         let (wanted, most) = (config.budget_bytes.unwrap_or(0), budget_bytes_max());
         if wanted > most {
             let reason = format!(
-                "budget_bytes = {wanted} is more than the {most} bytes of memory and swap of this machine: lower it, or leave it \
-                 out for no limit"
+                "budget_bytes = {wanted} is more than the {most} bytes of memory and swap of this machine: lower it, or omit it \
+                 for no limit"
             );
             return Err(StoreError::Config { table: config.name, reason });
         }
         Table::of_any_budget(config)
     }
 
-    /// The same for a table that comes from elsewhere, perhaps from a larger machine: as many rows as it has may find room.
+    /// Creates a table with any budget, because a checkpoint may come from a larger machine.
     pub(crate) fn of_any_budget(config: TableConfig) -> Result<Table, StoreError> {
         config.check()?;
         let fail = |reason: String| Err(StoreError::Config { table: config.name.clone(), reason });
@@ -95,17 +99,21 @@ impl Table {
         let cow_gate = (config.writes == Writes::CopyOnWrite).then(WriteGate::new);
         let bytes = Table::least_bytes(config.writes);
         if !budget.take(bytes) {
-            return fail(format!("budget_bytes is below the {bytes} bytes of an empty table"));
+            return fail(format!("budget_bytes is below the {bytes} bytes of an empty table: raise it"));
         }
         let admission_filter = match AdmissionFilter::new(config.admission, config.seed, &budget) {
             Ok(admission_filter) => admission_filter,
-            Err(bytes) => return fail(format!("no room for the {bytes} bytes of its admission filter")),
+            Err(bytes) => {
+                return fail(format!(
+                    "no room for the {bytes} bytes of its admission filter: raise budget_bytes or lower filter_bytes"
+                ));
+            }
         };
         let layout = Layout::new(&config);
         let no_space = |wanted: u64, room: u64| {
             fail(format!(
-                "budget_bytes asks for {wanted} bytes of address space, and {room} are left beside threads and heap: raise the \
-                 limit (ulimit -v, vm.overcommit_ratio) or lower it"
+                "budget_bytes requires {wanted} bytes of address space, but {room} are left beside threads and heap: raise the \
+                 limit (ulimit -v, vm.overcommit_ratio) or lower the budget"
             ))
         };
         let slab = match Slab::new(layout.stride, config.budget_bytes) {
@@ -116,7 +124,7 @@ impl Table {
         let (Some(index), Some(rows)) = (Index::new(), RowAllocator::new(&slab)) else {
             return fail(NO_SPACE.to_string());
         };
-        // Without a budget, rows end where the table's share of the address space does.
+        // Without a budget, the share of the address space limits the rows.
         let wanted = Slab::rows_wanted(layout.stride, budget.limit_bytes()) as u64;
         if config.budget_bytes.is_some() && rows.rows_max() < wanted {
             let [granted, wanted] = [rows.rows_max(), wanted].map(|rows| rows * slab.row_bytes() as u64);
@@ -146,15 +154,14 @@ impl Table {
         })
     }
 
-    /// Bytes of a table that is written to so and has no rows, beside those of its admission filter: the least that
-    /// `budget_bytes` may be.
+    /// The minimum `budget_bytes`: the size of an empty table without its admission filter.
     #[must_use]
     pub fn least_bytes(writes: Writes) -> usize {
         let hands_bytes = if writes == Writes::CopyOnWrite { WriteGate::bytes() } else { 0 };
         Index::NEW_BYTES + Table::new_bytes() + hands_bytes
     }
 
-    /// Bytes of a table without rows beside those of its index and its admission filter.
+    /// Bytes of an empty table without its index and its admission filter.
     fn new_bytes() -> usize {
         Directory::bytes()
             + RowAllocator::new_bytes()
@@ -164,19 +171,19 @@ impl Table {
             + Lanes::<Counters>::bytes()
     }
 
-    /// Makes look-ups run ahead otherwise than by default: for benchmarks that look for better distances.
-    #[doc(hidden)]
+    /// Sets the prefetch distances, for benchmarks that search better ones.
+    #[cfg(any(test, feature = "bench"))]
     pub fn set_distances(&mut self, distances: Distances) {
         self.distances = distances;
     }
 
-    /// What the table was made from.
+    /// The table's configuration.
     #[must_use]
     pub fn config(&self) -> &TableConfig {
         &self.config
     }
 
-    /// Its name.
+    /// The table's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.config.name
@@ -194,19 +201,19 @@ impl Table {
         self.directory.len()
     }
 
-    /// Has it no rows?
+    /// Returns whether the table has no rows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes of memory: indexes and slabs, as allocated.
+    /// Allocated bytes of index and slab.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.budget.used_bytes()
     }
 
-    /// Sizes, and what has happened.
+    /// Sizes and counters.
     #[must_use]
     pub fn stats(&self) -> TableStats {
         let slab_bytes = self.row_allocator.bytes() as u64;
@@ -223,70 +230,12 @@ impl Table {
         .count(&self.counters)
     }
 
-    /// Copies the weights of `keys` to `out` (`keys.len() * dim`, row-major). Keys may repeat. Returns how many of
-    /// the keys have no row; their weights are what `absent` says, and their positions, ascending, replace the
-    /// content of `missing`.
-    pub fn pull(
-        &self,
-        keys: &[u64],
-        absent: Absent,
-        out: &mut [f32],
-        missing: Option<&mut Vec<u32>>,
-    ) -> Result<usize, StoreError> {
-        self.check_length("out", keys.len() * self.layout.dim, out.len())?;
-        let copy = Copy { layout: &self.layout, absent, out };
-        Ok(if self.layout.dim == 1 {
-            self.pull_into(keys, missing, CopyOne(copy))
-        } else {
-            self.pull_into(keys, missing, copy)
-        })
-    }
-
-    fn pull_into(&self, keys: &[u64], missing: Option<&mut Vec<u32>>, sink: impl Sink) -> usize {
-        let lane = lane();
-        with_lookup(|lookup| simd::run(self.width(), Pull { table: self, lane, lookup, keys, sink, missing }))
-    }
-
-    /// Pulls and pools: sample `s` has the keys `offsets[s]..offsets[s + 1]`, each weighted by its value (1 when
-    /// there are none); `out` has `(offsets.len() - 1) * dim` floats and is overwritten. Returns the number of keys
-    /// without a row and their positions as [`Table::pull`] does. Sums run in f32 in the order of the keys.
-    #[expect(clippy::too_many_arguments, reason = "a ragged batch is keys, values and offsets")]
-    pub fn pull_pooled(
-        &self,
-        keys: &[u64],
-        values: Option<&[f32]>,
-        offsets: &[u32],
-        pooling: Pooling,
-        absent: Absent,
-        out: &mut [f32],
-        missing: Option<&mut Vec<u32>>,
-    ) -> Result<usize, StoreError> {
-        let dim = self.layout.dim;
-        let samples = check_offsets(self.name(), offsets, keys.len())?;
-        self.check_length("out", samples * dim, out.len())?;
-        if let Some(values) = values {
-            self.check_length("values", keys.len(), values.len())?;
-        }
-        out.fill(0.0);
-        let mut pooler = Pooler::new(offsets, values, dim);
-        let absent_keys = with_scratch(|scratch| {
-            scratch.floats.clear();
-            scratch.floats.resize(dim.next_multiple_of(PAD) + dim, 0.0);
-            let (weights, sum_before) = scratch.floats.split_at_mut(dim.next_multiple_of(PAD));
-            let (pooler, out) = (&mut pooler, &mut *out);
-            let sink = Pool { layout: &self.layout, absent, pooler, weights, sum_before, out };
-            self.pull_into(keys, missing, sink)
-        });
-        pooler.finish(pooling, out);
-        Ok(absent_keys)
-    }
-
-    /// The widest copy that the machine can do.
+    /// The widest supported vector width.
     pub(crate) fn width(&self) -> Width {
         self.slab.width()
     }
 
-    /// Looks the chunk up, which is a use of its keys; the rest as [`Table::search`].
+    /// Searches a chunk like [`Table::search`] and records some of its keys as used.
     #[inline(always)]
     pub(crate) fn walk(
         &self,
@@ -300,14 +249,14 @@ impl Table {
         self.search(vector, lane, lookup, words, f);
     }
 
-    /// Samples the keys of the chunk as used.
+    /// Records some of the chunk's keys as used.
     #[inline(always)]
     pub(crate) fn note(&self, lane: usize, lookup: &Lookup) {
         self.key_sampler.note(lane, lookup.hashes());
     }
 
-    /// Looks the chunk up; the caller gets the row of every key, or [`NO_ROW`], in order, with the rows' first `words`
-    /// words in the cache. A row that it gets is not used for another key before it returns.
+    /// Searches a chunk and passes every key's row, or [`NO_ROW`], to `f` in order, with the first `words` words of
+    /// the row in the cache. Rows are not reused before this returns.
     #[inline(always)]
     pub(crate) fn search(
         &self,
@@ -321,8 +270,8 @@ impl Table {
         lookup.walk(vector, view.index(), self.slab.view(), words, self.distances, f);
     }
 
-    /// The same for rows that are remembered, without looking anything up; `false`, and nothing is done, if some may have left
-    /// the table or been replaced since. The caller must share the right to change the table.
+    /// Passes cached rows to `f` without a search. Returns false and does nothing if rows may have been removed or
+    /// replaced since. The caller must hold the write gate shared.
     #[inline(always)]
     pub(crate) fn visit_cached(
         &self,
@@ -339,12 +288,12 @@ impl Table {
         true
     }
 
-    /// Replaces the index by one of as many bytes as `wanted` says of the present one, or leaves it where that is 0;
-    /// false when there is no budget or memory for it. Searches go on in the old one meanwhile. The caller must neither have a
-    /// view nor a key locked.
+    /// Replaces the index by one of `wanted` bytes; 0 keeps it. Returns false without budget or memory.
+    ///
+    /// Searches continue in the old index meanwhile. The caller must hold no index guard and no key lock.
     pub(crate) fn grow(&self, wanted: impl Fn(&Index) -> usize) -> bool {
         let more_bytes = |index: &Index| wanted(index).saturating_sub(index.bytes());
-        // A full table comes here again and again: to hear that there is no budget, nobody else is stopped.
+        // A full table gets here often, and must not stop other threads just to find the budget exhausted.
         if !self.budget.has_room(more_bytes(self.directory.pin(lane()).index())) {
             return false;
         }
@@ -365,34 +314,12 @@ impl Table {
         true
     }
 
-    /// Does eviction go by when a row was last used?
+    /// Returns whether eviction depends on the last use of rows.
     pub(crate) fn evicts_by_use(&self) -> bool {
         matches!(self.config.eviction, Eviction::Clock | Eviction::Age { .. })
     }
 
-    /// Exclusive access to the rows, for updates one by one: until the writer is dropped, every other change of the
-    /// table waits. `scale` holds for all its updates.
-    ///
-    /// Fails for tables that do not give every key a row of its own place for good: those with an admission, with
-    /// copy-on-write, or whose weights are not f32.
-    pub fn writer(&self, scale: PushScale) -> Result<TableWriter<'_>, StoreError> {
-        self.check_scale(scale)?;
-        self.check_not_writing()?;
-        let (admission, writes) = (self.config.admission, self.config.writes);
-        if admission != Admission::Always || writes != Writes::InPlace || self.layout.half.is_some() {
-            let reason =
-                "updates row by row need rows that are made at once, stay in place and show their weights: \
-                          admission = always, writes = in_place, dtype = f32; push to this table"
-                    .to_string();
-            return Err(StoreError::Config { table: self.config.name.clone(), reason });
-        }
-        let steps = self.layout.blocks.iter().map(|block| block.kernel.step(scale.lr_scale)).collect();
-        let lane = lane();
-        let clock = self.tick(lane);
-        Ok(TableWriter::new(self, lane, self.write_gate.lock_exclusive(), steps, clock))
-    }
-
-    /// Refuses what would wait for ever: a change of the table by a thread that has a [`TableWriter`] of it.
+    /// Rejects a change by a thread that holds a [`TableWriter`](crate::TableWriter) of the table, which would deadlock.
     pub(crate) fn check_not_writing(&self) -> Result<(), StoreError> {
         if self.write_gate.is_held_exclusively_here() {
             return Err(StoreError::Writing { table: self.config.name.clone() });
@@ -400,17 +327,18 @@ impl Table {
         Ok(())
     }
 
-    /// The same for changes that cannot fail otherwise.
+    /// Panics if this thread holds a [`TableWriter`](crate::TableWriter) of the table.
     pub(crate) fn assert_not_writing(&self) {
         if let Err(error) = self.check_not_writing() {
             panic!("{error}");
         }
     }
 
-    /// Removes the key's row; was there one? Its memory is reused by later rows.
+    /// Removes the key's row; returns whether there was one. Later rows reuse its memory.
     ///
     /// # Panics
-    /// If this thread has a [`TableWriter`] of the table, which it would wait for.
+    ///
+    /// If this thread holds a [`TableWriter`](crate::TableWriter) of the table, which would deadlock.
     pub fn remove(&self, key: u64) -> bool {
         self.assert_not_writing();
         let (lane, hash) = (lane(), index_hash(key));
@@ -424,10 +352,11 @@ impl Table {
         row != NO_ROW
     }
 
-    /// Removes all rows and frees their memory. Without memory for an empty index nothing is done, and the rows stay.
+    /// Removes all rows and frees their memory. Does nothing if there is no memory for an empty index.
     ///
     /// # Panics
-    /// If this thread has a [`TableWriter`] of the table, which it would wait for.
+    ///
+    /// If this thread holds a [`TableWriter`](crate::TableWriter) of the table, which would deadlock.
     pub fn clear(&self) {
         self.assert_not_writing();
         let _alone = self.write_gate.lock_exclusive();
@@ -435,7 +364,7 @@ impl Table {
         let Some(index) = Index::new() else { return };
         let all = self.directory.lock_all();
         let bytes = all.index().bytes();
-        // Once the index is replaced, nobody finds a row any more.
+        // From here on no thread can find a row.
         all.replace(index);
         self.directory.unclaim(self.directory.len());
         self.budget.give_back(bytes - Index::NEW_BYTES);
@@ -445,10 +374,10 @@ impl Table {
         self.resume_scan();
     }
 
-    /// Makes room in the index for `rows` rows in all, so that it need not grow step by step while they come. False when
-    /// the budget or the memory has none, or no table has so many.
+    /// Grows the index to hold `rows` rows in total, so that it does not grow step by step. Returns false if the
+    /// budget, the memory or the row numbers do not suffice.
     pub fn reserve(&self, rows: u64) -> bool {
-        // Rows have numbers of 32 bits.
+        // Row numbers have 32 bits.
         let Some(rows) = u32::try_from(rows).ok().filter(|&rows| rows < NO_ROW) else { return false };
         let rows = rows as usize;
         self.grow(|index| index.reserved_bytes(rows, *Index::RESERVED_PERCENTS.start()))

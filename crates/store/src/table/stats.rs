@@ -1,39 +1,38 @@
-//! What a table says of itself: sizes, and counters that every lane keeps for itself. Knows nothing of rows' contents.
+//! Statistics of a table: sizes, and counters per lane.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::sync::lanes::Lanes;
 
-/// Sizes of a table, and what has happened to it since it was made or loaded.
+/// Sizes of a table, and counters since it was created or loaded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct TableStats {
     /// Rows.
     pub rows: u64,
-    /// Rows that were removed and wait to be reused.
+    /// Removed rows that wait for reuse.
     pub free_rows: u64,
-    /// Pushes so far, those before a checkpoint included.
+    /// Pushes so far, including those before a checkpoint.
     pub pushes: u64,
-    /// Bytes of the index and of what else a table without rows has.
+    /// Bytes of the index and of the empty table.
     pub index_bytes: u64,
-    /// Bytes of the rows, free ones and their reserve included.
+    /// Bytes of the rows, including free and reserved ones.
     pub slab_bytes: u64,
-    /// Bytes of both that the system has put on huge pages. It counts them as it pleases: read this after loading,
-    /// not per request.
+    /// Bytes of index and rows on huge pages. The system's count is slow: read it after loading, not per request.
     pub huge_bytes: u64,
     /// New keys that got a row.
     pub admitted: u64,
-    /// Sightings of new keys that did not, by the table's admission.
+    /// Pushes of new keys that the table's admission rejected.
     pub rejected: u64,
-    /// Rows that made room for others, or were too old or too small to stay.
+    /// Evicted rows.
     pub evicted: u64,
-    /// Sightings of new keys that found the table full.
+    /// Pushes of new keys that a full table rejected.
     pub rejected_full: u64,
-    /// Keys that were moved to where a search for them begins.
+    /// Keys moved to their home buckets.
     pub promoted: u64,
 }
 
-/// What a lane counts.
+/// Counters of a lane.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) admitted: AtomicU64,
@@ -44,7 +43,7 @@ pub(crate) struct Counters {
 }
 
 impl TableStats {
-    /// Adds what the lanes have counted.
+    /// Adds the counters of all lanes.
     pub(crate) fn count(mut self, lanes: &Lanes<Counters>) -> TableStats {
         for lane in lanes.iter() {
             self.admitted += lane.admitted.load(Relaxed);

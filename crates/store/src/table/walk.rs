@@ -1,4 +1,4 @@
-//! Every row of a table, once, while others go on changing it; or every key. Knows nothing of requests.
+//! Iteration over all rows or keys of a table during concurrent changes.
 
 use std::ops::ControlFlow;
 
@@ -9,15 +9,16 @@ use crate::rows::row::RowRef;
 use crate::sync::lock;
 use crate::table::Table;
 
-/// Rows whose headers and index lines are fetched together.
+/// Rows whose headers and index lines are prefetched together.
 const GROUP: u32 = 64;
-/// Buckets of the index, about, that are gone through while their keys are locked: a few microseconds of them.
+/// Approximate number of buckets that are read while their keys are locked, for a few microseconds.
 const LOCKED_BUCKETS: usize = 256;
 
 impl Table {
-    /// Calls `f` on every row, in no particular order (the same for the same history). Rows that are pushed meanwhile
-    /// are seen before or after, each key at most once, and every key that is there all the time exactly once; keys that
-    /// come meanwhile may be seen or not. `f` may use this table in every other way, but must not call this again.
+    /// Calls `f` on every row, in no particular order (the same for the same history).
+    ///
+    /// Rows pushed meanwhile are seen before or after the push. Each key is seen at most once, and every key that
+    /// is present all the time exactly once. `f` may use this table, but must not call this method again.
     pub fn for_each_row(&self, mut f: impl FnMut(RowRef<'_>)) {
         let _ = self.try_for_each_row(|row| {
             f(row);
@@ -25,11 +26,11 @@ impl Table {
         });
     }
 
-    /// The same until `f` breaks off.
+    /// Calls `f` on every row like [`Table::for_each_row`], until it breaks.
     pub fn try_for_each_row(&self, mut f: impl FnMut(RowRef<'_>) -> ControlFlow<()>) -> ControlFlow<()> {
         let _one_at_a_time = lock(&self.walk);
         let made = self.row_allocator.begin_walk(&self.directory.lock_all()) as u32;
-        // Also when a caller's function panics: what is left of this walk would hide rows from the next.
+        // Also after a panic of `f`: remaining marks would hide rows from the next walk.
         let _end = EndWalk(self);
         let lane = crate::sync::lanes::lane();
         let mut words = vec![0.0; self.layout.unpacked()];
@@ -45,15 +46,17 @@ impl Table {
             }
             rows.try_for_each(|row| visit(self.key_of(row), Some(row)))?;
         }
-        // Copy-on-write has moved these while they were still to come.
+        // Copy-on-write moved these keys before they were visited.
         self.row_allocator.moved().into_iter().try_for_each(|key| visit(key, None))
     }
 
-    /// Calls `f` on every key that `wants`, which must not use this table, in no particular order, under the same terms. It
-    /// looks at no row and waits for no walk over rows, which may take as long as a disk does.
+    /// Calls `f` on every key that `wants` accepts, with the guarantees of [`Table::for_each_row`].
+    ///
+    /// `wants` must not use this table. Keys come from the index alone, and need not wait for a walk over rows,
+    /// which may take as long as a checkpoint.
     pub fn for_each_key(&self, wants: impl Fn(u64) -> bool, mut f: impl FnMut(u64)) {
         let buckets = self.directory.pin(crate::sync::lanes::lane()).index().len();
-        // Which hashes are in a share does not depend on the index, which may be replaced in between.
+        // Shares of the hash space do not depend on the index, which may be replaced in between.
         let shares = Directory::shares(buckets / LOCKED_BUCKETS);
         let (mut keys, index_key) = (Vec::new(), HashKey::get());
         for share in 0..shares {
@@ -69,14 +72,14 @@ impl Table {
         }
     }
 
-    /// The key that a row has, if it has one.
+    /// The key of a row, if it has one.
     pub(crate) fn key_of(&self, row: u32) -> u64 {
         let header = self.layout.header_at();
         u64::from(self.slab.word(row, header)) | u64::from(self.slab.word(row, header + 1)) << 32
     }
 
-    /// Copies the key's row if it is still to be visited; if it is `row`, when one is given: a row is in use if its key
-    /// leads to it.
+    /// Copies the key's row if it is still to be visited and, if `row` is given, is that row. A row is in use if
+    /// its key leads to it.
     fn take(&self, key: u64, row: Option<u32>, words: &mut [f32]) -> bool {
         let hash = index_hash(key);
         let locked = self.directory.lock(hash);
@@ -92,7 +95,7 @@ impl Table {
     }
 }
 
-/// Ends the table's walk when it is dropped.
+/// Ends the walk when it is dropped.
 struct EndWalk<'a>(&'a Table);
 
 impl Drop for EndWalk<'_> {

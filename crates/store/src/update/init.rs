@@ -1,7 +1,7 @@
-//! First weights of a row from (seed, key, coordinate). Knows nothing of rows or optimizers.
+//! Initial weights of a row from (seed, key, coordinate).
 //!
-//! Normal ones are made eight at a time, by polynomials in place of the system's logarithm and cosine: that is faster, and a
-//! row is the same one on every machine.
+//! Normal ones are computed eight at a time, with polynomials instead of the system's logarithm and cosine: faster,
+//! and identical on all machines.
 
 use std::f64::consts::{LN_2, SQRT_2, TAU};
 
@@ -9,7 +9,7 @@ use crate::Init;
 use crate::index::hash::{GOLDEN, mix};
 use crate::simd::{self, Vector, Width, Work};
 
-/// Normal weights that are made together.
+/// Normal weights computed together.
 const LANES: usize = 8;
 const FRACTION_BITS: u32 = f64::MANTISSA_DIGITS - 1;
 
@@ -24,7 +24,7 @@ fn unit(bits: u64) -> f64 {
     (bits >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
 }
 
-/// Fills `weights`, whose first coordinate is number `first` of the row.
+/// Fills `weights`, which begin at coordinate `first` of the row.
 pub(crate) fn fill(init: Init, seed: u64, key: u64, first: usize, weights: &mut [f32]) {
     match init {
         Init::Zero => weights.fill(0.0),
@@ -40,7 +40,7 @@ pub(crate) fn fill(init: Init, seed: u64, key: u64, first: usize, weights: &mut 
     }
 }
 
-/// Normal weights, compiled for the machine.
+/// Fills normal weights as a unit of vectorized work.
 struct Normals<'a> {
     std: f64,
     seed: u64,
@@ -67,7 +67,7 @@ impl Work for Normals<'_> {
     }
 }
 
-/// A standard normal number of each: Box and Muller's of the two halves of its bits.
+/// Standard normal numbers by the Box-Muller transform of the two halves of each word.
 #[inline(always)]
 fn normals(random: [u64; LANES]) -> [f64; LANES] {
     const VALUES: f64 = (1_u64 << 32) as f64;
@@ -82,8 +82,8 @@ fn normals(random: [u64; LANES]) -> [f64; LANES] {
     normals
 }
 
-/// A number of each. In a loop, since a function of the standard library that takes a closure may be compiled by itself, and
-/// then for any machine.
+/// Maps each value. A loop, because a library function with a closure may not be inlined, and then is compiled for
+/// any machine.
 #[inline(always)]
 fn each<T: Copy>(x: [T; LANES], f: impl Fn(T) -> f64) -> [f64; LANES] {
     let mut all = [0.0; LANES];
@@ -93,11 +93,11 @@ fn each<T: Copy>(x: [T; LANES], f: impl Fn(T) -> f64) -> [f64; LANES] {
     all
 }
 
-/// Natural logarithms of numbers above 0, and not subnormal: that of the exponent, and `2 artanh((m - 1) / (m + 1))` of what is
-/// left, between the roots of 1/2 and 2.
+/// Natural logarithms of positive normal numbers: the exponent's, plus `2 artanh((m - 1) / (m + 1))` of the
+/// mantissa between the roots of 1/2 and 2.
 #[inline(always)]
 fn ln(x: [f64; LANES]) -> [f64; LANES] {
-    // An exponent as the lowest bits of this number is that much more than it: no conversion of 64-bit integers is needed.
+    // Adding the exponent as low bits to this constant converts it without a 64-bit integer conversion.
     const SHIFTED: f64 = (1_u64 << FRACTION_BITS) as f64;
     const BIAS: f64 = 1023.0;
     each(x, |x| {
@@ -109,20 +109,21 @@ fn ln(x: [f64; LANES]) -> [f64; LANES] {
         let exponent = if is_above { exponent + 1.0 } else { exponent };
         let s = (m - 1.0) / (m + 1.0);
         let square = s * s;
-        // The series' coefficients 1 / (2k + 1) from k = 9 down.
+        // The coefficients 1 / (2k + 1) of the series, from k = 9 down.
         let series = [17.0, 15.0, 13.0, 11.0, 9.0, 7.0, 5.0, 3.0, 1.0];
         let sum = series.iter().fold(1.0 / 19.0, |sum, odd| sum * square + 1.0 / odd);
         exponent * LN_2 + 2.0 * s * sum
     })
 }
 
-/// Cosines of angles that are given in turns, 0 to 1: sines of what is left to, or beyond, a quarter of a turn.
+/// Cosines of angles in turns, 0 to 1, as sines of the distance to a quarter turn.
 #[inline(always)]
 fn cos_of_turns(turns: [f64; LANES]) -> [f64; LANES] {
     each(turns, |turns| {
         let x = TAU * ((turns - 0.5).abs() - 0.25);
         let square = x * x;
-        // The series of the sine by Horner's rule: each step divides by two more numbers of the factorial, 19! first.
+        // The series of the sine by Horner's rule; each step divides by two factors of the factorial, from 19!
+        // down.
         let pairs = [272.0, 210.0, 156.0, 110.0, 72.0, 42.0, 20.0, 6.0];
         let sum =
             pairs.iter().fold(1.0 - square * (1.0 / 342.0), |sum, pair| 1.0 - sum * square * (1.0 / pair));
@@ -155,7 +156,7 @@ mod tests {
         assert!((kurtosis - 3.0).abs() < 0.1, "{kurtosis}");
     }
 
-    /// Against the system's logarithm and cosine, at the ends of both ranges, too.
+    /// Compared with the system's logarithm and cosine, also at the ends of both ranges.
     #[test]
     fn normals_are_those_of_box_and_muller() {
         let ends = [0, 1, u64::MAX, u64::MAX << 32, u64::from(u32::MAX), 1 << 31, 1 << 63, 3 << 30];
@@ -174,7 +175,7 @@ mod tests {
         }
     }
 
-    /// The largest standard deviation that is taken, and the most extreme random numbers that there can be.
+    /// The largest valid standard deviation with the most extreme random numbers.
     #[test]
     fn every_first_weight_is_finite() {
         let largest = normals([u64::MAX << 32; LANES])[0];

@@ -1,9 +1,8 @@
-//! The optimizers' arithmetic on one block of one row: weights, state and gradient. Knows nothing of tables, keys or
-//! locks.
+//! Optimizer arithmetic on one block of a row: weights, state and gradient.
 //!
-//! All state is `f32`, one value per coordinate and slot, slot after slot: momentum [v], Adagrad [a], Adam and AdamW
-//! [m, v], FTRL [z, n]; row-wise Adagrad has one value [a] for the whole block. Blocks are updated sixteen coordinates at
-//! a time, by operations that are the same one by one: results do not depend on the machine.
+//! State is f32, one value per coordinate and slot, slot by slot: momentum [v], Adagrad [a], Adam and AdamW [m, v],
+//! FTRL [z, n]; row-wise Adagrad has one value [a] per block. Blocks are updated 16 coordinates at a time, with the
+//! operations of a single coordinate, so that results do not depend on the machine.
 
 use crate::Optimizer;
 use crate::rows::half::{Half, Noise};
@@ -11,28 +10,29 @@ use crate::rows::slab::RowMut;
 use crate::simd::Vector;
 use crate::simd::halves::Singles;
 
-/// The least that is added to the root of a sum of squares that is divided by, where settings may say 0: the sum may be 0,
-/// too, as the squares of gradients below 2.6e-23 are. Such gradients are not blown up by this, and all others not changed.
+/// The minimum of the constant added to the root of a sum of squares in a denominator. The squares of gradients
+/// below 2.6e-23 underflow to 0, and a setting of 0 would divide by 0. The minimum does not change other updates.
 const ADDED_TO_ROOT_MIN: f32 = 1e-23;
-/// The same where the root is of a mean, to which a square comes with a factor of .001, say.
+/// The minimum of the constant added to the root of a mean of squares, whose squares have small factors, such as
+/// .001.
 const ADDED_TO_MEAN_MIN: f32 = 1e-21;
-/// Coordinates that are updated together: a cache line, and a register of AVX-512.
+/// Coordinates that are updated together: a cache line, and an AVX-512 register.
 const LANES: usize = 16;
 
-/// Bits of an f32 without its sign, and those of infinity; NaNs are above.
+/// The bits of an f32 without its sign, and those of infinity; the bits of NaNs are larger.
 const MAGNITUDE: u32 = 0x7FFF_FFFF;
 const INFINITY: u32 = 0x7F80_0000;
 
-/// On a cache line of its own, or storing and loading it as a whole is slow.
+/// On a cache line of its own, without which whole loads and stores are slow.
 #[repr(align(64))]
 #[derive(Clone, Copy)]
 struct Lanes([f32; LANES]);
 
-/// An optimizer, as a row's layout holds it.
+/// An optimizer, as part of a row's layout.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Kernel(Optimizer);
 
-/// An optimizer with the learning rate of one push multiplied in and what is constant over the push computed.
+/// An optimizer with the constants of a push, such as the scaled learning rate.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum OptimizerStep {
     Sgd { lr: f32, l2: f32 },
@@ -51,7 +51,7 @@ pub(crate) struct FtrlStep {
     pub(crate) l2: f32,
 }
 
-/// The magnitudes of all numbers that an update of a row has computed, as bits, the largest of each lane.
+/// The largest magnitude, as bits, that an update of a row has computed per lane.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(align(64))]
 pub(crate) struct MaxMagnitude([u32; LANES]);
@@ -62,24 +62,24 @@ impl MaxMagnitude {
         self.0[lane] = self.0[lane].max(value.to_bits() & MAGNITUDE);
     }
 
-    /// Are all of them numbers?
+    /// Returns whether all values were finite.
     #[inline(always)]
     pub(crate) fn is_finite(&self) -> bool {
         self.0.iter().fold(0, |largest, &bits| bits.max(largest)) < INFINITY
     }
 }
 
-/// Where a block lies in its row.
+/// Position of a block in its row.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BlockSpan {
-    /// Number of its first weight.
+    /// First weight.
     pub(crate) first: usize,
-    /// Word of its first state value.
+    /// Word of the first state value.
     pub(crate) state_at: usize,
     pub(crate) dims: usize,
 }
 
-/// How a row's weights are kept. The arithmetic is compiled once for each.
+/// Storage of a row's weights. The arithmetic is compiled once per format.
 pub(crate) trait Weights: Copy {
     /// Loads `len` weights, at most [`LANES`], and pads them with zeros.
     fn load(self, row: RowMut<'_, impl Vector>, first: usize, len: usize, out: &mut [f32; LANES]);
@@ -99,7 +99,7 @@ impl Weights for Singles {
     }
 }
 
-/// As halves, rounded by the noise of this update of this row.
+/// 16-bit weights, rounded with the noise of this update of this row.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Halves {
     pub(crate) half: Half,
@@ -132,22 +132,15 @@ impl Kernel {
 
     /// State values of a block of `dims` coordinates.
     pub(crate) fn state_len(self, dims: usize) -> usize {
-        match self.0 {
-            Optimizer::Sgd { .. } => 0,
-            Optimizer::RowAdagrad { .. } => 1,
-            Optimizer::Momentum { .. } | Optimizer::Adagrad { .. } => dims,
-            Optimizer::Adam { .. } | Optimizer::AdamW { .. } | Optimizer::Ftrl { .. } => {
-                dims.saturating_mul(2)
-            }
-        }
+        self.0.state_len(dims)
     }
 
-    /// Is a block of so many coordinates computed at once, and stored after that?
+    /// Returns whether the block is computed completely before it is stored.
     pub(crate) fn is_one_piece(self, dims: usize) -> bool {
         dims <= LANES && !matches!(self.0, Optimizer::RowAdagrad { .. })
     }
 
-    /// Which state values of a block of `dims` coordinates are sums or means of squares, whose root is taken: never below 0.
+    /// The state values that are sums or means of squares, and so never negative.
     pub(crate) fn squares(self, dims: usize) -> std::ops::Range<usize> {
         match self.0 {
             Optimizer::Sgd { .. } | Optimizer::Momentum { .. } => 0..0,
@@ -157,7 +150,7 @@ impl Kernel {
         }
     }
 
-    /// State of a row that has just been created with these weights.
+    /// Initializes the state of a new row with these weights.
     pub(crate) fn init_state(self, weights: &[f32], state: &mut [f32]) {
         match self.0 {
             Optimizer::Adagrad { initial, .. } | Optimizer::RowAdagrad { initial, .. } => state.fill(initial),
@@ -168,7 +161,7 @@ impl Kernel {
             Optimizer::Ftrl { alpha, beta, l1, l2 } => {
                 let (z, n) = state.split_at_mut(weights.len());
                 n.fill(0.0);
-                // The inverse of the closed form at n = 0, so that it yields the first weight.
+                // The inverse of the closed form at n = 0, so that it yields the initial weight.
                 let slope = beta / alpha + l2;
                 for (z, &w) in z.iter_mut().zip(weights) {
                     *z = if w == 0.0 { 0.0 } else { -(w * slope + l1.copysign(w)) };
@@ -177,7 +170,7 @@ impl Kernel {
         }
     }
 
-    /// Is the learning rate finite with this factor, which is?
+    /// Returns whether the learning rate times this finite factor is finite.
     pub(crate) fn scales(self, lr_scale: f32) -> bool {
         match self.step(lr_scale) {
             OptimizerStep::Sgd { lr, .. }
@@ -207,8 +200,8 @@ impl Kernel {
                 OptimizerStep::Adam { lr, beta1, beta2, eps, l2: 0.0, keep: 1.0 - lr * decay }
             }
             Optimizer::Ftrl { alpha, beta, l1, l2 } => {
-                // No schedule: the rate is in the weight itself (w follows from z, n and alpha), and a smaller alpha
-                // would shrink what was learned. FTRL lowers its rate per coordinate by itself.
+                // Not scaled: the weight follows from z, n and alpha, so that a smaller alpha would shrink learned
+                // weights. FTRL lowers its rate per coordinate by itself.
                 OptimizerStep::Ftrl(FtrlStep { alpha_inverse: 1.0 / alpha, beta, l1, l2 })
             }
         }
@@ -216,14 +209,15 @@ impl Kernel {
 }
 
 impl FtrlStep {
-    /// One coordinate: new (w, z, n). `sigma * w` uses the weight that the gradient was taken at, as in the paper.
+    /// Updates one coordinate; returns (w, z, n). `sigma * w` uses the weight at which the gradient was computed,
+    /// as in the paper.
     #[inline(always)]
     pub(crate) fn update(self, w: f32, z: f32, n: f32, g: f32) -> (f32, f32, f32) {
         let (w, z, n, _) = self.update_rooted(w, z, n, n.sqrt(), g);
         (w, z, n)
     }
 
-    /// The same for who keeps the root of n beside it: new (w, z, n, root of n).
+    /// Updates one coordinate with a stored root of n; returns (w, z, n, root of n).
     #[inline(always)]
     pub(crate) fn update_rooted(self, w: f32, z: f32, n: f32, root: f32, g: f32) -> (f32, f32, f32, f32) {
         let n_new = finite(n + g * g);
@@ -233,7 +227,7 @@ impl FtrlStep {
         (self.weight(z_new, root_new), z_new, n_new, root_new)
     }
 
-    /// The weight that follows from z and the root of n.
+    /// The weight for z and the root of n.
     #[inline(always)]
     pub(crate) fn weight(self, z: f32, root: f32) -> f32 {
         let shrunk = z - self.l1.copysign(z);
@@ -242,17 +236,19 @@ impl FtrlStep {
     }
 }
 
-/// A sum of squares that has become too large stays the largest there is: an infinite one is a state that no import takes.
+/// Limits a sum of squares to the largest finite value, because imports reject infinite state.
 #[inline(always)]
 pub(crate) fn finite(sum: f32) -> f32 {
-    // Not `f32::min`, which looks for NaN as well.
+    // Not `f32::min`, which also checks for NaN.
     if sum < f32::MAX { sum } else { f32::MAX }
 }
 
 impl OptimizerStep {
-    /// Updates one block of a row. `version` is the row's number of updates, this one included; `gradient` has one value
-    /// per coordinate. Nothing of a block of at most [`LANES`] coordinates is stored whose result is not finite; of a larger one,
-    /// all of it is, and `largest` says so.
+    /// Updates a block of a row.
+    ///
+    /// `version` is the row's number of updates, including this one; `gradient` has one value per coordinate. A
+    /// block of at most [`LANES`] coordinates is stored only if its results are finite. A larger block is always
+    /// stored, and `largest` tells whether its results are finite.
     #[inline(always)]
     pub(crate) fn update(
         self,
@@ -285,11 +281,12 @@ impl OptimizerStep {
                 let a = finite(f32::from_bits(row.get(span.state_at)) + mean);
                 let root = a.sqrt() + eps;
                 each(row, weights, span, gradient, largest, |w, [], g| (w - lr * (g + l2 * w) / root, []));
-                // It is finite, and where a small block was not stored, this is put back like all of a larger one.
+                // The value is finite. If a small block was not stored, the caller restores this value, as for a
+                // larger block.
                 row.set(span.state_at, a.to_bits());
             }
             OptimizerStep::Adam { lr, beta1, beta2, eps, l2, keep } => {
-                // In f64: 1 - beta2 loses half of an f32's digits.
+                // In f64, because 1 - beta2 loses half of an f32's digits.
                 let pushes = i32::try_from(version).unwrap_or(i32::MAX);
                 let correct1 = (1.0 / (1.0 - f64::from(beta1).powi(pushes))) as f32;
                 let correct2 = (1.0 / (1.0 - f64::from(beta2).powi(pushes))) as f32;
@@ -308,7 +305,7 @@ impl OptimizerStep {
     }
 }
 
-/// Applies a rule to every coordinate of a block: weight, state of each slot, gradient -> new weight and state.
+/// Applies a rule to every coordinate of a block: (weight, state, gradient) -> (new weight, new state).
 #[inline(always)]
 fn each<const S: usize>(
     row: RowMut<'_, impl Vector>,
@@ -331,7 +328,7 @@ fn each<const S: usize>(
     }
 }
 
-/// The same for `len` coordinates, which lanes beyond do not disturb: they compute on zeros and are not stored.
+/// Applies a rule to `len` coordinates. The other lanes compute on zeros and are not stored.
 #[inline(always)]
 #[expect(clippy::needless_range_loop, reason = "one lane of several arrays at a time")]
 #[expect(clippy::too_many_arguments, reason = "a part of a row, its gradient, and what is done")]
@@ -361,7 +358,7 @@ fn lanes<const S: usize>(
             largest.note(lane, new[slot]);
         }
     }
-    // Readers of one weight look at no version.
+    // Readers of a single weight check no version.
     if span.dims <= LANES && !largest.is_finite() {
         return;
     }
@@ -371,7 +368,7 @@ fn lanes<const S: usize>(
     }
 }
 
-/// Mean square of a block's gradient with weight decay.
+/// Mean square of a block's gradient, including weight decay.
 #[inline(always)]
 fn mean_square(
     row: RowMut<'_, impl Vector>,
@@ -382,11 +379,11 @@ fn mean_square(
 ) -> f32 {
     let dims = span.dims as f32;
     let sum = sum_of_squares(row, weights, span, gradient, l2, 1.0);
-    // A sum may be too large where the mean is not.
+    // The sum may overflow where the mean does not.
     if sum.is_finite() { sum / dims } else { sum_of_squares(row, weights, span, gradient, l2, 1.0 / dims) }
 }
 
-/// Sum of the squares, each times `share`, in sixteen lanes whatever the machine.
+/// Sum of the squares, each times `share`, in 16 lanes on every machine.
 #[inline(always)]
 fn sum_of_squares(
     row: RowMut<'_, impl Vector>,

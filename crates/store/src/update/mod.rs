@@ -1,6 +1,9 @@
-//! Changes to rows: pushes, imports, online updates, and the arithmetic of the optimizers.
+//! Changes of rows: pushes, imports, row-by-row updates, and the arithmetic of optimizers.
 
+mod copy_on_write;
 pub(crate) mod create;
+pub(crate) mod edit;
+pub(crate) mod failures;
 pub(crate) mod init;
 pub(crate) mod kernel;
 pub(crate) mod push;

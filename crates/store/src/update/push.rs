@@ -1,64 +1,29 @@
-//! The inside of a push: every key is looked up, rows are made where there are none, and each is updated, or edited in
-//! another way ([`Edit`]). Knows nothing of how keys are found or of the optimizers.
+//! Pushes: search every key, create missing rows, and update each row with its gradient.
 
-use crate::index::NO_ROW;
-use crate::index::directory::KeyLock;
+use std::ops::Range;
+
 use crate::lookup::scratch::{Scratch, with_scratch};
-use crate::lookup::{CHUNK_KEYS, CachedRows, Lookup, Visit, with_lookup};
-use crate::memory::prefetch::PrefetchHint;
+use crate::lookup::{CHUNK_KEYS, Lookup, with_lookup};
 use crate::rows::layout::{Layout, Update};
 use crate::rows::slab::RowMut;
 use crate::simd::halves::{Format, Singles};
-use crate::simd::{self, Vector, Width, Work};
+use crate::simd::{self, Vector, Work};
 use crate::sync::lanes::lane;
-use crate::sync::write_gate::{SharedGuard, WriteGate};
 use crate::table::Table;
-use crate::update::create::RowInit;
+use crate::update::edit::{Edit, edit_rows};
+use crate::update::failures::PushFailures;
 use crate::update::kernel::OptimizerStep;
 use crate::{PushScale, StoreError, bad_gradient};
 
-/// Keys of a push that were not updated.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct PushFailures {
-    /// New keys for which there is no room.
-    full: u64,
-    /// Rows whose update would not be finite, and the key of the first.
-    not_finite: u64,
-    first: u64,
-}
-
-impl PushFailures {
-    /// Notes a row whose update would not be finite.
-    #[cold]
-    pub(crate) fn note(&mut self, key: u64) {
-        if self.not_finite == 0 {
-            self.first = key;
-        }
-        self.not_finite += 1;
-    }
-
-    /// Notes new keys for which there is no room.
-    pub(crate) fn note_full(&mut self, keys: u64) {
-        self.full += keys;
-    }
-
-    /// An error if there are any: rows that are not finite before keys without room.
-    pub(crate) fn check(self, table: &Table) -> Result<(), StoreError> {
-        let PushFailures { full, not_finite: rows, first: key } = self;
-        if rows > 0 {
-            return Err(StoreError::NotFinite { table: table.name().to_string(), key, rows });
-        }
-        if full > 0 { Err(table.full(full)) } else { Ok(()) }
-    }
-}
-
-/// A push that is counted: what the table's use clock said then.
+/// The reading of the use clock at a push.
 #[derive(Debug, Clone, Copy)]
 pub struct PushClock(u32);
 
 impl Table {
-    /// Applies the optimizer. `grads` is `keys.len() * dim`, row-major. Gradients of a key that occurs more than
-    /// once are summed first (f32, in order) and its row is updated once. Keys without a row get one.
+    /// Applies the optimizer with `grads`, `keys.len() * dim` values, row-major.
+    ///
+    /// Gradients of a repeated key are summed first (f32, in order), and its row is updated once. Missing rows are
+    /// created.
     pub fn push(&self, keys: &[u64], grads: &[f32], scale: PushScale) -> Result<(), StoreError> {
         let dim = self.layout.dim;
         self.check_length("grads", keys.len() * dim, grads.len())?;
@@ -80,8 +45,9 @@ impl Table {
         })
     }
 
-    /// [`Table::push`] for keys that the caller knows to be distinct. `counts[i]` occurrences are added to the
-    /// row's frequency. (A key that does occur twice is updated twice.)
+    /// Pushes distinct keys, like [`Table::push`].
+    ///
+    /// `counts[i]` occurrences are added to a row's frequency. A key that occurs twice after all is updated twice.
     pub fn push_unique(
         &self,
         keys: &[u64],
@@ -89,16 +55,15 @@ impl Table {
         grads: &[f32],
         scale: PushScale,
     ) -> Result<(), StoreError> {
-        self.check_unique(keys, counts, grads, scale)?;
-        self.update_unique(keys, counts, grads, scale, self.count_push())
+        self.check_push(keys, counts, grads, scale)?.apply()
     }
 
-    /// Counts a push that several threads make together, each of some of its keys, with [`Table::push_part`].
+    /// Counts a push that is applied in parts, with [`Table::push_part`] or [`CheckedPush::apply_part`].
     pub fn count_push(&self) -> PushClock {
         PushClock(self.tick(lane()))
     }
 
-    /// [`Table::push_unique`] of some keys of a push that is counted.
+    /// Pushes some keys of a counted push, like [`Table::push_unique`].
     pub fn push_part(
         &self,
         keys: &[u64],
@@ -107,26 +72,28 @@ impl Table {
         scale: PushScale,
         clock: PushClock,
     ) -> Result<(), StoreError> {
-        self.check_unique(keys, counts, grads, scale)?;
-        self.update_unique(keys, counts, grads, scale, clock)
+        self.check_push(keys, counts, grads, scale)?.apply_part(0..keys.len(), clock)
     }
 
-    /// What [`Table::push_unique`] refuses whatever is in the table: for who pushes to several, to all of them or none.
-    pub fn check_unique(
-        &self,
-        keys: &[u64],
-        counts: &[u32],
-        grads: &[f32],
+    /// Validates a push of distinct keys without applying it.
+    ///
+    /// A push to several tables can so be applied to all of them or none, and the gradients are checked once.
+    pub fn check_push<'a>(
+        &'a self,
+        keys: &'a [u64],
+        counts: &'a [u32],
+        grads: &'a [f32],
         scale: PushScale,
-    ) -> Result<(), StoreError> {
+    ) -> Result<CheckedPush<'a>, StoreError> {
         self.check_length("grads", keys.len() * self.layout.dim, grads.len())?;
         self.check_length("counts", keys.len(), counts.len())?;
         self.check_not_writing()?;
         self.check_gradients(keys, grads)?;
-        self.check_scale(scale)
+        self.check_scale(scale)?;
+        Ok(CheckedPush { table: self, keys, counts, grads, scale })
     }
 
-    /// Refuses a scale that is none, or that the learning rate of some block is too large for.
+    /// Rejects an invalid scale, and one that makes a learning rate infinite.
     pub(crate) fn check_scale(&self, scale: PushScale) -> Result<(), StoreError> {
         scale.check(self.name())?;
         if self.layout.blocks.iter().all(|block| block.kernel.scales(scale.lr_scale)) {
@@ -135,34 +102,70 @@ impl Table {
         Err(StoreError::BadScale { table: self.name().to_string(), lr_scale: scale.lr_scale })
     }
 
-    fn update_unique(
-        &self,
-        keys: &[u64],
-        counts: &[u32],
-        grads: &[f32],
-        scale: PushScale,
-        PushClock(clock): PushClock,
-    ) -> Result<(), StoreError> {
-        let (dim, lane) = (self.layout.dim, lane());
-        let mut failures = PushFailures::default();
-        with_lookup(|lookup| {
-            lookup.steps.clear();
-            lookup.steps.extend(self.layout.blocks.iter().map(|block| block.kernel.step(scale.lr_scale)));
-            let chunks =
-                keys.chunks(CHUNK_KEYS).zip(counts.chunks(CHUNK_KEYS)).zip(grads.chunks(CHUNK_KEYS * dim));
-            for ((keys, counts), grads) in chunks {
-                let failures = &mut failures;
-                let scatter = PushChunk { table: self, lane, lookup, keys, counts, grads, clock, failures };
-                simd::run(self.width(), scatter);
-            }
-        });
-        failures.check(self)
-    }
-
     fn check_gradients(&self, keys: &[u64], grads: &[f32]) -> Result<(), StoreError> {
         let Some(at) = bad_gradient(grads) else { return Ok(()) };
         let (key, coordinate) = (keys[at / self.layout.dim], at % self.layout.dim);
         Err(StoreError::BadGradient { table: self.name().to_string(), key, coordinate, value: grads[at] })
+    }
+}
+
+/// A valid push of distinct keys to a table, see [`Table::check_push`].
+#[derive(Debug, Clone, Copy)]
+pub struct CheckedPush<'a> {
+    table: &'a Table,
+    keys: &'a [u64],
+    counts: &'a [u32],
+    grads: &'a [f32],
+    scale: PushScale,
+}
+
+impl CheckedPush<'_> {
+    /// The table of the push.
+    #[must_use]
+    pub fn table(&self) -> &Table {
+        self.table
+    }
+
+    /// Number of keys.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Returns whether there are no keys.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// Applies the push.
+    pub fn apply(&self) -> Result<(), StoreError> {
+        // Before it is counted: the thread may have got a writer since the check.
+        self.table.check_not_writing()?;
+        self.apply_part(0..self.len(), self.table.count_push())
+    }
+
+    /// Applies the keys at these positions, as a part of a push that [`Table::count_push`] has counted.
+    pub fn apply_part(&self, part: Range<usize>, PushClock(clock): PushClock) -> Result<(), StoreError> {
+        let (table, dim, lane) = (self.table, self.table.layout.dim, lane());
+        table.check_not_writing()?;
+        let (keys, counts) = (&self.keys[part.clone()], &self.counts[part.clone()]);
+        let grads = &self.grads[part.start * dim..part.end * dim];
+        let mut failures = PushFailures::default();
+        with_lookup(|lookup| {
+            lookup.steps.clear();
+            lookup
+                .steps
+                .extend(table.layout.blocks.iter().map(|block| block.kernel.step(self.scale.lr_scale)));
+            let chunks =
+                keys.chunks(CHUNK_KEYS).zip(counts.chunks(CHUNK_KEYS)).zip(grads.chunks(CHUNK_KEYS * dim));
+            for ((keys, counts), grads) in chunks {
+                let failures = &mut failures;
+                let chunk = PushChunk { table, lane, lookup, keys, counts, grads, clock, failures };
+                simd::run(table.width(), chunk);
+            }
+        });
+        failures.check(table)
     }
 }
 
@@ -178,20 +181,7 @@ pub(crate) struct PushChunk<'a> {
     pub(crate) failures: &'a mut PushFailures,
 }
 
-/// What is done with the row of a key.
-pub(crate) trait Edit {
-    /// The table's use clock if this is a use of the keys: then look-ups are sampled, and keys without a row ask to be
-    /// admitted. `None`: they come in unasked.
-    fn use_clock(&self) -> Option<u32>;
-    /// Does it store all weights and all state of a row that is new, for the key at this place of the chunk?
-    fn initializes(&self, at: usize) -> bool;
-    /// Changes the row of the key at this place of the chunk, which may be new.
-    fn edit(&mut self, vector: impl Vector, at: usize, row: RowMut<'_>, is_new: bool);
-    /// Rows that are edited from here on need not be those that were [`CachedRows`].
-    fn invalidate_cached(&mut self) {}
-}
-
-/// One update of each row.
+/// Updates each row with its gradient.
 struct Gradients<'a, F> {
     format: F,
     layout: &'a Layout,
@@ -200,7 +190,7 @@ struct Gradients<'a, F> {
     counts: &'a [u32],
     grads: &'a [f32],
     clock: u32,
-    /// Memory for a row.
+    /// Buffer for a row.
     before: &'a mut Vec<f32>,
     failures: &'a mut PushFailures,
 }
@@ -225,143 +215,12 @@ impl<F: Format> Edit for Gradients<'_, F> {
     }
 }
 
-/// Edits the rows of a chunk and notes who has none.
-struct InPlaceEditor<'a, E, V> {
-    edit: E,
-    vector: V,
-    table: &'a Table,
-    shared: &'a SharedGuard<'a>,
-    absent: Vec<u32>,
-}
-
-impl<E: Edit, V: Vector> InPlaceEditor<'_, E, V> {
-    /// For code that is not compiled for the machine.
-    fn update_from_elsewhere(&mut self, at: usize, row: RowMut<'_>, is_new: bool) {
-        simd::run(self.vector.width(), EditRow { edit: &mut self.edit, at, row, is_new });
-    }
-}
-
-impl<E: Edit, V: Vector> Visit for InPlaceEditor<'_, E, V> {
-    const HINT: PrefetchHint = PrefetchHint::Write;
-
-    // Not a closure: it must be inlined to be compiled for the machine.
-    #[inline(always)]
-    fn visit(&mut self, at: usize, row: u32) {
-        if row == NO_ROW {
-            self.absent.push(at as u32);
-        } else {
-            let writing = self.table.slab.write(row, self.shared);
-            self.edit.edit(self.vector, at, writing.row, false);
-        }
-    }
-}
-
-impl<E: Edit, V: Vector> RowInit for InPlaceEditor<'_, E, V> {
-    fn initializes(&self, at: usize) -> bool {
-        self.edit.initializes(at)
-    }
-
-    fn new_row(&mut self, at: usize, _row: u32, words: RowMut<'_>) {
-        self.update_from_elsewhere(at, words, true);
-    }
-
-    fn existing_row(&mut self, at: usize, row: u32, _: &KeyLock<'_>) {
-        let writing = self.table.slab.write(row, self.shared);
-        self.update_from_elsewhere(at, writing.row, false);
-    }
-}
-
-/// One edit of a row, compiled for the machine.
-struct EditRow<'a, E> {
-    edit: &'a mut E,
-    at: usize,
-    row: RowMut<'a>,
-    is_new: bool,
-}
-
-impl<E: Edit> Work for EditRow<'_, E> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run(self, vector: impl Vector) {
-        self.edit.edit(vector, self.at, self.row, self.is_new);
-    }
-}
-
-/// The same for tables whose rows are not changed in place. New rows come from `spare`; what has no room there waits.
-struct CowEditor<'a, E> {
-    updater: InPlaceEditor<'a, E, Width>,
-    hashes: &'a [u64],
-    keys: &'a [u64],
-    words: Vec<f32>,
-    spare: Vec<u32>,
-    retired: Vec<u32>,
-    waiting: Vec<u32>,
-}
-
-impl<E: Edit> CowEditor<'_, E> {
-    /// Updates a copy of the key's row and publishes it. False: the key has no row any more.
-    fn update_elsewhere(&mut self, at: usize, to: u32, locked: &KeyLock<'_>) -> bool {
-        let (table, index) = (self.updater.table, locked.index());
-        // The one that was found may have been replaced before the key was locked.
-        let from = index.find(self.hashes[at]);
-        if from == NO_ROW {
-            return false;
-        }
-        table.slab.read(from, &mut self.words);
-        table.slab.write_unpublished(to, &self.words);
-        self.updater.update_from_elsewhere(at, table.slab.unpublished(to), false);
-        table.row_allocator.note_moved(self.keys[at], from, to, locked);
-        index.replace(self.hashes[at], to);
-        self.retired.push(from);
-        true
-    }
-
-    fn update_present(&mut self, at: usize) {
-        let Some(to) = self.spare.pop() else { return self.waiting.push(at as u32) };
-        let locked = self.updater.table.directory.lock(self.hashes[at]);
-        if !self.update_elsewhere(at, to, &locked) {
-            self.spare.push(to);
-            self.updater.absent.push(at as u32);
-        }
-    }
-}
-
-impl<E: Edit> Visit for CowEditor<'_, E> {
-    const HINT: PrefetchHint = PrefetchHint::Read;
-
-    fn visit(&mut self, at: usize, row: u32) {
-        if row == NO_ROW {
-            self.updater.absent.push(at as u32);
-        } else {
-            self.update_present(at);
-        }
-    }
-}
-
-impl<E: Edit> RowInit for CowEditor<'_, E> {
-    fn initializes(&self, at: usize) -> bool {
-        self.updater.initializes(at)
-    }
-
-    fn new_row(&mut self, at: usize, row: u32, words: RowMut<'_>) {
-        self.updater.new_row(at, row, words);
-    }
-
-    fn existing_row(&mut self, at: usize, _row: u32, locked: &KeyLock<'_>) {
-        match self.spare.pop() {
-            Some(to) => _ = self.update_elsewhere(at, to, locked),
-            None => self.waiting.push(at as u32),
-        }
-    }
-}
-
 impl Work for PushChunk<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run(self, vector: impl Vector) {
-        // Once per chunk, not per row.
+        // Dispatched per chunk instead of per row.
         match self.table.layout.half {
             None => self.run_as(Singles, vector),
             Some(half) => self.run_as(half, vector),
@@ -390,127 +249,4 @@ impl PushChunk<'_> {
         failures.note_full(full);
         (lookup.steps, lookup.before) = (steps, before);
     }
-}
-
-/// Edits the rows of a chunk of keys, which `lookup` has and whose rows may be known; those without get one. How many keys
-/// were left out because the table is full.
-#[inline(always)]
-pub(crate) fn edit_rows(
-    table: &Table,
-    lane: usize,
-    lookup: &mut Lookup,
-    keys: &[u64],
-    cached: Option<CachedRows<'_>>,
-    edit: impl Edit,
-    vector: impl Vector,
-) -> u64 {
-    let mut absent = std::mem::take(&mut lookup.absent);
-    absent.clear();
-    let shared = &table.write_gate.lock_shared(lane);
-    let clock = edit.use_clock();
-    if clock.is_some() {
-        table.note(lane, lookup);
-    }
-    if let Some(cow_gate) = &table.cow_gate {
-        let updater = InPlaceEditor { edit, vector: vector.width(), table, shared, absent };
-        return edit_rows_cow(lane, lookup, keys, updater, cow_gate);
-    }
-    let mut updater = InPlaceEditor { edit, vector, table, shared, absent };
-    let words = table.layout.words();
-    if !cached.is_some_and(|cached| table.visit_cached(lane, cached, words, &mut updater)) {
-        updater.edit.invalidate_cached();
-        table.search(vector, lane, lookup, words, &mut updater);
-    }
-    lookup.absent = std::mem::take(&mut updater.absent);
-    if lookup.absent.is_empty() {
-        return 0;
-    }
-    if let Some(clock) = clock {
-        table.admit(lane, lookup, clock);
-    }
-    updater.edit.invalidate_cached();
-    table.create_absent(lane, lookup, keys, Some(shared), &mut updater)
-}
-
-/// [`edit_rows`] for a copy-on-write table.
-fn edit_rows_cow(
-    lane: usize,
-    lookup: &mut Lookup,
-    keys: &[u64],
-    updater: InPlaceEditor<'_, impl Edit, Width>,
-    cow_gate: &WriteGate,
-) -> u64 {
-    let (table, shared, clock) = (updater.table, updater.shared, updater.edit.use_clock());
-    let take = |rows: usize, spare: &mut Vec<u32>| {
-        table.row_allocator.take(lane, rows, &table.slab, &table.budget, &table.directory, spare);
-    };
-    let hashes = lookup.hashes().to_vec();
-    let mut mover = CowEditor {
-        updater,
-        hashes: &hashes,
-        keys,
-        words: vec![0.0; table.layout.words()],
-        spare: Vec::new(),
-        retired: std::mem::take(&mut lookup.retired),
-        waiting: Vec::new(),
-    };
-    // For as long as it has rows in hand, be they spare or retired.
-    let mut holding = Some(cow_gate.lock_shared(lane));
-    let mut exclusive = None;
-    take(keys.len(), &mut mover.spare);
-    let vector = mover.updater.vector;
-    table.search(vector, lane, lookup, table.layout.words(), &mut mover);
-    // The table is all but full: as soon as rows are free, they serve the next, which free others.
-    let have_spare = |mover: &mut CowEditor<'_, _>| {
-        if mover.spare.is_empty() {
-            let wanted = mover.retired.len().max(1);
-            table.row_allocator.retire_now(lane, &table.slab, &table.directory, &mut mover.retired);
-            take(wanted, &mut mover.spare);
-        }
-        while mover.spare.is_empty() && table.evict(lane, 1, shared) > 0 {
-            take(1, &mut mover.spare);
-        }
-        !mover.spare.is_empty()
-    };
-    // Rows for those of `lookup.absent`.
-    let create = |mover: &mut CowEditor<'_, _>, lookup: &mut Lookup| {
-        // New rows come from the same memory, but for one: a key that has come meanwhile may need it, and if no thread
-        // makes rows without, there is always one left to update the others by.
-        if !have_spare(mover) {
-            return table.reject_absent(lane, lookup);
-        }
-        table.row_allocator.give_back(lane, &table.slab, &mut mover.spare.split_off(1));
-        table.create_absent(lane, lookup, keys, Some(shared), mover)
-    };
-    let mut rejected = 0;
-    lookup.absent = std::mem::take(&mut mover.updater.absent);
-    if let Some(clock) = clock {
-        table.admit(lane, lookup, clock);
-    }
-    // More than one turn only if rows were evicted in the course of this, and perhaps made again by others.
-    while !lookup.absent.is_empty() || !mover.waiting.is_empty() {
-        if !lookup.absent.is_empty() {
-            rejected += create(&mut mover, lookup);
-        }
-        let waiting = std::mem::take(&mut mover.waiting);
-        for (done, &at) in waiting.iter().enumerate() {
-            if !have_spare(&mut mover) && exclusive.is_none() {
-                // Others have them all in hand. They have given them back when this one, which has none, is alone.
-                drop(holding.take());
-                exclusive = Some(cow_gate.lock_exclusive());
-                take(waiting.len() - done, &mut mover.spare);
-            }
-            if mover.spare.is_empty() {
-                // Rows of other tables were loaded into the last one. It is as if the key had none.
-                mover.updater.absent.push(at);
-            } else {
-                mover.update_present(at as usize);
-            }
-        }
-        lookup.absent = std::mem::take(&mut mover.updater.absent);
-    }
-    table.row_allocator.give_back(lane, &table.slab, &mut mover.spare);
-    table.row_allocator.retire(lane, &table.slab, &table.directory, &mut mover.retired);
-    lookup.retired = mover.retired;
-    rejected
 }

@@ -1,5 +1,4 @@
-//! Whole rows on their way between tables: columns of keys, metadata, weights and optimizer state, and how such rows come
-//! into a table beside its readers and pushers. Knows neither files nor the network.
+//! Import of whole rows: keys, metadata, weights and optimizer state in columns.
 
 use crate::StoreError;
 use crate::lookup::scratch::with_scratch;
@@ -12,19 +11,19 @@ use crate::rows::slab::RowMut;
 use crate::simd::{self, Vector, Work};
 use crate::sync::lanes::lane;
 use crate::table::Table;
-use crate::update::push::{Edit, edit_rows};
+use crate::update::edit::{Edit, edit_rows};
 
-/// Rows, column by column, as [`crate::Row`] explains them. Each column has one entry per key; weights have `dim` of them,
-/// states [`crate::TableConfig::state`].
+/// Rows in columns, with the fields of [`crate::Row`]. Each column has one entry per key; weights have `dim` values
+/// per key, states [`crate::TableConfig::state`].
 #[derive(Debug, Clone, Copy)]
 pub struct WholeRows<'a> {
     /// The keys.
     pub keys: &'a [u64],
     /// Occurrences in pushes.
     pub frequencies: &'a [u32],
-    /// The use clock at the last push.
+    /// Use clock at the last push.
     pub last_uses: &'a [u32],
-    /// Updates.
+    /// Numbers of updates.
     pub versions: &'a [u32],
     /// Weights, row after row.
     pub weights: &'a [f32],
@@ -32,7 +31,7 @@ pub struct WholeRows<'a> {
     pub states: &'a [f32],
 }
 
-/// Room for such rows, to be filled one by one.
+/// Owned columns of rows, filled row by row.
 #[derive(Debug, Clone, Default)]
 pub struct RowColumns {
     keys: Vec<u64>,
@@ -44,7 +43,7 @@ pub struct RowColumns {
 }
 
 impl RowColumns {
-    /// Appends a row; all must be of one table.
+    /// Appends a row. All rows must belong to one table.
     pub fn push(&mut self, row: RowRef<'_>) {
         self.keys.push(row.key);
         self.frequencies.push(row.frequency);
@@ -68,13 +67,13 @@ impl RowColumns {
         self.keys.len()
     }
 
-    /// Has it none?
+    /// Returns whether there are no rows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// The rows.
+    /// Borrows the columns.
     #[must_use]
     pub fn rows(&self) -> WholeRows<'_> {
         let RowColumns { keys, frequencies, last_uses, versions, weights, states } = self;
@@ -83,7 +82,7 @@ impl RowColumns {
 }
 
 impl<'a> WholeRows<'a> {
-    /// The row at a place.
+    /// The row at a position.
     #[must_use]
     pub fn row(&self, at: usize, dim: usize, state: usize) -> RowRef<'a> {
         RowRef {
@@ -110,24 +109,28 @@ impl<'a> WholeRows<'a> {
 }
 
 impl Table {
-    /// Puts whole rows into the table as they are, metadata included; rows of these keys that are there are replaced, and
-    /// all others stay. Keys need no admission. Readers see each row before or after, pushes come before or after. Weights
-    /// of tables of halves are rounded to the nearest, which changes nothing if they were halves before.
+    /// Imports whole rows with their metadata: replaces rows of these keys and creates missing ones, without
+    /// admission.
     ///
-    /// Into a table that is empty, and until somebody pushes to it, rows bring their use clock: that of the table moves on to
-    /// the latest use among them. Later its clock stays, and a row from its future counts as used now. (One that was not used
-    /// for long by its clock is old here, and for eviction to take.)
+    /// Readers and pushes see each row before or after its import. In tables of 16-bit weights, weights are rounded
+    /// to nearest, which keeps values that were halves.
     ///
-    /// Fails with [`StoreError::Length`] or [`StoreError::BadRow`] before any row is touched: columns do not fit, a key occurs
-    /// twice, a value is not finite, or a sum of squares is below 0. With [`StoreError::TableFull`], the rows whose keys were
-    /// there and those that found room are in; as for a push, eviction makes room first.
+    /// While the table is empty or holds only imported rows, its use clock advances to the latest use among them.
+    /// Later the clock stays, and rows from its future count as used now. (Rows that are old by their own clock are
+    /// candidates for eviction.)
+    ///
+    /// # Errors
+    ///
+    /// - [`StoreError::Length`] or [`StoreError::BadRow`] for columns that do not fit, repeated keys, values that
+    ///   are not finite, and negative sums of squares. Nothing is imported.
+    /// - [`StoreError::TableFull`] if eviction found no room for some new keys. All other rows are imported.
     pub fn import(&self, rows: WholeRows<'_>) -> Result<(), StoreError> {
         self.check_rows(&rows)?;
         self.check_not_writing()?;
         let (dim, state) = (self.dim(), self.state_len());
         let lane = lane();
         let uses = self.clock.follow(rows.last_uses, self.is_empty());
-        // A row that is replaced is another one to who remembers it. Who is at it already is waited for.
+        // Replaced rows invalidate cached rows. Threads that use these now are waited for.
         let _removing = self.removals.begin();
         self.directory.synchronize();
         let rejected: u64 = with_lookup(|lookup| {
@@ -164,7 +167,7 @@ impl Table {
         }
         let twice = with_scratch(|scratch| {
             scratch.dedup.assign(rows.keys);
-            // Distinct keys are numbered in their order: the first that is not new has a lower number than its place.
+            // Distinct keys are numbered in order; the first repeated key has a lower number than its position.
             let mut numbers = scratch.dedup.inverse.iter().enumerate();
             numbers.find(|&(at, &number)| number as usize != at).map(|(at, _)| at)
         });
@@ -172,7 +175,7 @@ impl Table {
     }
 }
 
-/// A chunk of an import. Its result is the number of keys that were left out because the table is full.
+/// A chunk of an import; its output is the number of keys without room.
 struct Import<'a> {
     table: &'a Table,
     lane: usize,
@@ -193,12 +196,12 @@ impl Work for Import<'_> {
     }
 }
 
-/// Rows that replace those of their keys.
+/// Overwrites rows.
 struct Replace<'a> {
     layout: &'a Layout,
     rows: WholeRows<'a>,
     uses: ImportClock,
-    /// Those of one row while they are packed.
+    /// Buffer for packing a row's weights.
     weights: Vec<f32>,
 }
 
@@ -225,7 +228,7 @@ impl Edit for Replace<'_> {
                 row.store(0, &self.weights[first..]);
             }
         }
-        // The key in front of these is the row's already.
+        // The key before these words is already right.
         let header = layout.header_at();
         row.set(header + 2, frequency);
         row.set(header + 3, self.uses.reading(last_use));

@@ -1,8 +1,6 @@
-//! Updates row by row: keys are resolved to rows once, many at a time, and then every update is applied at once, so
-//! that the next read sees it. What online learning needs, where a push per sample would look every key up twice.
-//! Knows nothing of how rows are found or updated; it keeps other writers out while that happens.
+//! Row-by-row updates for online learning: keys are resolved to rows in batches, then every update is applied at
+//! once, so that the next read sees it. A push per sample would search every key twice.
 
-use crate::StoreError;
 use crate::index::NO_ROW;
 use crate::index::directory::KeyLock;
 use crate::lookup::{CHUNK_KEYS, with_lookup};
@@ -10,20 +8,23 @@ use crate::rows::layout::{RowUpdate, Update};
 use crate::rows::slab::RowMut;
 use crate::simd::halves::Singles;
 use crate::simd::{self, Vector, Width, Work};
+use crate::sync::lanes::lane;
 use crate::sync::write_gate::ExclusiveGuard;
 use crate::table::Table;
 use crate::update::create::RowInit;
+use crate::update::failures::PushFailures;
 use crate::update::kernel::OptimizerStep;
-use crate::update::push::PushFailures;
+use crate::{Admission, PushScale, StoreError, Writes};
 
-/// Where a row lies, for as long as the writer that resolved it lives.
+/// Position of a row, valid as long as the writer that resolved it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowHandle(pub(crate) u32);
 
-/// Exclusive access to a table's rows by handle. Until it is dropped, changes of the table by other threads wait, and those
-/// by this thread fail with [`StoreError::Writing`]; pulls see each row before or after an update and do not wait.
+/// Exclusive access to a table's rows by handle.
 ///
-/// [`TableWriter::finish`] says whether all updates were finite. Dropped without it, the writer panics if one was not.
+/// Until it is dropped, changes of the table by other threads wait, and those by this thread fail with
+/// [`StoreError::Writing`]. Pulls see each row before or after an update and do not wait. [`TableWriter::finish`]
+/// reports updates that were not finite; dropping the writer panics if there were any.
 #[derive(Debug)]
 pub struct TableWriter<'a> {
     table: &'a Table,
@@ -32,9 +33,33 @@ pub struct TableWriter<'a> {
     steps: Vec<OptimizerStep>,
     clock: u32,
     width: Width,
-    /// Memory for a row.
+    /// Buffer for a row.
     before: Vec<f32>,
     failures: PushFailures,
+}
+
+impl Table {
+    /// Locks the table for updates row by row, all with this scale. Other changes wait until the writer is dropped.
+    ///
+    /// # Errors
+    ///
+    /// The table has an admission filter, copy-on-write or 16-bit weights, so that rows are not created at once, do
+    /// not stay in place, or cannot be borrowed.
+    pub fn writer(&self, scale: PushScale) -> Result<TableWriter<'_>, StoreError> {
+        self.check_scale(scale)?;
+        self.check_not_writing()?;
+        let (admission, writes) = (self.config().admission, self.config().writes);
+        if admission != Admission::Always || writes != Writes::InPlace || self.layout.half.is_some() {
+            let reason =
+                "row-by-row updates require admission = always, writes = in_place and dtype = f32: use pushes"
+                    .to_string();
+            return Err(StoreError::Config { table: self.name().to_string(), reason });
+        }
+        let steps = self.layout.blocks.iter().map(|block| block.kernel.step(scale.lr_scale)).collect();
+        let lane = lane();
+        let clock = self.tick(lane);
+        Ok(TableWriter::new(self, lane, self.write_gate.lock_exclusive(), steps, clock))
+    }
 }
 
 impl<'a> TableWriter<'a> {
@@ -49,16 +74,21 @@ impl<'a> TableWriter<'a> {
         TableWriter { table, lane, exclusive, steps, clock, width, before, failures }
     }
 
-    /// Ends the updates. Fails with [`StoreError::NotFinite`] when the result of one would not have been finite: its row stayed as
-    /// it was.
+    /// Ends the updates.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NotFinite`] if the result of an update was not finite; its row is unchanged.
     pub fn finish(mut self) -> Result<(), StoreError> {
         std::mem::take(&mut self.failures).check(self.table)
     }
 
-    /// Appends the row of every key to `handles`; keys without a row get one. Keys may repeat.
+    /// Appends the row of every key to `handles` and creates missing rows. Keys may repeat.
     ///
-    /// Fails with [`StoreError::TableFull`] when the budget has no room; rows created until then stay, with their
-    /// first weights, and `handles` is as it was. (A writer does not evict: the rows of its handles stay.)
+    /// # Errors
+    ///
+    /// [`StoreError::TableFull`] if the budget has no room: a writer does not evict, because the rows of its
+    /// handles must stay. Rows created until then keep their initial weights, and `handles` is unchanged.
     pub fn resolve(&mut self, keys: &[u64], handles: &mut Vec<RowHandle>) -> Result<(), StoreError> {
         let before = handles.len();
         handles.reserve(keys.len());
@@ -101,24 +131,25 @@ impl<'a> TableWriter<'a> {
         self.table.slab.peek(handle.0, self.table.layout.dim, &self.exclusive)
     }
 
-    /// The first weight of a row: all there is in logistic regression.
+    /// The first weight of a row, for logistic regression.
     #[inline]
     #[must_use]
     pub fn first_weight(&self, handle: RowHandle) -> f32 {
         self.weights(handle)[0]
     }
 
-    /// Applies the optimizer to a row at once, as a push of this gradient alone would.
+    /// Applies the optimizer to a row at once, like a push of this gradient.
     ///
-    /// The gradient must be finite; the caller has made sure of it, as the rows before this one are updated already.
+    /// The caller guarantees a finite gradient, because earlier rows are already updated.
     ///
     /// # Panics
-    /// If the gradient does not have the table's dim.
+    ///
+    /// If the gradient's length is not the table's dim.
     #[inline]
     pub fn update(&mut self, handle: RowHandle, gradient: &[f32]) {
         let layout = &self.table.layout;
         debug_assert!(gradient.iter().all(|g| g.is_finite()));
-        // Before the row's version is odd, where a panic would leave it.
+        // Before the row's version is odd, because a panic would leave it so.
         assert_eq!(gradient.len(), layout.dim, "a gradient has one value per weight");
         let update = Update { count: 1, clock: self.clock, gradient };
         let writing = self.table.slab.write_exclusive(handle.0, &mut self.exclusive);
@@ -128,11 +159,12 @@ impl<'a> TableWriter<'a> {
         }
     }
 
-    /// [`TableWriter::update`] for several rows, `dim` gradients each, in their order; a row that is there twice is
-    /// updated twice.
+    /// Applies the optimizer to several rows, with `dim` gradient values each, in order. A repeated row is updated
+    /// repeatedly.
     ///
     /// # Panics
-    /// If there are not `dim` gradients per handle.
+    ///
+    /// If there are not `dim` gradient values per handle.
     pub fn update_all(&mut self, handles: &[RowHandle], gradients: &[f32]) {
         let table = self.table;
         assert_eq!(handles.len() * table.layout.dim, gradients.len(), "a gradient has one value per weight");
@@ -154,7 +186,7 @@ impl Drop for TableWriter<'_> {
     }
 }
 
-/// Notes the rows of keys that had none.
+/// Records the rows of new keys.
 struct NewHandles<'a> {
     handles: &'a mut [RowHandle],
 }
@@ -173,7 +205,7 @@ impl RowInit for NewHandles<'_> {
     }
 }
 
-/// Rows and a gradient for each, one after the other, compiled for the machine.
+/// Updates rows one after another as a unit of vectorized work.
 struct RowsUpdate<'a, 'b> {
     table: &'a Table,
     steps: &'a [OptimizerStep],

@@ -1,16 +1,15 @@
-//! Walks over all rows, and the checkpoints made of them, while the table changes: no key twice, no key missing that is
-//! there all the time, every row whole. And copy-on-write tables against tables that update in place. Knows only the
-//! public API. `SANDERLING_TEST_SECONDS` says how long the concurrent tests are, 0.3 by default.
-
-#![allow(clippy::unwrap_used)] // a panic is a failed test
+//! Iteration over rows and checkpoints during changes: each key at most once, permanent keys exactly once,
+//! consistent rows. Also compares copy-on-write with updates in place. `SANDERLING_TEST_SECONDS` sets the duration
+//! of the concurrent tests, 0.3 by default.
 
 use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use crate::support::{Draw, Stop, duration};
 use sanderling_store::{
     Block, Checkpoint, CheckpointWriter, Eviction, Init, Optimizer, PushScale, Row, StoreError, Table,
     TableConfig, Writes,
@@ -23,37 +22,13 @@ fn push(t: &Table, keys: &[u64], gradient: f32) -> Result<(), StoreError> {
     t.push(keys, &vec![gradient; keys.len() * t.dim()], PushScale::default())
 }
 
-fn duration() -> Duration {
-    let seconds = std::env::var("SANDERLING_TEST_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
-    Duration::from_secs_f64(seconds.unwrap_or(0.3))
-}
-
-/// Random numbers.
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
-}
-
-/// Stops the other threads, also when this one panics.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
-}
-
 fn walked(t: &Table) -> HashSet<u64> {
     let mut seen = HashSet::new();
     t.for_each_row(|row| assert!(seen.insert(row.key), "key {} twice", row.key));
     seen
 }
 
-/// What is done in the middle of a walk, by the walk's own function, and how it must end.
+/// Changes made by the function of a walk itself, and the expected end.
 #[test]
 fn walks_bear_any_change_in_the_middle() {
     type Change = fn(&Table);
@@ -81,14 +56,14 @@ fn walks_bear_any_change_in_the_middle() {
                 });
                 let missing = keys.iter().filter(|key| !seen.contains(key)).count();
                 assert_eq!(missing, 0, "{writes:?}, {what} at {when}");
-                // Nothing is left of the walk that disturbs the next one.
+                // Nothing remains of the walk that disturbs the next one.
                 assert_eq!(walked(&t).len(), t.len(), "{writes:?}, {what} at {when}");
             }
         }
     }
 }
 
-/// A walk that a panic of its own function ends leaves nothing that hides rows from the next one.
+/// A panic of the walk's function leaves no marks that hide rows from the next walk.
 #[test]
 fn a_walk_that_panics_is_over() {
     for writes in BOTH {
@@ -99,7 +74,7 @@ fn a_walk_that_panics_is_over() {
             for by_key in [false, true] {
                 let mut number = 0;
                 let mut panic_in_time = || {
-                    // Copy-on-write moves rows that are still to come.
+                    // Copy-on-write moves rows before they are visited.
                     if number == when / 2 {
                         push(&t, &(0..5_000).collect::<Vec<_>>(), 1.0).unwrap();
                     }
@@ -130,8 +105,7 @@ fn a_walk_that_panics_is_over() {
     }
 }
 
-/// Keys that go in the middle of a walk, all at once or one by one, and come back: seen at most once, and all of them
-/// by the next walk.
+/// Keys removed during a walk, and inserted again: seen at most once, and by the next walk all of them.
 #[test]
 fn what_goes_and_comes_during_a_walk_is_in_the_next() {
     for writes in BOTH {
@@ -164,7 +138,7 @@ fn what_goes_and_comes_during_a_walk_is_in_the_next() {
     }
 }
 
-/// A row's weights are `key % 1000` plus a number of updates of one each, the same in all weights.
+/// Weights are `key % 1000` plus the number of updates, equal in all coordinates.
 #[test]
 fn checkpoints_are_whole_while_the_table_changes() {
     const DIM: usize = 9;
@@ -187,7 +161,7 @@ fn checkpoints_are_whole_while_the_table_changes() {
             let whole = |key: u64, version: u32, weights: &[f32]| {
                 let mut expected = (key % 1000) as f32 + (version - 1) as f32;
                 if eviction == Eviction::Clock && weights[0] != expected {
-                    // It was evicted and has come back by an update.
+                    // It was evicted and created again by an update.
                     expected = version as f32;
                 }
                 assert!(weights.iter().all(|&w| w == expected), "key {key}, version {version}: {weights:?}");
@@ -279,7 +253,7 @@ fn copies_on_write_end_up_as_updates_in_place() {
     }
 }
 
-/// Several threads at the last rows of a copy-on-write table: at the end every row can still be updated.
+/// Several threads compete for the last rows of a copy-on-write table: afterwards every row can be updated.
 #[test]
 fn a_full_table_can_be_updated_still() {
     for round in 0..20 {
@@ -297,7 +271,7 @@ fn a_full_table_can_be_updated_still() {
                     let mut draw = Draw(round * 4 + number);
                     for _ in 0..200 {
                         let first = draw.below(4000);
-                        // Full, or not; what was there is updated.
+                        // Full or not, existing rows are updated.
                         let _ = push(t, &(first..first + 50).collect::<Vec<_>>(), 1.0);
                     }
                 });
@@ -308,8 +282,8 @@ fn a_full_table_can_be_updated_still() {
     }
 }
 
-/// Threads that update the rows of a full copy-on-write table, each more at a time than there is memory to spare: no row is left
-/// out, and no update is lost.
+/// Threads update the rows of a full copy-on-write table, each more at a time than there are spare rows: no row is
+/// rejected, and no update is lost.
 #[test]
 fn a_full_table_updates_its_rows_whoever_else_does() {
     const THREADS: usize = 3;

@@ -1,13 +1,10 @@
-//! Keys that somebody has chosen so that a public hash puts them all into one place. Knows only the public API, and the
-//! public hash.
-
-#![allow(clippy::unwrap_used)] // a panic is a failed test
+//! Keys chosen to collide under a public hash.
 
 use std::time::Instant;
 
 use sanderling_store::{Absent, Init, Optimizer, PushScale, Table, TableConfig};
 
-/// The key of a hash of `SplitMix64`'s finalizer, which is public.
+/// The key with this hash under the public finalizer of `SplitMix64`.
 fn key_of(hash: u64) -> u64 {
     let mut key = hash ^ (hash >> 31) ^ (hash >> 62);
     key = key.wrapping_mul(0x3196_42B2_D24D_8EC3);
@@ -15,7 +12,7 @@ fn key_of(hash: u64) -> u64 {
     (key ^ (key >> 30) ^ (key >> 60)).wrapping_sub(0x9E37_79B9_7F4A_7C15)
 }
 
-/// With a public hash, each would be found after all that came before it.
+/// Under a public hash, each key would be found after all earlier ones.
 #[test]
 fn chosen_keys_are_found_as_fast_as_others() {
     let keys: Vec<u64> = (0..100_000).map(key_of).collect();

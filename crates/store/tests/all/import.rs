@@ -1,7 +1,4 @@
-//! Whole rows into a table: against a `HashMap` of rows, beside readers and pushers, and what is refused. Knows only the
-//! public API.
-
-#![allow(clippy::unwrap_used)] // a panic is a failed test
+//! Imports of whole rows: compared with a `HashMap`, under readers and pushes, and rejected ones.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
@@ -14,7 +11,7 @@ use sanderling_store::{
     RowColumns, RowRef, StoreError, Table, TableConfig, Writes,
 };
 
-/// Two weights by gradient descent and one with momentum: with small integers as gradients, every sum is exact.
+/// Two weights by SGD and one with momentum: integer gradients make every sum exact.
 const DIM: usize = 3;
 const RATE: f32 = 0.5;
 const MOMENTUM: f32 = 0.5;
@@ -88,14 +85,14 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// A use clock, and where it stood when it last followed that of imported rows.
+/// A use clock, and its reading when it last followed imported rows.
 #[derive(Default)]
 struct Clock {
     now: u32,
     followed: Option<u32>,
 }
 
-/// What an operation does, without a table.
+/// The effect of an operation on the model.
 fn apply(model: &mut HashMap<u64, Row>, clock: &mut Clock, operation: &Operation) {
     match operation {
         Operation::Import(rows) => {
@@ -136,7 +133,7 @@ fn carry_out(table: Table, operation: &Operation) -> Table {
         }
         Operation::Remove(key) => _ = table.remove(*key),
         Operation::Maintain => _ = table.maintain(100),
-        // In two halves, and from rows that are shown one by one.
+        // In two halves, and from rows that are borrowed one by one.
         Operation::Save => {
             let dir = tempfile::tempdir().unwrap();
             let mut writer = CheckpointWriter::create(dir.path()).unwrap();
@@ -188,7 +185,7 @@ fn some_row(key: u64) -> Row {
     Row { key, frequency: 7, last_use: 3, version: 9, weights, state }
 }
 
-/// Many chunks of a request, all formats: what one table shows, another takes over to the last bit.
+/// Many chunks and all formats: rows are transferred bit for bit.
 #[test]
 fn rows_go_from_table_to_table() {
     for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
@@ -206,7 +203,7 @@ fn rows_go_from_table_to_table() {
     }
 }
 
-/// A whole table comes in parts of any order, and with it its clock; but a row from elsewhere makes no other one old.
+/// A table imported in parts, in any order, brings its clock; a row from elsewhere does not age others.
 #[test]
 fn the_clock_follows_rows_until_somebody_pushes() {
     let old = Eviction::Age { pushes: 100 };
@@ -265,7 +262,7 @@ fn what_does_not_fit_is_refused_whole() {
     assert_eq!(rows_of(&table), before);
 }
 
-/// A state from which the next push would make no number is refused, and no other is.
+/// Rejects a state from which the next push would produce NaN, and no others.
 #[test]
 fn sums_of_squares_are_not_below_zero() {
     const DIMS: usize = 2;
@@ -278,7 +275,7 @@ fn sums_of_squares_are_not_below_zero() {
         (Optimizer::AdamW { lr, beta1, beta2, eps, decay: 0.0 }, 2..4),
         (Optimizer::Ftrl { alpha: 0.1, beta: 1.0, l1: 0.0, l2 }, 2..4),
     ] {
-        // Behind another block, so that a place in the block is none in the row.
+        // Behind another block, so that positions in the block and in the row differ.
         let of = |dims, optimizer| Block { dims, init: Init::Zero, optimizer };
         let blocks = vec![of(1, Optimizer::Momentum { lr, momentum: 0.9, l2 }), of(DIMS, optimizer)];
         let table = Table::new(TableConfig::new("t", blocks)).unwrap();
@@ -319,7 +316,7 @@ fn a_full_table_replaces_rows_and_says_how_many_found_no_room() {
         assert!(rows_of(&table).values().all(|row| row.version == 1), "{writes:?}");
         assert!(table.bytes() <= 256 << 10);
 
-        // Where others may go, all come in, the last of them to stay.
+        // With eviction all rows are imported, and the last ones stay.
         let table = Table::new(TableConfig { eviction: Eviction::Clock, ..config }).unwrap();
         import(&table, &rows).unwrap();
         assert!(table.stats().evicted > 0 && table.get(49_999) == Some(some_row(49_999)), "{writes:?}");
@@ -335,8 +332,7 @@ fn imported_rows_need_no_admission() {
     assert_eq!((table.get(1), table.get(2)), (None, Some(some_row(2))));
 }
 
-/// Weights are small integers and the last is the sum of the others, whether a row was imported or pushed to; so is the
-/// state beside them.
+/// Weights are small integers and the last one is their sum, after imports and pushes; the state likewise.
 #[test]
 fn rows_are_seen_whole_while_they_are_replaced() {
     const KEYS: u64 = 300;

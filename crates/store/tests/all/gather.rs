@@ -1,12 +1,11 @@
-//! Keys of a walk and rows that are copied by key, against the walk over whole rows and the look-up of one row: the same, for all
-//! kinds of tables, and while others push. Knows only the public API.
-#![allow(clippy::unwrap_used)] // a panic is a failed test
-
+//! Iteration over keys and copies of rows agree with iteration over rows and single look-ups, for all kinds of
+//! tables and under concurrent pushes.
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
+use crate::support::Stop;
 use proptest::prelude::*;
 use sanderling_store::{
     Dtype, Init, Optimizer, PushScale, Row, RowColumns, Table, TableConfig, WholeRows, Writes,
@@ -67,7 +66,7 @@ proptest! {
             push(&t, &(first..first + count).collect::<Vec<_>>(), gradient);
         }
         removed.iter().for_each(|&key| _ = t.remove(key));
-        // In their order, also where one is wanted twice.
+        // In the order of the keys, also for repeated ones.
         let expected: Vec<Row> = wanted.iter().filter_map(|&key| t.get(key)).collect();
         prop_assert_eq!(copied(&t, &wanted), expected);
 
@@ -78,15 +77,6 @@ proptest! {
         prop_assert_eq!(keys_in(&t, &(0..=u64::MAX)), walked.clone());
         walked.retain(|key| range.contains(key));
         prop_assert_eq!(keys_in(&t, &range), walked);
-    }
-}
-
-/// Stops the other threads, also when this one panics.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
     }
 }
 
@@ -103,7 +93,7 @@ fn rows_are_whole_and_no_key_is_missing_or_seen_twice_while_others_push() {
             scope.spawn(|| {
                 for first in (0..KEYS - 500).step_by(311).cycle().take_while(|_| !is_over.load(Relaxed)) {
                     push(&t, &(first..first + 500).collect::<Vec<_>>(), 1.0);
-                    // Rows of keys that come and go are used again.
+                    // Rows of removed keys are reused.
                     push(&t, &[KEYS + first], 1.0);
                     assert!(t.remove(KEYS + first));
                 }
@@ -116,7 +106,7 @@ fn rows_are_whole_and_no_key_is_missing_or_seen_twice_while_others_push() {
                 let rows = copied(&t, &all);
                 assert_eq!(rows.iter().map(|row| row.key).collect::<Vec<_>>(), all);
                 for row in rows {
-                    // All coordinates of a row have had the same gradients, and the state is that of the weights.
+                    // All coordinates of a row had the same gradients, and the state matches the weights.
                     assert!(row.weights.iter().all(|weight| *weight == row.weights[0]), "{row:?}");
                     assert!(row.state.iter().all(|state| *state == row.version as f32), "{row:?}");
                 }
@@ -125,7 +115,7 @@ fn rows_are_whole_and_no_key_is_missing_or_seen_twice_while_others_push() {
     }
 }
 
-/// A checkpoint walks over rows for as long as the disk takes.
+/// A checkpoint walks over rows for as long as the disk needs.
 #[test]
 fn keys_wait_for_no_walk_over_rows() {
     for writes in [Writes::InPlace, Writes::CopyOnWrite] {
@@ -141,7 +131,7 @@ fn keys_wait_for_no_walk_over_rows() {
             }
         });
         assert_eq!(rows, all.len());
-        // The index grows while keys are walked.
+        // The index grows meanwhile.
         let (mut next, mut seen) = (10_000, Vec::new());
         t.for_each_key(
             |key| key < 10_000,

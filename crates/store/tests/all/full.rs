@@ -1,7 +1,5 @@
-//! Checkpoints of tables that have used up their budget: whatever a table holds, another of its configuration holds, too,
-//! and what has less room lets rows go if its eviction says so. Knows only the public API.
-
-#![allow(clippy::unwrap_used)] // a panic is a failed test
+//! Checkpoints of full tables: they load into a table of the same configuration, and into a smaller one if its
+//! eviction allows it.
 
 use std::collections::HashMap;
 use std::thread;
@@ -20,12 +18,12 @@ fn rows_of(t: &Table) -> HashMap<u64, Row> {
     keys.into_iter().map(|key| (key, t.get(key).unwrap())).collect()
 }
 
-/// Pushes new keys, so many at a time, until the table takes no more or evicts.
+/// Pushes new keys in batches until the table is full or evicts.
 fn fill(t: &Table, first: u64, keys_per_push: u64) {
     let gradients = vec![-1.5; keys_per_push as usize * t.dim()];
     for push in 0.. {
         let keys: Vec<u64> = (0..keys_per_push).map(|at| first + push * keys_per_push + at).collect();
-        // The figures cost more than a push.
+        // Statistics cost more than a push.
         let evicts = || (push * keys_per_push).is_multiple_of(5000) && t.stats().evicted > 0;
         match t.push(&keys, &gradients, PushScale::default()) {
             Ok(()) if !evicts() => {}
@@ -44,7 +42,7 @@ fn saved(t: &Table) -> (tempfile::TempDir, Checkpoint) {
     (dir, checkpoint)
 }
 
-/// Saves a full table and loads it, twice: what was loaded is full, too.
+/// Saves and loads a full table twice; a loaded table is full too.
 fn check(config: &TableConfig, threads: u64, keys_per_push: u64) {
     let t = Table::new(config.clone()).unwrap();
     thread::scope(|scope| {
@@ -62,7 +60,7 @@ fn check(config: &TableConfig, threads: u64, keys_per_push: u64) {
         assert!(rows_of(&loaded) == rows, "{config:?}");
         assert!(loaded.bytes() <= config.budget_bytes.unwrap());
     }
-    // Neither does a little more room hold fewer rows, as an index that grew otherwise might, nor any amount.
+    // A larger budget holds as many rows, although its index might have grown differently.
     let (_dir, checkpoint) = saved(&loaded);
     let budget_bytes = config.budget_bytes.unwrap();
     for more in [Some(1), Some(budget_bytes / 50), Some(budget_bytes / 3), None] {
@@ -72,7 +70,7 @@ fn check(config: &TableConfig, threads: u64, keys_per_push: u64) {
         assert!((larger.len(), larger.stats().evicted) == (rows.len(), 0), "{config:?}, {more:?}");
         assert_eq!(larger.config().budget_bytes, budget_bytes);
     }
-    // The last row is not so taken that none could be updated.
+    // The last row leaves room for updates.
     let keys: Vec<u64> = rows.into_keys().collect();
     let gradients = vec![1.0; keys.len() * loaded.dim()];
     loaded
@@ -95,7 +93,7 @@ fn a_full_table_that_copies_loads_its_checkpoint() {
     check_shapes(Writes::CopyOnWrite);
 }
 
-/// Full tables of rows and budgets of many sizes, filled by one thread and by several.
+/// Full tables of many row sizes and budgets, filled by one thread and by several.
 fn check_shapes(writes: Writes) {
     let shapes =
         [(2, SGD, Dtype::F32), (1, ADAM, Dtype::F32), (37, SGD, Dtype::Bf16), (64, ADAM, Dtype::F16)];
@@ -116,7 +114,7 @@ fn check_shapes(writes: Writes) {
     }
 }
 
-/// Rows that come from a larger table, or from several: by eviction they find room, those that were used last.
+/// Rows from a larger table, or from several: eviction keeps the most recently used.
 #[test]
 fn rows_from_a_larger_table_evict_others() {
     for writes in [Writes::InPlace, Writes::CopyOnWrite] {
@@ -146,7 +144,7 @@ fn rows_from_a_larger_table_evict_others() {
     }
 }
 
-/// A limit of address space is a process's: this test runs itself again with one.
+/// The limit of address space applies to a process, so this test runs itself again with one.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_budget_that_there_is_no_address_space_for_is_refused() {
@@ -155,7 +153,7 @@ fn a_budget_that_there_is_no_address_space_for_is_refused() {
         let mut again = std::process::Command::new("sh");
         again.args(["-c", "ulimit -v 1000000 && exec \"$0\" --exact \"$1\""]);
         again.arg(std::env::current_exe().unwrap());
-        again.arg("a_budget_that_there_is_no_address_space_for_is_refused").env(LIMITED, "");
+        again.arg("full::a_budget_that_there_is_no_address_space_for_is_refused").env(LIMITED, "");
         let done = again.output().unwrap();
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
         return;
@@ -165,11 +163,11 @@ fn a_budget_that_there_is_no_address_space_for_is_refused() {
         Table::new(TableConfig { budget_bytes, ..config })
     };
     let error = new(Some(1 << 30)).unwrap_err().to_string();
-    for part in ["asks for 1073741", "are left beside threads and heap", "ulimit -v"] {
+    for part in ["requires 1073741", "are left beside threads and heap", "ulimit -v"] {
         assert!(error.contains(part), "{error}");
     }
     drop((new(None).unwrap(), new(Some(10 << 20)).unwrap()));
-    // Many tables leave enough for many threads, and for their heaps.
+    // Many tables leave enough room for many threads and their heaps.
     let tables: Vec<Table> = (0..30).map(|_| new(None).unwrap()).collect();
     thread::scope(|scope| {
         for table in &tables[..8] {
@@ -182,7 +180,7 @@ fn a_budget_that_there_is_no_address_space_for_is_refused() {
     });
 }
 
-/// Such a budget bounds nothing. What a larger machine has saved can be loaded all the same.
+/// Such a budget would limit nothing. A checkpoint of a larger machine can be loaded nevertheless.
 #[test]
 fn a_budget_beyond_the_memory_of_the_machine_is_refused() {
     let config = TableConfig::single("t", 8, Init::Zero, SGD);
@@ -201,7 +199,7 @@ fn a_budget_beyond_the_memory_of_the_machine_is_refused() {
     }
 }
 
-/// As many as a server takes: each finds address space, and threads still start.
+/// The maximum number of tables of a server: each finds address space, and threads can start.
 #[test]
 fn four_thousand_tables_without_a_budget_can_be_used() {
     let config = TableConfig::single("t", 1, Init::Zero, SGD);

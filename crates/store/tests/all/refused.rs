@@ -1,6 +1,4 @@
-//! Updates that are refused at their row, and rights that a thread cannot have twice. Knows only the public API.
-
-#![allow(clippy::unwrap_used)] // a panic is a failed test
+//! Updates that are rejected per row, and locks that a thread cannot take twice.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -21,12 +19,12 @@ const OPTIMIZERS: [Optimizer; 7] = [
     FTRL,
 ];
 
-/// Makes the last weight of a key's row so large that a step of the rate 3e38, or one of FTRL, is too much for it.
+/// Makes the last weight of a row so large that a step with a rate of 3e38, or one of FTRL, overflows.
 fn bring_to_the_edge(table: &Table, key: u64, optimizer: Optimizer) {
     let Row { mut weights, mut state, .. } = table.get(key).unwrap();
     *weights.last_mut().unwrap() = -3e38;
     if matches!(optimizer, Optimizer::Ftrl { .. }) {
-        // z comes before n, in the block of the last weight.
+        // z precedes n in the block of the last weight.
         let z = state.len() / 2 - 1;
         state[z] = 3e38;
     }
@@ -35,7 +33,7 @@ fn bring_to_the_edge(table: &Table, key: u64, optimizer: Optimizer) {
     table.import(columns.rows()).unwrap();
 }
 
-/// Whatever the optimizer, the shape, and where rows go: one row is refused whole, and the others of the push are updated.
+/// For every optimizer, shape and write mode, one row is rejected completely and the others are updated.
 #[test]
 fn an_update_that_is_not_finite_leaves_its_row_as_it_was() {
     for optimizer in OPTIMIZERS {
@@ -63,7 +61,7 @@ fn an_update_that_is_not_finite_leaves_its_row_as_it_was() {
     }
 }
 
-/// A row of several blocks is one row: the first block does not move where the second cannot.
+/// A row of several blocks is rejected as a whole.
 #[test]
 fn a_row_of_several_blocks_is_refused_whole() {
     let block = |dims, optimizer| Block { dims, init: Init::Zero, optimizer };
@@ -78,7 +76,7 @@ fn a_row_of_several_blocks_is_refused_whole() {
     assert_eq!((table.get(2).unwrap(), table.get(1).unwrap().version), (before, 2));
 }
 
-/// Weights of 16 bits stay at the largest where an f32 would be larger, but no row comes of what is infinite.
+/// 16-bit weights saturate where an f32 would grow, but infinite results are rejected.
 #[test]
 fn halves_are_refused_too() {
     for dtype in [Dtype::F16, Dtype::Bf16] {
@@ -122,7 +120,7 @@ fn updates_by_handle_are_refused_at_their_row() {
         let error = writer.finish().unwrap_err();
         assert!(matches!(error, StoreError::NotFinite { key: 2, rows: 1, .. }), "{error}");
         assert_eq!([1, 2].map(|key| table.get(key).unwrap().version), [1, 1]);
-        // Who does not ask is told all the same.
+        // Errors that are not asked for are reported too.
         let dropped = catch_unwind(AssertUnwindSafe(|| {
             let mut writer = table.writer(PushScale { lr_scale: 3e38 }).unwrap();
             writer.update(handles[0], &vec![1e17; dims]);
@@ -145,7 +143,7 @@ fn copies_that_are_not_finite_are_refused_at_their_row() {
             rows.resolve(&[1, 2, 9], &mut handles);
             rows.update_all(&handles, &vec![10.0; 3 * dims]);
             if others {
-                // Then what was added to the copy is added to the row.
+                // Then the changes of the copy are added to the row.
                 table.push(&[1], &vec![0.1; dims], PushScale::default()).unwrap();
             }
             let error = rows.flush().unwrap_err();
@@ -158,7 +156,7 @@ fn copies_that_are_not_finite_are_refused_at_their_row() {
     }
 }
 
-/// An early return between an update and `settle` loses nothing; and what would be lost is not lost without a word.
+/// An early return before `flush` loses no update silently.
 #[test]
 fn copies_that_are_dropped_are_settled_or_the_drop_panics() {
     let config = TableConfig::single("t", 1, Init::Zero, FTRL);
@@ -179,11 +177,11 @@ fn copies_that_are_dropped_are_settled_or_the_drop_panics() {
     let keys: Vec<u64> = (0..50_000).collect();
     let error = catch_unwind(AssertUnwindSafe(|| update(&full, &keys, false))).unwrap_err();
     let error = error.downcast_ref::<String>().unwrap();
-    assert!(error.contains("without settle()") && error.contains("is full"), "{error}");
+    assert!(error.contains("without flush()") && error.contains("is full"), "{error}");
     assert!(!full.is_empty() && full.len() < keys.len());
 }
 
-/// It would wait for itself for ever.
+/// The thread would deadlock.
 #[test]
 fn a_thread_with_a_writer_cannot_change_the_table_otherwise() {
     let table = Table::new(TableConfig::single("t", 1, Init::Zero, FTRL)).unwrap();
@@ -211,7 +209,7 @@ fn a_thread_with_a_writer_cannot_change_the_table_otherwise() {
     for change in changes {
         assert!(catch_unwind(AssertUnwindSafe(|| change(&table))).is_err());
     }
-    // Others wait, and readers do not.
+    // Other threads wait, and readers do not.
     std::thread::scope(|scope| {
         let other = scope.spawn(|| table.push(&[2], &[1.0], scale));
         assert_eq!(table.pull(&[1], Absent::Zero, &mut [0.0], None).unwrap(), 0);

@@ -1,16 +1,14 @@
-//! Every optimizer against rows that float64 numpy computed (`golden/make.py`). Knows only the public API.
-
-#![allow(clippy::unwrap_used)] // a panic is a failed test
+//! Every optimizer compared with rows computed by float64 numpy (`golden/make.py`).
 
 use std::collections::HashMap;
 
 use sanderling_store::{Dtype, Init, Optimizer, PushScale, Table, TableConfig};
 
-/// Weights and state may differ from float64 by this, relative to the largest of 1 and the value's size: f32 has
-/// 6e-8, and 40 updates of a few roundings each add up.
+/// Tolerance relative to the larger of 1 and the value: f32 has 6e-8, and 40 updates of a few roundings each add
+/// up.
 const TOLERANCE: f64 = 1e-5;
 const DIM: usize = 5;
-/// No gradient is larger.
+/// The largest gradient.
 const GRADIENT_MAX: f64 = 12.0;
 
 fn optimizer(words: &mut std::str::SplitWhitespace<'_>) -> Optimizer {
@@ -47,8 +45,8 @@ fn optimizer(words: &mut std::str::SplitWhitespace<'_>) -> Optimizer {
     }
 }
 
-/// How far rounding may have taken the weights and the state of slot `slot` from float64, after so many pushes: at most
-/// by one unit in the last place per push, and the state by what weights have to do with it.
+/// The bound on rounding of weights and of state `slot` after `pushes` pushes: one unit in the last place per push,
+/// and for state its dependence on weights.
 fn rounding_bound(table: &Table, slot: usize, pushes: usize, largest: f64, row: &[f64]) -> f64 {
     let unit = match table.config().dtype {
         Dtype::F32 => return 0.0,
@@ -58,7 +56,7 @@ fn rounding_bound(table: &Table, slot: usize, pushes: usize, largest: f64, row: 
     let weights = pushes as f64 * unit * largest;
     match (slot, table.config().blocks[0].optimizer) {
         (0, _) => weights,
-        // z takes the weight times the sum of all sigma, and n nothing.
+        // z accumulates the weight times the sum of all sigma; n does not depend on it.
         (1, Optimizer::Ftrl { alpha, .. }) => {
             weights * row[2 * DIM..].iter().copied().fold(0.0, f64::max).sqrt() / f64::from(alpha)
         }
@@ -74,7 +72,7 @@ fn rounding_bound(table: &Table, slot: usize, pushes: usize, largest: f64, row: 
     }
 }
 
-/// Runs a case with rows of `dim` coordinates, so that both the wide kernel and that of one coordinate are checked.
+/// Runs a case with rows of `dim` coordinates, to test both the wide kernel and the one for a single coordinate.
 fn check(dim: usize, dtype: Dtype) {
     let mut tables: Vec<Table> = Vec::new();
     let (mut pushes, mut largest, mut worst) = (0, 0.0_f64, 0.0_f64);
@@ -84,7 +82,7 @@ fn check(dim: usize, dtype: Dtype) {
         let what = words.next().unwrap();
         if what == "case" {
             let optimizer = optimizer(&mut words);
-            // One coordinate of a row is another row to row-wise Adagrad.
+            // Row-wise Adagrad of a single coordinate is a different row.
             skipped = dim < DIM && matches!(optimizer, Optimizer::RowAdagrad { .. });
             let config = TableConfig { dtype, ..TableConfig::single("t", dim, Init::Zero, optimizer) };
             tables = (0..DIM / dim).map(|_| Table::new(config.clone()).unwrap()).collect();

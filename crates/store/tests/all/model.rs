@@ -1,6 +1,4 @@
-//! Tables against a `HashMap` whose optimizers compute in f64, under random operations. Knows only the public API.
-
-#![allow(clippy::unwrap_used)] // a panic is a failed test
+//! Tables compared with a `HashMap` and f64 optimizers under random operations.
 
 use std::collections::HashMap;
 
@@ -10,8 +8,7 @@ use sanderling_store::{
     Writes,
 };
 
-/// f32 rows may differ from the f64 model by this, relative to the largest of 1 and the value's size: up to 60
-/// updates, each of a handful of f32 roundings.
+/// Tolerance relative to the larger of 1 and the value: up to 60 updates of a few f32 roundings each.
 const TOLERANCE: f64 = 2e-4;
 
 fn sgd() -> Optimizer {
@@ -87,7 +84,7 @@ fn model_update(config: &TableConfig, row: &mut ModelRow, count: u32, clock: u32
                 *w -= f64::from(lr) * scale * *a;
             }
             Optimizer::RowAdagrad { lr, eps, l2, .. } => {
-                // Every coordinate of the model has the same copy.
+                // Every coordinate of the model has a copy.
                 *a += square;
                 *w -= f64::from(lr) * scale * (g + f64::from(l2) * *w) / (a.sqrt() + f64::from(eps));
             }
@@ -158,7 +155,7 @@ impl Pair {
             let first = self.first_weights(key);
             let row = self.model.entry(key).or_insert_with(|| model_row(self.table.config(), &first));
             model_update(self.table.config(), row, count, self.clock, &sum, f64::from(lr_scale));
-            // Halves have gone to one of the two neighbours of the exact weight; the model goes on from there.
+            // Halves are at a neighbour of the exact weight; the model continues from there.
             if self.table.config().dtype != Dtype::F32 {
                 let weights = self.table.get(key).unwrap().weights;
                 for ([exact, ..], &found) in row.coordinates.iter_mut().zip(&weights) {
@@ -220,7 +217,7 @@ impl Pair {
     }
 }
 
-/// Distance of the halves around a value.
+/// Distance between halves around a value.
 fn unit(dtype: Dtype, value: f64) -> f64 {
     let (precision, smallest) = if dtype == Dtype::F16 { (10, -24) } else { (7, -133) };
     2_f64.powi((value.abs().max(1e-30).log2().floor() as i32 - precision).max(smallest))
@@ -257,7 +254,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// Gradients in [-2, 2), some zero, from a linear congruence.
+/// Gradients in [-2, 2), some zero, from a linear congruential generator.
 fn gradients(n: usize, mut seed: u64) -> Vec<f32> {
     (0..n)
         .map(|_| {
@@ -364,7 +361,7 @@ proptest! {
     }
 }
 
-/// Many more keys than one chunk of a request, through several doublings of the indexes and several pieces of the slab.
+/// Many more keys than a chunk, through several growths of the index and several pieces of the slab.
 #[test]
 fn growth_over_many_chunks() {
     let mut pair =

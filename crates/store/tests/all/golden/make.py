@@ -1,7 +1,7 @@
 """Golden rows of every optimizer, computed with float64 numpy from the papers' formulas.
 
 Writes `optimizers.txt` beside itself: per case a line of settings, then per push the gradient, and after every fourth
-the weights and state. Knows nothing of the Rust code. Run: python3 crates/store/tests/golden/make.py
+the weights and state. Knows nothing of the Rust code. Run: python3 crates/store/tests/all/golden/make.py
 """
 
 import pathlib

@@ -1,13 +1,11 @@
-//! Who gets a row and who has to leave: admission, eviction, the counters of both, and what maintenance moves. Knows only
-//! the public API.
-
-#![allow(clippy::unwrap_used)] // a panic is a failed test
+//! Admission, eviction, their counters, and maintenance.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use crate::support::{Draw, Stop, always};
 use sanderling_store::{
     Absent, Admission, Eviction, Init, Maintenance, Optimizer, PushScale, StoreError, Table, TableConfig,
     Writes,
@@ -28,35 +26,6 @@ fn present(t: &Table, keys: &[u64]) -> usize {
     keys.len() - t.pull(keys, Absent::Zero, &mut out, None).unwrap()
 }
 
-/// One table to be maintained.
-fn always(t: &Arc<Table>) -> impl Fn(&mut dyn FnMut(&Table)) + Send + 'static {
-    let t = Arc::clone(t);
-    move |maintain| maintain(&t)
-}
-
-/// Stops the other threads, also when this one panics.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
-}
-
-/// Random numbers.
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
-
-    fn unit(&mut self) -> f64 {
-        self.below(1 << 30) as f64 / f64::from(1 << 30)
-    }
-}
-
 #[test]
 fn a_key_gets_its_row_at_its_nth_pushing_request() {
     for writes in [Writes::InPlace, Writes::CopyOnWrite] {
@@ -64,7 +33,7 @@ fn a_key_gets_its_row_at_its_nth_pushing_request() {
             let admission = Admission::Sightings { sightings, filter_bytes: 1 << 16 };
             let t = Table::new(TableConfig { admission, writes, ..config(2) }).unwrap();
             for request in 1..u64::from(sightings) {
-                // Twice in a request is once.
+                // Repeats within a request count once.
                 push(&t, &[7, 7, 8]).unwrap();
                 assert_eq!((t.len(), t.stats().rejected), (0, 2 * request));
             }
@@ -76,7 +45,7 @@ fn a_key_gets_its_row_at_its_nth_pushing_request() {
                 "earlier gradients are gone"
             );
             assert_eq!((t.stats().admitted, t.stats().rejected), (1, 2 * u64::from(sightings) - 2));
-            // What was seen is not forgotten with the row, but with the table's content.
+            // Sightings outlive a removed row, but not a clear.
             assert!(t.remove(7));
             push(&t, &[7]).unwrap();
             assert_eq!(t.len(), 1);
@@ -132,7 +101,7 @@ fn a_share_of_the_keys_is_admitted_the_same_for_the_same_seed() {
     }
 }
 
-/// The steady state: one key of ten is new, for ten times the capacity, and the others come from half as many as fit.
+/// Steady state: one key in ten is new, for ten times the capacity; the others come from half the capacity.
 #[test]
 fn churn_keeps_the_hot_keys_and_the_memory() {
     for writes in [Writes::InPlace, Writes::CopyOnWrite] {
@@ -162,7 +131,7 @@ fn churn_keeps_the_hot_keys_and_the_memory() {
     }
 }
 
-/// Whatever runs out first, index or rows, and however small the table: who evicts by use has room.
+/// In tables of any size, whether index or rows run out first, eviction by use makes room.
 #[test]
 fn clock_finds_room_in_tables_of_every_size() {
     for writes in [Writes::InPlace, Writes::CopyOnWrite] {
@@ -184,7 +153,7 @@ fn clock_finds_room_in_tables_of_every_size() {
     }
 }
 
-/// More new keys in one request than the table has rows: each has its turn.
+/// More new keys in a request than the table has rows: each gets its turn.
 #[test]
 fn a_request_may_be_larger_than_the_table() {
     check_large_requests(Writes::InPlace);
@@ -209,7 +178,7 @@ fn check_large_requests(writes: Writes) {
     }
 }
 
-/// Keys that are only pulled stay, those that nobody asks for go.
+/// Keys that are only pulled stay, unused ones are evicted.
 #[test]
 fn pulls_count_as_use() {
     for maintained in [false, true] {
@@ -231,13 +200,13 @@ fn pulls_count_as_use() {
             }
         }
         let found = (present(&t, &pulled), present(&t, &idle));
-        // Without maintenance, only the last samples are known when the table is full for the first time.
+        // Without maintenance, only the last samples are known when the table is first full.
         let least = if maintained { 36 } else { 8 };
         assert!(found.0 >= least && found.1 < 4, "of 40: {} pulled, {} idle", found.0, found.1);
     }
 }
 
-/// Once a table is full, maintenance evicts ahead of pushes, which then need not.
+/// Maintenance of a full table evicts ahead of pushes.
 #[test]
 fn a_full_table_has_rows_in_reserve() {
     for writes in [Writes::InPlace, Writes::CopyOnWrite] {
@@ -245,7 +214,7 @@ fn a_full_table_has_rows_in_reserve() {
         let t = Table::new(TableConfig { writes, eviction, budget_bytes, ..config(8) }).unwrap();
         let mut new = 0..;
         let mut push_new = |n: usize| push(&t, &new.by_ref().take(n).collect::<Vec<u64>>()).unwrap();
-        // A table that has room is left alone.
+        // A table with room is left alone.
         push_new(1000);
         assert_eq!((t.maintain(100_000).evicted, t.len()), (0, 1000));
         while t.stats().evicted == 0 {
@@ -258,12 +227,12 @@ fn a_full_table_has_rows_in_reserve() {
         assert!((500..2000).contains(&stats.free_rows) && t.len() + 2000 > rows, "{writes:?}: {stats:?}");
         (0..8).for_each(|_| push_new(100));
         assert_eq!(t.stats().evicted, stats.evicted, "{writes:?}");
-        // What they took is made up for; but for what is left over of a turn, and no more than is asked for.
+        // The reserve is refilled, except for an incomplete turn, and not beyond the request.
         let refilled = t.maintain(100_000).evicted;
         assert!((200..1000).contains(&refilled), "{writes:?}: {refilled}");
         push_new(1000);
         assert_eq!(t.maintain(7).evicted, 7, "{writes:?}");
-        // The rows of removed keys are room, too.
+        // Removed rows are room too.
         assert!((0..u64::MAX).filter(|&key| t.remove(key)).take(rows / 8).count() > 0);
         assert_eq!(t.maintain(100_000).evicted, 0, "{writes:?}");
     }
@@ -278,7 +247,7 @@ fn rows_that_are_too_old_make_room_and_others_do_not() {
     assert!(matches!(push(&t, &all), Err(StoreError::TableFull { .. })));
     let rows = t.len();
     assert!(rows > 70_000 && t.stats().evicted == 0, "nothing is old yet: {:?}", t.stats());
-    // All but the last are used again and again.
+    // All but the last are used repeatedly.
     let mut there: Vec<u64> = all.into_iter().filter(|&key| t.get(key).is_some()).collect();
     let old = there.split_off(rows - 300);
     (0..60).for_each(|_| push(&t, &there).unwrap());
@@ -304,7 +273,7 @@ fn rows_without_weight_make_room() {
         let t = Table::new(config).unwrap();
         let heavy: Vec<u64> = (0..1000).collect();
         t.push(&heavy, &[3.0; 1000], PushScale::default()).unwrap();
-        // Below l1: their weights are zeros, so that one batch makes room for the next.
+        // Below l1 the weights are zeros, so that one batch makes room for the next.
         for first in 1..200_u64 {
             let light: Vec<u64> = (first * 1000..first * 1000 + 1000).collect();
             t.push(&light, &[1.0; 1000], PushScale::default()).unwrap();
@@ -317,7 +286,7 @@ fn rows_without_weight_make_room() {
     }
 }
 
-/// That all rows had been looked at in vain says nothing of those that came after they were cleared.
+/// A scan that found nothing says nothing about rows created after a clear.
 #[test]
 fn rows_after_a_clear_make_room_at_once() {
     let eviction = Eviction::Norm { below: 1.0 };
@@ -328,7 +297,7 @@ fn rows_after_a_clear_make_room_at_once() {
     };
     assert!(matches!(fill(0, 3.0), Err(StoreError::TableFull { .. })));
     t.clear();
-    // In one push, so that the next ones are soon after.
+    // In one push, so that the next ones follow soon.
     let _ = fill(0, 0.5);
     for first in 2..5 {
         t.push(&[first << 40], &[-0.5], PushScale::default()).unwrap();
@@ -356,7 +325,7 @@ fn counters_add_up_with_removals() {
     }
 }
 
-/// Keys drawn with zipf's law, exponent .99, and how often each should come.
+/// Keys with a Zipf distribution, exponent .99, and their expected frequencies.
 fn zipf(n: u64, draw: &mut Draw) -> u64 {
     // The inverse of the continuous distribution function.
     let s = 0.01_f64;
@@ -365,23 +334,23 @@ fn zipf(n: u64, draw: &mut Draw) -> u64 {
 
 #[test]
 fn hot_keys_move_home_and_none_is_missed_meanwhile() {
-    // The budget is that of a table of so many keys at the default fill; then come more.
+    // The budget of a table with this many keys at the default fill; then more keys are added.
     let (n, dim) = (60_000_u64, 2);
     let sized = Table::new(config(dim)).unwrap();
     assert!(sized.reserve(n * 60 / 85));
     let index_bytes = sized.bytes();
-    // As much as rows and their versions take, and for counting; too little for a larger index.
+    // Enough for rows, versions and the sketch; too little for a larger index.
     let rows_bytes = (2 << 20) + (228 << 10);
     let t = Table::new(TableConfig { budget_bytes: Some(index_bytes + rows_bytes), ..config(dim) }).unwrap();
     assert!(t.reserve(n * 60 / 85));
-    // No table has so many rows, whatever the budget: their numbers have 32 bits.
+    // No table has that many rows, because row numbers have 32 bits.
     for rows in [u64::from(u32::MAX), 1 << 40, 1 << 60, u64::MAX] {
         assert!(!t.reserve(rows) && !sized.reserve(rows), "{rows}");
     }
-    // What maintenance counts in is made before the rows take the whole budget.
+    // The sketch is allocated before rows use the whole budget.
     t.maintain(1);
     let keys: Vec<u64> = (0..n).map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
-    // The hottest come last, so that they find the index full.
+    // The hottest keys come last and find the index full.
     for keys in keys.rchunks(1000) {
         push(&t, keys).unwrap();
     }
@@ -409,7 +378,7 @@ fn hot_keys_move_home_and_none_is_missed_meanwhile() {
         let _stop = Stop(&stop);
         let maintenance = Maintenance::start(always(&t)).unwrap();
         let start = Instant::now();
-        // As long as there is something to move, within reason.
+        // As long as keys can be promoted, within reason.
         while t.stats().promoted < 1000 && start.elapsed() < Duration::from_secs(20) {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -435,7 +404,7 @@ fn writers_are_refused_where_rows_do_not_stay() {
                 );
             }
         }
-        // Refused or not, the table goes on.
+        // Accepted or not, the table remains usable.
         push(&t, &[1]).unwrap();
         t.clear();
     };
@@ -448,7 +417,7 @@ fn writers_are_refused_where_rows_do_not_stay() {
     assert!(Table::new(config(1)).unwrap().writer(PushScale { lr_scale: f32::NAN }).is_err());
 }
 
-/// A writer does not evict, but a table that does goes on after it.
+/// A writer does not evict, but a later push does.
 #[test]
 fn a_writer_in_a_full_table_says_so() {
     let config = TableConfig { eviction: Eviction::Clock, budget_bytes: Some(300 << 10), ..config(4) };

@@ -1,7 +1,5 @@
-//! Small cases of several threads at everything that a table does, small enough for an interpreter that looks for undefined
-//! behaviour and weak memory (`make proof`). Knows only the public API.
-
-#![allow(clippy::unwrap_used)] // a panic is a failed test
+//! Small multi-threaded cases of all operations, small enough for an interpreter that detects undefined behaviour
+//! and simulates weak memory (`make proof`).
 
 use std::thread;
 

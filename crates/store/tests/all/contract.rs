@@ -1,11 +1,8 @@
-//! What the API promises beyond the arithmetic: errors, budget, pooling, initialisation, threads. Knows only the
-//! public API.
-
-#![allow(clippy::unwrap_used)] // a panic is a failed test
+//! Guarantees of the API beyond arithmetic: errors, budget, pooling, initialization, threads.
 
 use proptest::prelude::*;
 use sanderling_store::{
-    Absent, Block, Distances, Eviction, Init, Optimizer, Pooling, PushScale, StoreError, Table, TableConfig,
+    Absent, Block, Eviction, Init, Optimizer, Pooling, PushScale, StoreError, Table, TableConfig,
 };
 
 const SGD: Optimizer = Optimizer::Sgd { lr: 1.0, l2: 0.0 };
@@ -57,8 +54,8 @@ fn impossible_configurations_are_refused() {
     }
 }
 
-/// Settings as small as they may be divide by nothing that is 0, whatever the first gradient is: none, one whose square is 0,
-/// or a usual one.
+/// The smallest settings never divide by 0, whatever the first gradient: zero, one whose square underflows, or a
+/// usual one.
 #[test]
 fn weights_stay_finite_at_the_edges_of_settings() {
     const LEAST: [f32; 2] = [0.0, f32::from_bits(1)];
@@ -92,7 +89,7 @@ fn weights_stay_finite_at_the_edges_of_settings() {
     }
 }
 
-/// However small a gradient and `eps` are, a step of Adam is no larger than its rate.
+/// With any gradient and `eps`, a step of Adam is at most its learning rate.
 #[test]
 fn adam_makes_no_large_step_of_a_gradient_whose_square_is_zero() {
     let (lr, beta1, beta2) = (0.1, 0.9, 0.999);
@@ -111,7 +108,7 @@ fn adam_makes_no_large_step_of_a_gradient_whose_square_is_zero() {
     }
 }
 
-/// Sums of squares neither overflow where their mean does not, nor in the course of pushes.
+/// Sums of squares do not overflow where their mean does not, nor over many pushes.
 #[test]
 fn rows_stay_finite_under_the_largest_gradients() {
     let (lr, gradient) = (0.1, 0.99e18);
@@ -128,7 +125,7 @@ fn rows_stay_finite_under_the_largest_gradients() {
                 let finite = row.weights.iter().chain(&row.state).all(|value| value.is_finite());
                 assert!(finite, "{optimizer:?}, dim {dim}, push {push}");
                 if push == 0 && optimizer != FTRL {
-                    // Whatever the gradient, the first step is as long as the learning rate.
+                    // The first step has the length of the learning rate for any gradient.
                     assert!(row.weights.iter().all(|w| (w + lr).abs() < 1e-5), "{optimizer:?}, dim {dim}");
                 }
             }
@@ -136,7 +133,7 @@ fn rows_stay_finite_under_the_largest_gradients() {
     }
 }
 
-/// A factor that is finite may make a learning rate, or a weight decay by it, that is not.
+/// A finite factor may make a learning rate, or its weight decay, infinite.
 #[test]
 fn a_learning_rate_that_overflows_is_refused() {
     let (lr, l2) = (10.0, 0.0);
@@ -165,26 +162,8 @@ fn a_learning_rate_that_overflows_is_refused() {
     }
 }
 
-/// However far a look-up runs ahead of itself, every key that is there is found, displaced ones too.
-#[test]
-fn distances_decide_speed_only() {
-    let keys: Vec<u64> = (0..5000).collect();
-    let gradients: Vec<f32> = keys.iter().map(|&key| -(key as f32)).collect();
-    for bucket_keys in [0, 8, 32, 208, 216, 224, 232, 240, 10_000] {
-        for row_lines in [0, 8, 64, 240, 10_000] {
-            let mut t = table(1, Init::Zero, SGD);
-            t.set_distances(Distances { bucket_keys, row_lines });
-            t.push(&keys, &gradients, PushScale::default()).unwrap();
-            let mut out = vec![-1.0; keys.len()];
-            let absent = t.pull(&keys, Absent::Zero, &mut out, None).unwrap();
-            assert_eq!(absent, 0, "{bucket_keys}, {row_lines}");
-            assert!(keys.iter().zip(&out).all(|(&key, &weight)| weight == key as f32));
-        }
-    }
-}
-
-/// Where the index may not grow and fills up, keys are many buckets away from home: they are found all the same, and those that
-/// are not there are not.
+/// In a full index that may not grow, keys are many buckets away from home. Present keys are found, absent ones are
+/// not.
 #[test]
 fn a_full_index_is_searched_far() {
     let mut fullest = 0.0_f64;
@@ -199,7 +178,7 @@ fn a_full_index_is_searched_far() {
         }
         let slots = (t.stats().index_bytes - empty) as f64 / 64.0 * 5.0;
         fullest = fullest.max(keys as f64 / slots.max(1.0));
-        // Those that are there are among twice as many.
+        // The present keys are half of those searched.
         let asked: Vec<u64> = (0..2 * keys).rev().collect();
         let (mut out, mut missing) = (vec![-1.0; asked.len()], Vec::new());
         let absent = t.pull(&asked, Absent::Zero, &mut out, Some(&mut missing)).unwrap();
@@ -258,7 +237,7 @@ fn a_full_table_says_what_it_left_out_and_goes_on() {
     for (key, &w) in out.iter().enumerate() {
         assert_eq!(w, if missing.binary_search(&(key as u32)).is_ok() { 0.0 } else { -1.0 });
     }
-    // Keys that have rows go on being updated, and a removed row makes room.
+    // Existing keys are still updated, and a removed row makes room.
     let old = keys.iter().copied().find(|&key| t.get(key).is_some()).unwrap();
     t.push(&[old], &[1.0], PushScale::default()).unwrap();
     assert_eq!(t.get(old).unwrap().weights, [-2.0]);
@@ -281,7 +260,7 @@ fn first_weights_depend_on_seed_and_key_only() {
         let mut initial = vec![0.0; keys.len() * 6];
         assert_eq!(a.pull(&keys, Absent::Init, &mut initial, None).unwrap(), keys.len());
         assert!(a.is_empty(), "a pull creates no rows");
-        // A push of nothing creates the rows; FTRL then rebuilds its weights from z.
+        // A push of zeros creates the rows; FTRL then recomputes its weights from z.
         a.push(&keys, &vec![0.0; keys.len() * 6], PushScale::default()).unwrap();
         let reversed: Vec<u64> = keys.iter().rev().copied().collect();
         for keys in reversed.chunks(7) {
@@ -309,7 +288,7 @@ fn threads_neither_lose_nor_invent_updates() {
                 scope.spawn(move || {
                     let mut out = Vec::new();
                     for push in 0..PUSHES {
-                        // 100 keys of a range that all threads share, each three times; 1 per occurrence.
+                        // 100 keys of a common range, each three times; 1 per occurrence.
                         let keys: Vec<u64> =
                             (0..300).map(|i| (push * 31 + thread * 17 + i % 100) % 1000).collect();
                         t.push(&keys, &vec![1.0; keys.len() * dim], PushScale::default()).unwrap();
@@ -336,7 +315,7 @@ fn threads_neither_lose_nor_invent_updates() {
 }
 
 proptest! {
-    /// Pooled pulls against the same sums over single pulls, in f64.
+    /// Pooled pulls equal sums over single pulls in f64.
     #[test]
     fn pooling(
         samples in prop::collection::vec(prop::collection::vec((0_u64..50, -2.0_f32..2.0), 0..9), 0..40),

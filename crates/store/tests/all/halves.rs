@@ -1,7 +1,5 @@
-//! Tables whose weights are f16 or bf16: that updates arrive on average, depend on nothing but the rows, and that all ways
-//! to read a row agree. Knows only the public API.
-
-#![allow(clippy::unwrap_used)] // a panic is a failed test
+//! Tables of f16 or bf16 weights: updates arrive on average, depend only on the rows, and all ways to read a row
+//! agree.
 
 use sanderling_store::{Absent, Dtype, Init, Optimizer, Pooling, PushScale, StoreError, Table, TableConfig};
 
@@ -29,8 +27,8 @@ fn nearest(dtype: Dtype, value: f32) -> f32 {
     }
 }
 
-/// From 1, steps of a fraction of the distance to the next half: no row arrives anywhere but at its two neighbours, and all
-/// rows together are where they should be.
+/// Steps of a fraction of the distance between halves: each row is at one of two neighbours, and their mean is
+/// right.
 #[test]
 fn updates_arrive_on_average() {
     for (dtype, unit) in [(Dtype::F16, 2_f32.powi(-10)), (Dtype::Bf16, 2_f32.powi(-7))] {
@@ -65,7 +63,7 @@ fn a_row_without_an_update_does_not_move() {
     }
 }
 
-/// One thread in order, in large requests, or several threads in small ones: the same rows, bit for bit.
+/// One thread in large requests, or several threads in small ones: identical rows.
 #[test]
 fn rounding_depends_on_rows_alone() {
     for dtype in HALVES {
@@ -95,8 +93,8 @@ fn rounding_depends_on_rows_alone() {
     }
 }
 
-/// A linear regression whose steps are soon smaller than half the distance of two bf16: rounding to the nearest stands
-/// still far from the solution, where the table goes on.
+/// A linear regression whose steps soon fall below half the distance of two bf16: rounding to nearest stalls far
+/// from the solution, the table does not.
 #[test]
 fn regression_converges_where_nearest_stalls() {
     const DIM: usize = 8;
@@ -133,7 +131,7 @@ fn regression_converges_where_nearest_stalls() {
     assert!(check(Dtype::F16, true) < stalled / 100.0);
 }
 
-/// Copied out, pooled, by themselves, one after the other and from a checkpoint: the same weights, all of them halves.
+/// Copied, pooled, single, iterated and from a checkpoint: the same weights, all of them halves.
 #[test]
 fn all_ways_to_read_agree() {
     for (dtype, dims) in HALVES.into_iter().flat_map(|dtype| [1, 2, 5, 16, 37, 64].map(|dims| (dtype, dims)))

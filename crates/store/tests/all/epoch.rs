@@ -1,6 +1,4 @@
-//! The use clock beyond 32 bits: which rows are the coldest whatever the number of pushes so far. Knows only the public API.
-
-#![allow(clippy::unwrap_used)] // a panic is a failed test
+//! The use clock beyond 32 bits: the order of last uses is right for any number of pushes.
 
 use sanderling_store::{
     Checkpoint, CheckpointWriter, Eviction, Init, Optimizer, PushScale, RowColumns, RowRef, StoreError,
@@ -10,7 +8,7 @@ use tempfile::TempDir;
 
 const HALF: u64 = 1 << 31;
 const TURN: u64 = 1 << 32;
-/// Numbers of pushes at which readings of 32 or 31 bits turn over.
+/// Numbers of pushes at which readings of 31 or 32 bits wrap around.
 const EPOCHS: [u64; 5] = [HALF - 10, TURN - 10, TURN + HALF - 10, 2 * TURN - 10, 5 * TURN + 3];
 
 fn config(eviction: Eviction, budget_bytes: Option<u64>) -> TableConfig {
@@ -18,7 +16,7 @@ fn config(eviction: Eviction, budget_bytes: Option<u64>) -> TableConfig {
     TableConfig { eviction, budget_bytes, ..config }
 }
 
-/// A checkpoint of a table that has had so many pushes, with rows that were used so many pushes ago.
+/// A checkpoint of a table after `pushes` pushes, with rows of given ages.
 fn saved(config: &TableConfig, pushes: u64, rows: &[(u64, u64)]) -> (TempDir, Checkpoint) {
     let dir = tempfile::tempdir().unwrap();
     let mut writer = CheckpointWriter::create(dir.path()).unwrap();
@@ -40,7 +38,7 @@ fn push(table: &Table, key: u64) -> Result<(), StoreError> {
     table.push(&[key], &[1.0], PushScale::default())
 }
 
-/// Pushes ago that a row was used.
+/// Age of a row in pushes.
 fn ago(table: &Table, key: u64) -> u32 {
     (table.stats().pushes as u32).wrapping_sub(table.get(key).unwrap().last_use)
 }
@@ -48,7 +46,7 @@ fn ago(table: &Table, key: u64) -> u32 {
 #[test]
 fn the_coldest_rows_go_first_whatever_the_epoch() {
     for epoch in EPOCHS {
-        // Old ones, some of them as old as a row can be, and some that are new.
+        // Old rows, some of the maximum age, and new ones.
         let is_cold = |key: &u64| key.is_multiple_of(10);
         let use_of = |key| if is_cold(&key) { (HALF - 9 - key).min(epoch) } else { 4 + key % 5 };
         let rows: Vec<(u64, u64)> = (0..5400).map(|key| (key, use_of(key))).collect();
@@ -56,13 +54,13 @@ fn the_coldest_rows_go_first_whatever_the_epoch() {
         let (_dir, checkpoint) = saved(&config, epoch, &rows);
         let table = checkpoint.load_table("t").unwrap();
         assert_eq!(table.len(), rows.len());
-        // Over the end of the half and of the whole turn.
+        // Across the overflow of 31 and of 32 bits.
         let mut next = 10_000;
         while table.stats().evicted < 500 {
             push(&table, next).unwrap();
             next += 1;
         }
-        // All that are cold among the rows that were looked at.
+        // All cold rows among the scanned ones.
         let is_there = |key: &u64| table.get(*key).is_some();
         let cold = (0..2000).filter(is_cold).filter(is_there).count();
         let new = (10_000..next).filter(is_there).count();
@@ -84,7 +82,7 @@ fn a_row_that_was_not_used_for_half_a_turn_is_old() {
     }
 }
 
-/// A cursor sets rows that nobody uses to 2^31 pushes ago, again and again, and touches no other.
+/// A cursor repeatedly sets unused rows to an age of 2^31 pushes, and no others.
 #[test]
 fn old_rows_are_rebased_as_the_cursor_passes() {
     for epoch in EPOCHS.into_iter().filter(|&epoch| epoch > HALF) {
@@ -94,14 +92,14 @@ fn old_rows_are_rebased_as_the_cursor_passes() {
         for _ in 0..pushes {
             push(&table, 3).unwrap();
         }
-        // At most as many pushes more as a round takes.
+        // At most one round of pushes later.
         assert!(u64::from(ago(&table, 1)) - HALF < 60_000, "{epoch}: {}", ago(&table, 1));
         assert_eq!([ago(&table, 2), ago(&table, 3)], [77 + pushes, 0], "{epoch}");
         assert_eq!(table.stats().pushes, epoch + u64::from(pushes));
     }
 }
 
-/// What is copied to another table row by row, in parts and in any order, is as old there as it was.
+/// Rows copied to another table, in parts and in any order, keep their age.
 #[test]
 fn imports_keep_the_order_of_last_uses() {
     for epoch in EPOCHS {
@@ -128,7 +126,7 @@ fn imports_keep_the_order_of_last_uses() {
     }
 }
 
-/// Shards have clocks of their own: together, no row becomes newer than it was, and those of each keep their order.
+/// Merged shards have separate clocks: no row becomes newer, and rows of a shard keep their order.
 #[test]
 fn shards_that_are_merged_keep_the_order_of_last_uses() {
     for (one, other) in [(TURN + 100, TURN - 50), (100, TURN + 200), (TURN + 200, 100), (3 * TURN, HALF)] {
@@ -148,7 +146,7 @@ fn shards_that_are_merged_keep_the_order_of_last_uses() {
     }
 }
 
-/// A row's number of updates goes round in its upper half, so that it is never small again and never stands still.
+/// The number of updates wraps within its upper half: it is never small again, and always changes.
 #[test]
 fn row_versions_go_on_after_four_billion_updates() {
     let config = TableConfig::single(
@@ -167,7 +165,7 @@ fn row_versions_go_on_after_four_billion_updates() {
     for _ in 0..4 {
         table.push(&[1], &[1.0], PushScale::default()).unwrap();
         versions.push(table.get(1).unwrap().version);
-        // A first step would be of the whole learning rate.
+        // A first step would have the length of the learning rate.
         assert!(table.get(1).unwrap().weights[0] > 0.997);
     }
     assert_eq!(versions, [u32::MAX, 1 << 31, (1 << 31) + 1, (1 << 31) + 2]);

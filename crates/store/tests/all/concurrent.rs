@@ -1,7 +1,5 @@
-//! Several writers and readers at once: rows are seen whole, keys that are there are found while the index grows and
-//! others are removed. Knows only the public API. `SANDERLING_TEST_SECONDS` says how long each test is, 0.3 by default.
-
-#![allow(clippy::unwrap_used)] // a panic is a failed test
+//! Concurrent writers and readers: rows are consistent, and present keys are found while the index grows and other
+//! keys are removed. `SANDERLING_TEST_SECONDS` sets the duration of each test, 0.3 by default.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -9,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::support::{Draw, Stop, always, duration};
 use sanderling_store::{
     Absent, CacheBuffers, Eviction, Init, Maintenance, Optimizer, Pooling, PushScale, Table, TableConfig,
     Writes,
@@ -21,44 +20,14 @@ fn table(dim: usize) -> Table {
     Table::new(TableConfig::single("t", dim, Init::Zero, SGD)).unwrap()
 }
 
-fn duration() -> Duration {
-    let seconds = std::env::var("SANDERLING_TEST_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
-    Duration::from_secs_f64(seconds.unwrap_or(0.3))
-}
-
-/// For so long, and longer where little has happened by then, as under a sanitizer on a busy machine; but not for ever.
+/// Continues for the duration of a test, and longer until something has happened, for sanitizers and busy machines.
 fn goes_on(start: Instant, has_happened: impl Fn() -> bool) -> bool {
     let longest = Duration::from_secs(100).max(100 * duration());
     start.elapsed() < duration() || (!has_happened() && start.elapsed() < longest)
 }
 
-/// Stops the other threads, also when this one panics.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
-}
-
-/// One table to be maintained.
-fn always(t: &Arc<Table>) -> impl Fn(&mut dyn FnMut(&Table)) + Send + 'static {
-    let t = Arc::clone(t);
-    move |maintain| maintain(&t)
-}
-
-/// Random numbers of a thread.
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
-}
-
-/// The weights are small integers, exact in f32, and the last is the checksum of the others: whatever is pushed keeps
-/// that, so that any mixture of two states of a row is noticed.
+/// Weights are small integers, exact in f32, and the last one is a checksum. Pushes preserve it, so that a torn row
+/// is detected.
 fn gradient(draw: &mut Draw) -> [f32; DIM] {
     let mut gradient = [0.0; DIM];
     for g in &mut gradient[..DIM - 1] {
@@ -85,7 +54,7 @@ fn rows_are_seen_whole() {
 fn copied_rows_are_seen_whole() {
     let writes = Writes::CopyOnWrite;
     rows_are_seen_whole_in(TableConfig { writes, ..TableConfig::single("t", DIM, Init::Zero, SGD) });
-    // The same with nearly no row to spare.
+    // The same with hardly a spare row.
     let budget_bytes = Some(150 << 10);
     let config = TableConfig { writes, budget_bytes, ..TableConfig::single("t", DIM, Init::Zero, SGD) };
     rows_are_seen_whole_in(TableConfig { eviction: Eviction::Clock, ..config });
@@ -120,7 +89,7 @@ fn rows_are_seen_whole_in(config: TableConfig) {
                 }
             });
         }
-        // One more changes rows by handle, alone.
+        // Another thread updates rows by handle, exclusively.
         scope.spawn(|| {
             let _stop = Stop(&stop);
             let (mut draw, start, mut handles) = (Draw(99), Instant::now(), Vec::new());
@@ -146,9 +115,8 @@ fn rows_are_seen_whole_in(config: TableConfig) {
     t.for_each_row(|row| assert_whole(row.weights));
 }
 
-/// Keys that are there stay found, with their weights, while others come by the hundred thousand and the index is
-/// replaced again and again.
-/// A pooled pull that was disturbed begins its chunk anew, in the middle of a sample: nothing is added twice.
+/// Present keys are found with their weights while many others are inserted and the index is replaced repeatedly. A
+/// pooled pull whose validation fails repeats its chunk in the middle of a sample, without adding a row twice.
 #[test]
 fn sums_are_of_whole_rows_each_added_once() {
     const KEYS: u64 = 7;
@@ -171,7 +139,7 @@ fn sums_are_of_whole_rows_each_added_once() {
                 thread::yield_now();
             }
         });
-        // More keys than are looked up at once, and samples that lie across.
+        // More keys than a chunk, with samples across the boundary.
         let offsets = [0, 1000, 1000, 5000, 5003, 9000];
         let keys: Vec<u64> = (0..9000).map(|at| at % KEYS).collect();
         let mut out = vec![0.0; 5 * DIM];
@@ -212,7 +180,7 @@ fn readers_go_on_while_the_index_grows() {
                     let t = &t;
                     scope.spawn(move || {
                         for first in (0..150_000_u64).step_by(1000) {
-                            // Both threads make every other key.
+                            // Both threads create every other key.
                             let new: Vec<u64> =
                                 (first..first + 1000).map(|i| (i << 30) + i % 2 * (thread + 1)).collect();
                             t.push(&new, &vec![1.0; new.len()], PushScale::default()).unwrap();
@@ -222,12 +190,12 @@ fn readers_go_on_while_the_index_grows() {
                 .collect();
             writers.into_iter().for_each(|writer| writer.join().unwrap());
         });
-        // The keys of both, those of each, and the known ones.
+        // Common keys, keys of each thread, and the known keys.
         assert_eq!(t.len(), 75_000 + 2 * 75_000 + known.len());
     }
 }
 
-/// Rows come, go, and are reused for other keys under readers: a key's weights are its own or zero.
+/// Rows are created, removed and reused under readers: the weights of a key are its own or zero.
 #[test]
 fn removed_rows_are_never_another_keys() {
     let (t, stop) = (table(DIM), AtomicBool::new(false));
@@ -276,7 +244,7 @@ fn removed_rows_are_never_another_keys() {
     assert_eq!(stats.index_bytes + stats.slab_bytes, bytes);
 }
 
-/// Four threads make rows for the same keys at once, and all update them: no key has two rows, no update is lost.
+/// Four threads create and update the same keys: no key gets two rows, and no update is lost.
 #[test]
 fn a_key_gets_one_row_whoever_makes_it() {
     for writes in [Writes::InPlace, Writes::CopyOnWrite] {
@@ -289,7 +257,7 @@ fn a_key_gets_one_row_whoever_makes_it() {
                 for thread in 0..4 {
                     let t = &t;
                     scope.spawn(move || {
-                        // All in another order.
+                        // Each in a different order.
                         let request: Vec<u64> =
                             (0..keys).map(|i| ((i * (thread * 2 + 7)) % keys) << 17).collect();
                         for _ in 0..pushes {
@@ -304,7 +272,7 @@ fn a_key_gets_one_row_whoever_makes_it() {
             let mut rows = 0;
             t.for_each_row(|row| {
                 rows += 1;
-                // 5000 and the steps have no common divisor: each key once per push and thread.
+                // 5000 and the strides are coprime: each key once per push and thread.
                 assert_eq!((row.weights, row.version, row.frequency), (&[12.0; 2][..], 12, 12), "{writes:?}");
             });
             let stats = t.stats();
@@ -313,7 +281,7 @@ fn a_key_gets_one_row_whoever_makes_it() {
     }
 }
 
-/// Hot keys move about in a crowded index under readers and writers; whoever is there is never missed.
+/// Hot keys are promoted in a crowded index under readers and writers, and no present key is missed.
 #[test]
 fn keys_are_found_while_they_move_home() {
     for writes in [Writes::InPlace, Writes::CopyOnWrite] {
@@ -338,7 +306,7 @@ fn keys_are_found_while_they_move_home() {
                     let mut out = vec![0.0; 512 * 2];
                     let mut hot = 0;
                     while !stop.load(Relaxed) {
-                        // Another tenth of the keys is hot now and then, so that they push each other out.
+                        // Other keys become hot now and then, so that keys displace each other.
                         hot += u64::from(draw.below(200) == 0);
                         let request: Vec<u64> = (0..512)
                             .map(|_| keys[(hot * 2200 + draw.below(2200)) as usize % keys.len()])
@@ -364,8 +332,8 @@ fn keys_are_found_while_they_move_home() {
     }
 }
 
-/// Rows are evicted for others under readers, while the table is emptied and, where that is possible, changed by a
-/// writer alone; a key's weights are its own.
+/// Rows are evicted under readers, while the table is cleared and, where possible, changed by an exclusive writer.
+/// The weights of a key are its own.
 #[test]
 fn eviction_goes_on_beside_everything() {
     for (writes, eviction) in [
@@ -402,7 +370,7 @@ fn eviction_goes_on_beside_everything() {
                         let request: Vec<u64> = (0..200).map(|_| draw.below(keys)).collect();
                         t.pull(&request, Absent::Zero, &mut out, None).unwrap();
                         for (key, row) in request.iter().zip(out.chunks(DIM)) {
-                            // As often as it was pushed.
+                            // Once per push.
                             let (one, times) = (weights(*key), row[0] / weights(*key)[0]);
                             assert!(
                                 row.iter().zip(one).all(|(&w, one)| w == one * times),
@@ -444,8 +412,8 @@ fn eviction_goes_on_beside_everything() {
     }
 }
 
-/// Workers that learn from copies of rows, while rows are evicted, removed and made again for other keys: what a key was taught
-/// stands in rows of that key alone, or is gone with its row.
+/// Workers learn on cached rows while rows are evicted, removed and reused: the updates of a key are in its own
+/// row, or gone with it.
 #[test]
 fn copies_are_settled_in_rows_of_their_own_key() {
     const KEYS: u64 = 30_000;

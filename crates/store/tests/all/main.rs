@@ -1,0 +1,20 @@
+//! Integration tests of the store through its public API, in one binary: it links once and runs all tests in parallel.
+
+#![allow(clippy::unwrap_used)] // a panic is a failed test
+
+mod concurrent;
+mod contract;
+mod damage;
+mod epoch;
+mod flood;
+mod full;
+mod gather;
+mod golden;
+mod halves;
+mod import;
+mod model;
+mod policies;
+mod refused;
+mod support;
+mod threads;
+mod walk;
