@@ -75,7 +75,7 @@ proof: ## Model checker, Miri, sanitizers, fuzzing and a soak of the store, as f
 	tests/proof.sh
 
 develop: $(VENV)/ready ## Build the Python module into .venv (dev profile, the artifacts of the Rust tests)
-	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --features workspace
 
 $(VENV)/made:
 	$(PYTHON) -m venv $(VENV)
