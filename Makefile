@@ -5,7 +5,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench proof lint lint-rust lint-python test-rust test-python develop
+.PHONY: help demo test slowest bench proof lint lint-rust lint-python test-rust test-python develop
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -17,7 +17,7 @@ help: ## Show this list
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: ## Build, train on the bundled Adult data, say where model and report are
-	cargo build --release --locked --bin sanderling
+	cargo build --release --locked --package sanderling-cli --bin sanderling
 	target/release/sanderling train examples/adult_fm.toml
 
 # What Python needs is a gigabyte to fetch: meanwhile the processors have the lints. Many tests wait, for time or for one another: those of
@@ -53,8 +53,16 @@ test-python: develop $(VENV)/torch ## Python types, stubs and tests
 	$(BIN)/stubtest sanderling --mypy-config-file pyproject.toml
 	$(BIN)/pytest --numprocesses 2 --dist worksteal
 
+# A test program shows times only where it is told that unstable options are allowed. Cargo is not told, or it would compile
+# everything once more.
+slowest: $(VENV)/ready ## Run the tests and list the 20 slowest, Rust and Python
+	cargo test --workspace --locked --config 'target."cfg(all())".runner = ["env", "RUSTC_BOOTSTRAP=1"]' \
+		-- -Z unstable-options --report-time \
+		| sed -nE 's/^test (.*) \.\.\. ok <([0-9.]+)s>$$/\2 s  \1/p' | sort -rn | head -20
+	$(BIN)/pytest --numprocesses 2 --dist worksteal --durations 20
+
 bench: $(VENV)/ready ## Measure what docs/results holds the project to; minutes, on an idle machine
-	cargo build --release --locked --bin sanderling --examples
+	cargo build --release --locked --bins --examples
 	target/release/examples/parse_speed
 	target/release/sanderling bench store --quiet
 	target/release/sanderling bench rpc --quiet
@@ -67,7 +75,7 @@ proof: ## Model checker, Miri, sanitizers, fuzzing and a soak of the store, as f
 	tests/proof.sh
 
 develop: $(VENV)/ready ## Build the Python module into .venv (dev profile, the artifacts of the Rust tests)
-	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --features workspace
 
 $(VENV)/made:
 	$(PYTHON) -m venv $(VENV)

@@ -37,11 +37,13 @@ EDGES: dict[str, set[str]] = {
     "transport": set(),
     "server": {"wire", "transport", "store", "sync", "observe"},
     "control": {"server", "observe", "transport"},
-    "bench": {"random", "sample", "formats", "store", "observe", "wire", "transport", "client", "server"},
-    "load": {"files", "random", "store", "client", "server", "observe", "wire", "transport"},
+    "terminal": {"files", "client", "observe"},
+    "bench": {"random", "sample", "formats", "store", "observe", "wire", "transport", "client", "server", "terminal"}
+    | {"testkit"},
+    "load": {"files", "random", "store", "client", "server", "observe", "wire", "transport", "terminal", "testkit"},
     "testkit": {"server", "transport", "wire"},
     "cli": {"files", "sample", "formats", "inspect", "synth", "loader"}
-    | {"hub", "feed", "store", "client", "learner", "observe", "bench", "load", "server", "control"}
+    | {"hub", "feed", "store", "client", "learner", "observe", "terminal", "server", "control"}
     | {"wire", "transport", "job"},
     "python": {"cli", "learner", "sample", "formats", "store", "client", "hub", "feed", "job", "control"} | {"observe"},
 }

@@ -6,6 +6,7 @@ then.
 
 import signal
 import sys
+import sysconfig
 import tomllib
 from pathlib import Path
 
@@ -22,7 +23,9 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if sys.argv[1:2] == ["train"] and _is_deep(sys.argv[2:]):
         return _train_deep(sys.argv[2:])
-    return cli_main(["sanderling", *sys.argv[1:]])
+    # Commands that are programs of their own, such as `load`, are looked for beside the installed script.
+    program = Path(sysconfig.get_path("scripts")) / "sanderling"
+    return cli_main([str(program), *sys.argv[1:]])
 
 
 def _is_deep(arguments: list[str]) -> bool:

@@ -23,7 +23,7 @@ fn config(name: &str) -> TableConfig {
     TableConfig::single(name, DIM, Init::Uniform { bound: 0.1 }, optimizer)
 }
 
-/// What one worker measures: microseconds of each step, and of each barrier.
+/// Measurements of one worker: microseconds of each step, and of each barrier.
 fn work(mut group: SyncGroup, steps: u64, fixed: bool) -> (Vec<f64>, Vec<f64>) {
     let first = u64::from(group.worker()) * KEYS / 2;
     let keys: Vec<u64> = (first..first + KEYS).collect();

@@ -69,7 +69,7 @@ impl From<Dist> for String {
     }
 }
 
-/// What the 64-bit ids look like.
+/// Pattern of the 64-bit ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ids {
@@ -77,7 +77,7 @@ pub enum Ids {
     Random,
     /// 0, 1, 2, ...
     Dense,
-    /// The same shifted left by 20 bits, as where the low bits hold something else.
+    /// Dense ids shifted left by 20 bits, as in ids whose low bits hold another field.
     Shifted,
 }
 

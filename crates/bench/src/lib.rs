@@ -1,4 +1,4 @@
-//! What this machine can do: the operations of a store beside what its memory allows, and pulls over every transport
+//! Benchmarks of this machine: the operations of a store beside what its memory allows, and pulls over every transport
 //! beside what the transport alone allows and beside gRPC; all in interleaved rounds.
 //!
 //! Knows no command line, prints nothing and draws nothing: options come in, and a report goes out.

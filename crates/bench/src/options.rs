@@ -1,4 +1,4 @@
-//! What the store's benchmark is asked to do. Knows nothing of how it does it.
+//! Options of the store benchmark. Knows nothing of the measurement.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +16,7 @@ const HEADER_BYTES: u64 = 32;
 const INDEX_BYTES: u64 = 22;
 const LINE_BYTES: u64 = 64;
 
-/// What is measured.
+/// The measured operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Op {
@@ -87,7 +87,7 @@ impl FromStr for RowOptimizer {
     }
 }
 
-/// What to measure, and how long.
+/// The operations to measure and the length of the measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StoreOptions {
     /// Keys in the table, all of which are loaded before anything is measured.
@@ -110,7 +110,7 @@ pub struct StoreOptions {
     pub ops: Vec<Op>,
     /// Popularities of the keys.
     pub dists: Vec<Dist>,
-    /// What the keys' ids look like.
+    /// Pattern of the ids.
     pub ids: Ids,
     /// Turns of each operation and its limit.
     pub rounds: usize,
@@ -137,7 +137,7 @@ impl Default for StoreOptions {
             ids: Ids::Random,
             rounds: 40,
             batches: 500,
-            seed: 1,
+            seed: 42,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a benchmark found, in the form of its JSON. Knows nothing of how it was found.
+//! Result of a benchmark, in the form of its JSON. Knows nothing of the measurement.
 
 use sanderling_observe::Machine;
 use sanderling_store::StoreError;
@@ -12,7 +12,7 @@ use crate::options::{Op, StoreOptions};
 pub struct StoreReport {
     /// Where.
     pub machine: Machine,
-    /// What was asked for.
+    /// The options.
     pub options: StoreOptions,
     /// Filling the table, by number of threads.
     pub load: Vec<LoadRow>,
@@ -48,7 +48,7 @@ pub struct ResultRow {
     pub op: Op,
     /// Popularity of the keys.
     pub dist: Dist,
-    /// What their ids look like.
+    /// Pattern of the ids.
     pub ids: Ids,
     /// Threads, each with requests of its own.
     pub threads: usize,
@@ -60,7 +60,7 @@ pub struct ResultRow {
     pub batch: usize,
     /// Million keys per second, all threads together: median of the rounds.
     pub mkeys_per_s: f64,
-    /// The same for the limit: all rows (pull, mix: and one index line per key) known in advance.
+    /// Rate of the memory limit: all rows (pull, mix: and one index line per key) known in advance.
     pub limit_mkeys_per_s: f64,
     /// Median of the rounds' ratios of the two.
     pub ratio: f64,

@@ -7,16 +7,16 @@
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// What takes turns.
+/// A measurement that takes turns with others.
 pub trait Passes: Send {
     /// Makes pass number `pass` ready: not measured.
     fn prepare(&mut self, pass: usize);
-    /// One pass. It calls `lap` after every batch with the number of its keys, and whether the batch is one of those
-    /// whose times are asked for.
+    /// One pass. It calls `lap` after every batch with the number of its keys, and whether the time of
+    /// the batch counts.
     fn run(&mut self, pass: usize, lap: &mut dyn FnMut(u64, bool));
 }
 
-/// What was measured of one pass, all rounds and threads.
+/// The measurements of one pass over all rounds and threads.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Measured {
     /// Million keys per second of every round: the keys of all threads by the time from the first start to the last end.

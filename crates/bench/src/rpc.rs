@@ -152,7 +152,7 @@ fn pin(servers: &[ServerProcess], pinning: Pinning) -> Result<(), BenchError> {
     pin_ourselves(pinning)
 }
 
-/// What has a turn in every round.
+/// A measurement of each round.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Cell {
     transport: Transport,
@@ -239,7 +239,7 @@ impl Callers {
         let found = self.all.get_mut(&(cell.transport, cell.constant));
         found
             .map(Vec::as_mut_slice)
-            .ok_or_else(|| BenchError::Server(format!("nobody serves {}", cell.transport)))
+            .ok_or_else(|| BenchError::Server(format!("no server for {}", cell.transport)))
     }
 }
 

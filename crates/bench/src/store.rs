@@ -238,7 +238,7 @@ impl Cell<'_> {
             bags: options.samples * FEATURES,
             passes,
         };
-        // Whoever pushes must not wait for it.
+        // Pushes must not wait for it.
         drop(limit);
         let seed = options.seed.wrapping_add(rounds as u64);
         let mut workers: Vec<_> = (0..self.threads).map(|thread| Worker::new(&scene, seed, thread)).collect();

@@ -14,7 +14,7 @@ const MIX_BATCHES: u64 = 50;
 /// Gradient of every weight.
 const GRADIENT: f32 = 0.01;
 
-/// What a pass does.
+/// The operation of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Pull,
@@ -26,7 +26,7 @@ pub(crate) enum Kind {
     Mix,
 }
 
-/// What all threads look at, and none changes but through the table.
+/// State shared by all threads; only the table changes.
 #[derive(Debug)]
 pub(crate) struct Scene<'a> {
     pub(crate) table: &'a Table,

@@ -1,17 +1,15 @@
 //! The subcommands, one file each.
 
-pub(crate) mod bench;
 pub(crate) mod compare;
 pub(crate) mod completions;
 pub(crate) mod convert;
 pub(crate) mod ctl;
 pub(crate) mod eval;
+pub(crate) mod external;
 pub(crate) mod hub;
 pub(crate) mod hub_feed;
 pub(crate) mod inspect;
-pub(crate) mod load;
 pub(crate) mod predict;
 pub(crate) mod ps;
-pub(crate) mod quantity;
 pub(crate) mod synth;
 pub(crate) mod train;

@@ -1,6 +1,5 @@
 //! Why a command failed, and which exit code says so.
 
-use sanderling_bench::BenchError;
 use sanderling_client::ClientError;
 use sanderling_control::{Code, ControlError, ControlPlaneError};
 use sanderling_hub::service::ServiceError;
@@ -9,17 +8,13 @@ use sanderling_learner::LearnError;
 use sanderling_sample::SampleError;
 use sanderling_server::ServerError;
 use sanderling_store::StoreError;
+use sanderling_terminal::failure as terminal;
+pub(crate) use sanderling_terminal::failure::{FAILED, INTERRUPTED, USAGE};
 
-/// Anything not named below.
-pub(crate) const FAILED: u8 = 1;
-/// Wrong arguments or configuration.
-pub(crate) const USAGE: u8 = 2;
 /// Input that cannot be read as what it should be.
 pub(crate) const BAD_DATA: u8 = 3;
 /// A model that is damaged or does not fit.
 pub(crate) const BAD_MODEL: u8 = 4;
-/// Ended by Ctrl-C or SIGTERM.
-pub(crate) const INTERRUPTED: u8 = 130;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -33,8 +28,6 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Client(#[from] ClientError),
     #[error(transparent)]
-    Bench(#[from] BenchError),
-    #[error(transparent)]
     Server(#[from] ServerError),
     #[error(transparent)]
     Plane(#[from] ControlPlaneError),
@@ -43,8 +36,6 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Hub(ServiceError),
     #[error("{0}")]
-    Load(String),
-    #[error("{0}")]
     Run(String),
     #[error("{0}")]
     Usage(String),
@@ -52,6 +43,18 @@ pub(crate) enum Failure {
     Stopped,
     #[error("writing the result: {0}")]
     Output(#[from] std::io::Error),
+}
+
+impl From<terminal::Failure> for Failure {
+    fn from(failure: terminal::Failure) -> Failure {
+        match failure {
+            terminal::Failure::Usage(text) => Failure::Usage(text),
+            terminal::Failure::Run(text) => Failure::Run(text),
+            terminal::Failure::Client(error) => Failure::Client(error),
+            terminal::Failure::Stopped => Failure::Stopped,
+            terminal::Failure::Output(error) => Failure::Output(error),
+        }
+    }
 }
 
 impl Failure {
@@ -71,11 +74,10 @@ impl Failure {
     /// Message for a user of the command line: clients in programs open their tables again, a command is
     /// started again.
     pub(crate) fn words(&self) -> String {
-        const OF_PROGRAMS: &str = "; open the table again";
         let words = self.to_string();
         match self {
-            Failure::Learn(LearnError::RowsLost(_)) => words.replace(OF_PROGRAMS, ""),
-            _ => words.replace(OF_PROGRAMS, "; start this command again"),
+            Failure::Learn(LearnError::RowsLost(_)) => words.replace("; open the table again", ""),
+            _ => terminal::for_commands(&words),
         }
     }
 
@@ -83,12 +85,10 @@ impl Failure {
     pub(crate) fn advice(&self) -> Option<&'static str> {
         match self {
             Failure::Server(ServerError::Transport(_) | ServerError::Config(_))
-            | Failure::Hub(ServiceError::Transport(_)) => find(&OF_LISTENING, &self.to_string()),
+            | Failure::Hub(ServiceError::Transport(_)) => advice_on_listening(&self.to_string()),
             Failure::Client(_)
             | Failure::Learn(LearnError::Client(_))
-            | Failure::Bench(BenchError::Client(_))
-            | Failure::Load(_)
-            | Failure::Hub(ServiceError::Feed { .. }) => find(&OF_SERVERS, &self.to_string()),
+            | Failure::Hub(ServiceError::Feed { .. }) => terminal::advice_on_servers(&self.to_string()),
             Failure::Control(ControlError::Refused { code: Code::Unauthenticated, .. }) => {
                 Some("here, name its file with --token-file")
             }
@@ -111,7 +111,6 @@ impl Failure {
                 ControlError::Address { .. } | ControlError::Refused { code: Code::InvalidArgument, .. },
             )
             | Failure::Hub(ServiceError::Position { .. })
-            | Failure::Bench(BenchError::Options(_))
             | Failure::Learn(
                 LearnError::Config { .. }
                 | LearnError::Store(StoreError::Config { .. })
@@ -135,8 +134,6 @@ impl Failure {
             | Failure::Hub(_)
             | Failure::Learn(_)
             | Failure::Client(_)
-            | Failure::Bench(_)
-            | Failure::Load(_)
             | Failure::Run(_)
             | Failure::Server(_)
             | Failure::Plane(_)
@@ -153,19 +150,8 @@ const OF_LISTENING: [(&str, &str); 4] = [
     ("need a folder for checkpoints", "name one with --data"),
 ];
 
-/// Refusals of parameter servers, and the options that mend them.
-const OF_SERVERS: [(&str, &str); 4] = [
-    ("the token is missing or wrong", "name its file with --ps-token-file"),
-    ("it talks TLS, and this connection does not", "pass its CA bundle with --ps-ca-file"),
-    (
-        "it does not talk TLS, and this connection does",
-        "leave out --ps-ca-file, or start the server with --cert-file and --key-file",
-    ),
-    ("raise budget_bytes", "of a run it is model.table_budget, of a server --table-budget"),
-];
-
-fn find(known: &[(&str, &'static str)], text: &str) -> Option<&'static str> {
-    known.iter().find(|(said, _)| text.contains(said)).map(|(_, advice)| *advice)
+fn advice_on_listening(text: &str) -> Option<&'static str> {
+    OF_LISTENING.iter().find(|(said, _)| text.contains(said)).map(|(_, advice)| *advice)
 }
 
 /// Neither a disk that is full nor rows that are not saved say anything about the model.

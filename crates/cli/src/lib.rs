@@ -5,27 +5,24 @@
 
 use std::ffi::OsString;
 
-use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
+use sanderling_terminal::program::{self, Ending};
+use sanderling_terminal::{log, output, progress, quantity, servers, stop, token, width};
 
-#[macro_use]
-mod output;
+#[macro_use(note, note_line)]
+extern crate sanderling_terminal;
+
 mod command;
 mod failure;
 mod jobs;
-mod log;
 #[cfg(test)]
 mod names;
 mod profile;
-mod progress;
 mod reading;
 mod renamed;
+mod saved_model;
 mod scores;
-mod servers;
-mod stop;
 mod timing;
-mod token;
-mod width;
 
 pub use command::train::DEEP_MODELS;
 
@@ -64,8 +61,12 @@ enum Command {
     Ps(Box<command::ps::Args>),
     Ctl(command::ctl::Args),
     Synth(command::synth::Args),
-    Load(command::load::Args),
-    Bench(command::bench::Args),
+    /// Run scripted load against tables and report throughput and latency
+    #[command(disable_help_flag = true, after_help = "Subcommands and options: sanderling load --help")]
+    Load(command::external::Args),
+    /// Measure what this machine can do: table operations, transports
+    #[command(disable_help_flag = true, after_help = "Subcommands and options: sanderling bench --help")]
+    Bench(command::external::Args),
     Completions(command::completions::Args),
 }
 
@@ -75,19 +76,12 @@ where
     I: IntoIterator<Item = T>,
     T: Into<OsString> + Clone,
 {
-    let cli = match Cli::try_parse_from(args) {
+    let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
+    let cli: Cli = match program::parse(&args) {
         Ok(cli) => cli,
-        Err(error) => {
-            if let Some(words) = renamed::option(&error) {
-                note!("error: {words}");
-                return failure::USAGE;
-            }
-            // `--help` and `--version` are no errors. Nothing is left to do if the terminal is gone.
-            let _ = error.print();
-            let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-            return if asked { 0 } else { failure::USAGE };
-        }
+        Err(code) => return code,
     };
+    let programs = command::external::Programs::beside(args.first());
     let result = match cli.command {
         Command::Train(args) => command::train::run(&args),
         Command::Eval(args) => command::eval::run(&args),
@@ -99,20 +93,15 @@ where
         Command::Ps(args) => command::ps::run(*args),
         Command::Ctl(args) => command::ctl::run(&args),
         Command::Synth(args) => command::synth::run(&args),
-        Command::Load(args) => command::load::run(&args),
-        Command::Bench(args) => command::bench::run(&args),
-        Command::Completions(args) => command::completions::run(&args),
+        Command::Load(args) => programs.run("load", &args),
+        Command::Bench(args) => programs.run("bench", &args),
+        Command::Completions(args) => command::completions::run(&args, &programs),
     };
-    let code = match result {
-        Ok(code) => code,
-        // The reader closed the pipe, as `head` does.
-        Err(failure) if failure.is_broken_pipe() => 0,
-        Err(failure) => {
-            let advice = failure.advice().map_or(String::new(), |advice| format!("; {advice}"));
-            note!("error: {}{advice}", failure.words());
-            failure.exit_code()
-        }
+    let ending = match result {
+        Ok(code) => Ending::of_code(code),
+        // The reader of the output has gone, as `head` does.
+        Err(failure) if failure.is_broken_pipe() => Ending::of_code(0),
+        Err(failure) => Ending::of_error(&failure.words(), failure.advice(), failure.exit_code()),
     };
-    log::finish();
-    code
+    ending.finish()
 }

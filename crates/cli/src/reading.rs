@@ -110,7 +110,7 @@ pub(crate) fn report_bad_rows(bad_rows: &BadRows) {
 /// Refuses an output that would replace one of the input files; `option` names it in the error.
 pub(crate) fn not_an_input(option: &str, output: &Path, inputs: &[String]) -> Result<(), Failure> {
     let inputs = sanderling_formats::input::expand(inputs)?;
-    output::not_over(option, output, inputs.iter().map(|input| input.path.as_path()))
+    Ok(output::not_over(option, output, inputs.iter().map(|input| input.path.as_path()))?)
 }
 
 #[cfg(test)]

@@ -12,6 +12,8 @@ use serde_json::Value;
 mod after_training;
 #[path = "command/convert.rs"]
 mod convert;
+#[path = "command/external.rs"]
+mod external;
 #[path = "command/old_names.rs"]
 mod old_names;
 #[path = "command/outputs.rs"]
@@ -285,7 +287,7 @@ fn help_and_exit_codes() {
     let early = "train = { batch_size = 16, passes = 50, early_stop = 1 }\n";
     place.write("early.toml", &format!("data = {{ train = \"train.svm\", valid = \"valid.svm\" }}\n{early}"));
     let of_before = ["valid.svm", "runs/c/metrics.jsonl"].map(|name| (name, place.read(name)));
-    for command in ["train", "eval", "predict", "inspect", "convert", "synth", "bench", "completions"] {
+    for command in ["train", "eval", "predict", "inspect", "convert", "synth", "completions"] {
         let help = place.run(&format!("{command} --help"));
         assert_eq!(help.code, Some(0));
         assert!(
@@ -588,12 +590,9 @@ fn help_fits_terminals() {
     };
     let orders =
         sub("ctl", &["status", "tables", "connections", "stats", "save x", "restore x", "drop x", "drain"]);
-    let commands = [
-        "", "train", "eval", "predict", "inspect", "compare", "convert", "hub", "ps", "ctl", "synth", "load",
-    ];
-    for line in
-        commands.map(str::to_owned).into_iter().chain(orders).chain(sub("bench", &["", "store", "rpc"]))
-    {
+    let commands =
+        ["", "train", "eval", "predict", "inspect", "compare", "convert", "hub", "ps", "ctl", "synth"];
+    for line in commands.map(str::to_owned).into_iter().chain(orders) {
         for width in [80, 100] {
             let help = Command::new(env!("CARGO_BIN_EXE_sanderling"))
                 .args(line.split_whitespace())

@@ -30,7 +30,7 @@ pub const TRIALS_MAX: usize = 40;
 /// The least rate that a search tries.
 const RATE_MIN: f64 = 1.0;
 
-/// Who looks at several runs: what is being done, and how far it is; says whether to go on.
+/// Observer of several runs: gets the current work and its progress, returns whether to go on.
 pub type WatchRuns<'a> = dyn FnMut(&str, Progress) -> bool + 'a;
 
 /// A plan at a rate.
@@ -99,7 +99,7 @@ pub fn sweep(
     Ok(Made { runs, cut: false, gone: false })
 }
 
-/// What a search found.
+/// Result of a search.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Found {
     /// The highest rate, in calls per second, at which all objectives were met; `None` if they were at no rate.
@@ -122,7 +122,7 @@ pub struct Found {
 /// How a search is made.
 #[derive(Debug, Clone)]
 pub struct Search {
-    /// What is wanted.
+    /// The latency objectives.
     pub objectives: Vec<Objective>,
     /// How calls are spread.
     pub arrivals: Arrivals,
@@ -151,7 +151,7 @@ impl Found {
     }
 }
 
-/// What a trial says of its rate.
+/// Verdict of a trial on its rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     Fine,
@@ -188,7 +188,7 @@ pub fn search(
     })
 }
 
-/// What a search wants to be run.
+/// The next run of a search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum At {
     ClosedLoop,
@@ -201,7 +201,7 @@ type Attempt<'a> = dyn FnMut(At, &str) -> Result<Option<RunResult>, EngineError>
 
 fn seek(search: &Search, attempt: &mut Attempt<'_>) -> Result<Found, EngineError> {
     let mut found = Found::default();
-    // What was found by then is not confirmed.
+    // The rate found so far is not confirmed.
     let cut = |found: Found| {
         let gone = found.runs.last().is_some_and(|run| run.validity.gone);
         Ok(Found { runs: found.runs, cut: true, gone, ..Found::default() })

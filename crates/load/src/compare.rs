@@ -25,7 +25,7 @@ pub fn abba(runs: usize) -> Vec<Side> {
     (0..2 * runs).map(|at| if matches!(at % 4, 0 | 3) { Side::A } else { Side::B }).collect()
 }
 
-/// What is compared.
+/// The compared metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)] // as they are called; latencies are response times
 pub enum Metric {
@@ -91,7 +91,7 @@ impl Metric {
 pub const PERMUTATION_RUNS_MIN: usize = 6;
 /// A difference counts as found below this probability, corrected.
 pub const ALPHA: f64 = 0.05;
-/// What "probably" means of a difference that would have been found.
+/// Probability with which a difference would have been found.
 pub const POWER: f64 = 0.8;
 /// Seed of the random deals, which only more than 10 runs on each side need.
 const PERMUTATION_SEED: u64 = 0x5a4d;
@@ -141,10 +141,10 @@ pub struct Difference {
     pub percent_high: f64,
     /// How probable at least such a difference is if there is none.
     pub p: f64,
-    /// The same, corrected for the number of metrics (S. Holm, 1979).
+    /// The p-value corrected for the number of metrics (S. Holm, 1979).
     pub p_corrected: f64,
-    /// A difference beyond this percentage is found with probability [`POWER`] by so many runs that scatter
-    /// so much.
+    /// A difference beyond this percentage is found with probability [`POWER`], given the number
+    /// of runs and their variance.
     pub detectable_percent: f64,
 }
 
@@ -160,7 +160,7 @@ pub fn compare(a: &[&RunResult], b: &[&RunResult]) -> Result<Comparison, Compare
     Ok(comparison)
 }
 
-/// The same of metrics whose values, all positive, are known per run.
+/// Compares metrics with positive values per run.
 pub fn compare_values(
     values: &[(Metric, Vec<f64>, Vec<f64>)],
     runs_a: usize,

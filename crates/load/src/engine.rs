@@ -64,7 +64,7 @@ pub enum Length {
     Calls(u64),
 }
 
-/// What is to be run.
+/// The plan of a run.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The script with its parameters.
@@ -79,7 +79,7 @@ pub struct Plan {
     pub concurrency: Option<usize>,
     /// When calls are due.
     pub schedule: Schedule,
-    /// What is done before anything is noted.
+    /// Length of the warm-up, which is not recorded.
     pub warmup: Duration,
     /// How long it is measured.
     pub length: Length,
@@ -137,17 +137,17 @@ pub enum EngineError {
     Number {
         /// Which.
         what: &'static str,
-        /// What it is.
+        /// The value.
         value: u64,
-        /// What it may be.
+        /// The possible values.
         allowed: String,
     },
-    /// Who watched it wanted it to end; what a run had measured by then, if anything.
+    /// The observer ended it; with the measurements so far, if any.
     #[error("stopped before its end")]
     Stopped(Option<Box<RunResult>>),
 }
 
-/// Who looks at a run while it goes on: gets [`Progress`] and says whether it is to go on.
+/// Observer of a run: gets [`Progress`] and returns whether the run goes on.
 pub type Watch<'a> = dyn FnMut(Progress) -> bool + 'a;
 
 impl Plan {
@@ -210,14 +210,14 @@ impl Plan {
     }
 }
 
-/// What making and filling the tables came to.
+/// Result of creating and filling the tables.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Prepared {
     /// The tables of the script.
     pub tables: Vec<String>,
     /// Calls of `load` that were made; 0 if the tables had rows.
     pub load_calls: u64,
-    /// What is missing all the same.
+    /// Rows that are missing all the same.
     pub shortage: Option<Shortage>,
 }
 
@@ -295,13 +295,13 @@ pub fn prepare(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<Pr
 /// Runs a plan against tables that are there and full.
 ///
 /// # Errors
-/// What keeps it from starting; `Stopped`, so that nobody takes a part for the whole. Whatever fails while it runs is counted,
-/// and makes the result invalid when it is too much.
+/// The run cannot start, or it was stopped (`Stopped`, which holds the part that was measured). Failures during the run are
+/// counted; too many make the result invalid.
 pub fn run(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<RunResult, EngineError> {
     run_noting_cycles(target, plan, watch).map(|(run, _)| run)
 }
 
-/// The same, and the first cycle behind all that it took.
+/// Runs a plan; also returns the first cycle that the run did not take.
 pub(crate) fn run_noting_cycles(
     target: &Target,
     plan: &Plan,
@@ -321,7 +321,7 @@ pub(crate) fn run_noting_cycles(
     if stopped { Err(EngineError::Stopped(Some(Box::new(result)))) } else { Ok((result, cycles_end)) }
 }
 
-/// What the threads of a run came to.
+/// Results of the threads of a run.
 #[derive(Debug)]
 struct Ran {
     measured: Measured,
@@ -342,11 +342,11 @@ impl Ran {
 
 /// Calls under way at a time, per thread.
 fn concurrency(target: &Target, plan: &Plan) -> usize {
-    // What is carried out where it is begun is never under way.
+    // A request that is carried out at once is never in flight.
     if target.cluster().is_none() { 1 } else { plan.under_way() }
 }
 
-/// What a thread tells while it runs, on cache lines of its own.
+/// Progress of a running thread, on cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Tally {
@@ -376,7 +376,7 @@ fn threads(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<Ran, E
                     Ok(thread) => (Some(thread), Ok(())),
                     Err(error) => (None, Err(error)),
                 };
-                // Who waits for both ends of these is there as long as the threads.
+                // The receiver of these lives as long as the threads.
                 ready.send(said).ok()?;
                 let start = starting.recv().ok()?;
                 Some(thread?.run(start, stop, tally))
@@ -475,7 +475,7 @@ fn watch_over(
             Length::Calls(of) => calls as f64 / of.max(1) as f64,
         };
         let over = tallies.iter().all(|tally| tally.over.load(Ordering::Relaxed));
-        // Whoever sees the whole is too late to stop it: a thread that has made its last call says so a moment later.
+        // A stop after the last call is too late: a thread that has made its last call reports it a moment later.
         let share = if over { 1.0 } else { share.min(1.0_f64.next_down()) };
         let progress = Progress { calls, failed, elapsed, share };
         let goes_on = watch(progress);

@@ -1,4 +1,4 @@
-//! What is asked for: keys, sizes and times of arrival, drawn from laws. Every number is a function of seed
+//! Generated parts of requests: keys, sizes and times of arrival, drawn from laws. Every number is a function of seed
 //! and cycle, not of the thread that draws it. Knows no table and no script.
 //!
 //! Random bits come from `sanderling_random`: a stream per seed, purpose, draw and cycle, so that no
@@ -59,7 +59,7 @@ pub struct At {
     pub now: Duration,
 }
 
-/// What random bits are for, so that draws of one cycle and one seed do not repeat each other.
+/// Purpose of random bits, so that draws of one cycle and one seed do not repeat each other.
 #[derive(Debug, Clone, Copy)]
 enum Purpose {
     Seeds = 1,
@@ -79,7 +79,7 @@ impl At {
     }
 }
 
-/// What cannot be generated, and why.
+/// Why a law cannot be generated.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // the messages say it
 pub enum GenerateError {

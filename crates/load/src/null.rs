@@ -38,7 +38,7 @@ impl NullServer {
         NullServer::start_with_pause(addresses, dim, spin_us, Arc::default())
     }
 
-    /// The same; it stands still while somebody else has the lock.
+    /// Starts a null server that stands still while another thread holds the lock.
     pub(crate) fn start_with_pause(
         addresses: &[Address],
         dim: u32,
@@ -85,7 +85,7 @@ impl Drop for NullServer {
         self.stoppers.iter().for_each(Stopper::stop);
         let answering = self.threads.pop();
         self.threads.drain(..).for_each(|thread| drop(thread.join()));
-        // Nobody can join any more.
+        // No connection can join any more.
         self.waker.wake();
         drop(answering.map(JoinHandle::join));
     }

@@ -1,4 +1,4 @@
-//! What one thread notes of its calls and requests, and what several threads' notes come to. Nothing is
+//! Records of one thread about its calls and requests, and their sum over several threads. Nothing is
 //! shared, and nothing is allocated per call; notes are merged when the run is over. Knows neither clocks nor
 //! scripts: times come as arguments.
 
@@ -43,14 +43,14 @@ struct FunctionNotes {
     failed_response: Distribution,
 }
 
-/// What came of the calls of one function.
+/// Calls of one function.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct FunctionCalls {
     /// As in the script.
     pub name: String,
     /// All calls, failed ones too.
     pub calls: u64,
-    /// Those that failed.
+    /// Number of failures.
     pub failed: u64,
     /// From when calls were due to their end, of those that succeeded.
     pub response: Distribution,
@@ -62,7 +62,7 @@ pub struct FunctionCalls {
     pub failed_response: Distribution,
 }
 
-/// What all threads together have noted.
+/// The records of all threads.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Measured {
     /// Length of the measured part, until the last answer.
@@ -155,7 +155,7 @@ impl Observed {
         self.failures.note(kind, message);
     }
 
-    /// The same of failures that were counted elsewhere.
+    /// Adds failures that were counted elsewhere.
     pub fn failures_of(&mut self, failures: &Failures) {
         self.failures.merge(failures);
     }
@@ -166,7 +166,7 @@ impl Observed {
         self.distinct.note(keys);
     }
 
-    /// The same of keys that were noted elsewhere.
+    /// Adds keys that were recorded elsewhere.
     pub fn unique_of(&mut self, keys: &DistinctKeys) {
         self.distinct.merge(keys);
     }
@@ -205,7 +205,7 @@ impl Observed {
         self.functions.iter().map(|function| function.failed).sum()
     }
 
-    /// What the notes come to; `measured` is the length of the measured part.
+    /// The result of the records; `measured` is the length of the measured part.
     #[must_use]
     pub fn measured(self, measured: Duration) -> Measured {
         let function = |notes: FunctionNotes| {

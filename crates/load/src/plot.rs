@@ -1,7 +1,5 @@
-//! Figures of results: latency against throughput, a run over time, percentiles; as SVG, and as PNG of the
-//! same picture. Knows what is drawn, not how; that is `sanderling_observe::plot`.
-
-mod pixels;
+//! Figures of results: latency against throughput, a run over time, percentiles; as SVG. Knows what is drawn, not how; that is
+//! `sanderling_observe::plot`.
 
 use sanderling_observe::plot::{Figure, LineChart, Look, Series, standalone};
 
@@ -9,8 +7,6 @@ use crate::observed::distribution::SAMPLES_BEYOND_MIN;
 use crate::observed::{Distribution, Interval};
 use crate::result::estimate::coarse_quantile_ns;
 use crate::result::{Load, Objective, RunResult};
-
-pub use pixels::{PngError, png};
 
 const WIDTH_PX: i32 = 760;
 const HEIGHT_PX: i32 = 420;
@@ -239,7 +235,7 @@ fn title(what: &str, run: Option<&RunResult>) -> String {
     run.map_or(what.to_owned(), |run| format!("{what}: {} on {}", run.asked.script.name, run.asked.address))
 }
 
-/// What latencies are drawn in.
+/// Unit of latencies in a figure.
 #[derive(Clone, Copy)]
 struct Unit {
     name: &'static str,

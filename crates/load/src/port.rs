@@ -30,9 +30,9 @@ pub struct Port {
     begun: Vec<Option<Begun>>,
     /// By slot, until when what it asks is of use.
     limits: Vec<Option<Instant>>,
-    /// What ended when it was begun.
+    /// Requests that ended when they were begun.
     ended: Vec<Finished>,
-    /// Which keys were asked, once somebody wants to know.
+    /// The requested keys, recorded on demand.
     distinct: Option<DistinctKeys>,
 }
 

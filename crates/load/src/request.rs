@@ -1,4 +1,4 @@
-//! What may be asked of tables, and what comes of it. Knows not how requests travel, nor who makes them.
+//! Requests to tables and their results. Knows neither transport nor caller.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use sanderling_store::Pooling;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TableId(pub u32);
 
-/// What may be asked.
+/// A request.
 #[derive(Debug, Clone, Copy)]
 pub enum Request<'a> {
     /// Rows of keys.
@@ -47,7 +47,7 @@ pub enum Request<'a> {
     },
 }
 
-/// What a request was, for statistics.
+/// Kind of a request, for statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs)] // as the requests
 pub enum Operation {
@@ -79,7 +79,7 @@ impl Operation {
 pub struct Finished {
     /// The slot for which it was begun.
     pub slot: usize,
-    /// What it was.
+    /// Kind of the request.
     pub operation: Operation,
     /// Keys that it had.
     pub keys: usize,
@@ -87,11 +87,11 @@ pub struct Finished {
     pub sent: Instant,
     /// When its answer was there.
     pub done: Instant,
-    /// What came of it.
+    /// The result.
     pub outcome: Result<Outcome, Failure>,
 }
 
-/// What came of a request that succeeded.
+/// Result of a successful request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Outcome {
     /// Keys that had no row.
@@ -111,7 +111,7 @@ pub struct Failure {
 }
 
 impl<'a> Request<'a> {
-    /// What it is, its table, its keys, and the bytes that it asks with.
+    /// Kind, table, keys and bytes of the request.
     pub(crate) fn parts(&self) -> (Operation, TableId, &'a [u64], u64) {
         let (operation, table, keys, more) = match *self {
             Request::Pull { table, keys } => (Operation::Pull, table, keys, 0),

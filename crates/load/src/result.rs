@@ -39,7 +39,7 @@ pub const RUNS_MAX: usize = 4096;
 pub struct ResultFile {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// What was done, such as `run`, `sweep`, `search`, `ab`.
+    /// The command: `run`, `sweep`, `search` or `ab`.
     pub command: String,
     /// Whether it was told to stop before its end: then a single run is shorter than was asked, and of several those
     /// are here that were over.
@@ -52,28 +52,27 @@ pub struct ResultFile {
 /// One run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunResult {
-    /// What tells it from the other runs of the file, such as `A`, `B` or `20 k/s`; empty if it is the only
-    /// one.
+    /// Name among the runs of the file, such as `A`, `B` or `20 k/s`; empty if it is the only run.
     pub label: String,
     /// When the measured part began, in seconds since 1970.
     pub began_unix_s: f64,
-    /// What was asked of whom.
+    /// Workload, options and target.
     pub asked: Asked,
     /// Of the programs.
     pub versions: Versions,
     /// Where the load came from.
     pub machine: Machine,
-    /// What came of it.
+    /// The result.
     pub measured: Measured,
-    /// What the load itself took.
+    /// Processor time of the load generator.
     pub client: ClientCpu,
-    /// What the server said of the time since the warm-up began; empty if it said nothing.
+    /// Statistics of the server since the warm-up began; empty if it reported none.
     pub server: Vec<ServerLatency>,
     /// Whether it may be taken at its word.
     pub validity: Validity,
 }
 
-/// What a run was told to do.
+/// Options of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Asked {
     /// Where the tables are.
@@ -176,7 +175,7 @@ pub struct ClientCpu {
 pub struct ServerLatency {
     /// By which transport, or from whom.
     pub peer: String,
-    /// What was asked.
+    /// The workload.
     pub command: String,
     /// In the time of the run, its warm-up included.
     pub summary: LatencySummary,
@@ -205,7 +204,7 @@ pub enum ResultError {
     File {
         /// Which file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: std::io::Error,
     },
     /// Too large.
@@ -230,17 +229,17 @@ pub enum ResultError {
         /// Its version.
         found: u32,
     },
-    /// What it says cannot be.
+    /// A value of the file is impossible.
     #[error("{path}: {reason}")]
     Impossible {
         /// Which file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
 }
 
-/// What is looked at before the rest, which another version may have changed.
+/// The fields that are read first, since another version may have changed the rest.
 #[derive(Deserialize)]
 struct SchemaOnly {
     schema: u32,
@@ -297,7 +296,7 @@ impl ResultFile {
 }
 
 impl RunResult {
-    /// What a file could say and no run does.
+    /// Values that a file could hold and no run produces.
     fn check(&self) -> Result<(), String> {
         let measured = &self.measured;
         if !(measured.seconds > 0.0 && measured.seconds.is_finite()) {

@@ -1,7 +1,7 @@
 //! Scripts: what a workload asks, in Rune. Knows no connection, no clock and no statistics: it says what is to be asked,
 //! cycle by cycle, and takes what came of it.
 //!
-//! What the engine does, per thread (see `docs/load-scripts.md` for what a script looks like):
+//! Work of the engine, per thread (`docs/load-scripts.md` describes scripts):
 //!
 //! ```ignore
 //! let mut program = Program::find("serve")?; // or Program::file(path)

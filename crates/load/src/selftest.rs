@@ -1,4 +1,4 @@
-//! What the load generator itself can do on this machine, part by part: calls of scripts, keys, and whole requests against
+//! Speed of the load generator itself on this machine, part by part: calls of scripts, keys, and whole requests against
 //! servers that look nothing up. A server that is loaded near to these numbers is not what was measured. Knows no real server.
 
 use std::time::Duration;
@@ -38,9 +38,9 @@ pub struct SelfTest {
     pub threads: usize,
     /// Calls of an empty function per second, on one thread.
     pub empty_calls_per_s: f64,
-    /// The same of all threads together.
+    /// Rate of all threads together.
     pub empty_calls_per_s_all: f64,
-    /// The same where all threads share one script context, which no run does.
+    /// Rate of all threads with one shared script context, which no run uses.
     pub empty_calls_per_s_shared: f64,
     /// Keys of a scrambled zipf law per second, on one thread.
     pub zipf_keys_per_s: f64,

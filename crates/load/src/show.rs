@@ -253,7 +253,7 @@ pub fn list(runs: &[RunResult]) -> String {
     text + &doubts(runs)
 }
 
-/// What is wanted of any of them, each once.
+/// The objectives of all runs, each once.
 #[must_use]
 pub fn wanted(runs: &[RunResult]) -> Vec<Objective> {
     let mut all: Vec<Objective> = Vec::new();
@@ -341,7 +341,7 @@ pub fn comparison(comparison: &Comparison) -> String {
     text
 }
 
-/// What was asked of whom, in a few words.
+/// Workload and target in a few words.
 fn heading(run: &RunResult) -> String {
     let asked = &run.asked;
     let label = if run.label.is_empty() { String::new() } else { format!("{}: ", run.label) };

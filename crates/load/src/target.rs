@@ -104,7 +104,7 @@ impl Target {
         Ok(Target { address: address.to_owned(), place, timeout, temporary: false })
     }
 
-    /// The same, with temporary tables on its servers: those that are made are in no checkpoint.
+    /// The target with temporary tables on its servers, which no checkpoint contains.
     #[must_use]
     pub fn with_temporary_tables(self) -> Target {
         Target { temporary: true, ..self }

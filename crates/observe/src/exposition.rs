@@ -4,7 +4,7 @@ use std::fmt::{Display, Write as _};
 
 use crate::{LatencySummary, StageTotal};
 
-/// What the format is called in a header.
+/// Media type of the format in a header.
 pub const EXPOSITION_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 const NS_PER_S: f64 = 1e9;
 

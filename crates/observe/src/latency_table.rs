@@ -7,7 +7,7 @@ use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 
 use crate::LatencySummary;
 
-/// What stands over the numbers. The unit stands once, in the first line.
+/// Column titles. The unit stands once, in the first line.
 const COLUMNS: [&str; 8] = ["count", "average", "max", "min", "p50", "p95", "p99", "p999"];
 const NS_PER_US: f64 = 1000.0;
 

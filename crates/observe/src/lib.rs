@@ -1,4 +1,4 @@
-//! What any process can say about itself: the machine it runs on, where its time goes, how long things take, and charts of
+//! Measurements of a process by itself: the machine it runs on, where its time goes, how long things take, and charts of
 //! numbers.
 //! Knows no domain type: no batch, no table, no model. Prints nothing and opens no file but those of `/proc`, `/sys` and `/etc`.
 

@@ -34,7 +34,7 @@ pub fn bytes(bytes: u64) -> String {
     format!("{size:.digits$} {}", UNITS[unit])
 }
 
-/// What is meant by `500ms`, `10s`, `1.5m` or `2h`; nothing if that is no time, or too long.
+/// Parses a duration such as `500ms`, `10s`, `1.5m` or `2h`; none if the text is no duration or too long.
 #[must_use]
 pub fn time(text: &str) -> Option<Duration> {
     let text = text.trim();

@@ -11,5 +11,5 @@ mod lines;
 
 pub use bars::{Bar, bars};
 pub use curves::{CalibrationPoint, calibration, roc};
-pub use frame::{GRID, INK, Look, MUTED, PALETTE, PLOTTERS_FONT_FACTOR, UNITS_PER_PX, standalone};
+pub use frame::{GRID, INK, Look, MUTED, PALETTE, standalone};
 pub use lines::{Figure, LineChart, Series};

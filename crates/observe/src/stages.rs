@@ -1,4 +1,4 @@
-//! Where the time goes: every thread says which stage it is in, and totals are summed when somebody reads them.
+//! Time by stage: every thread reports its stage, and totals are summed when they are read.
 //! A switch costs one clock reading and three stores to memory that no other thread writes: no lock, no read-modify-
 //! write, no shared line. Knows no stage by name: the caller brings the list.
 
@@ -224,7 +224,7 @@ mod tests {
         timer.stop();
         let totals = stages.totals();
         let (sum, whole) = (totals[0].seconds + totals[1].seconds, start.elapsed().as_secs_f64());
-        // What is between two stops belongs to none.
+        // Time between two stops belongs to no stage.
         assert!(totals[0].seconds >= 0.02 && sum <= whole - 0.005, "{totals:?} of {whole}");
         assert!((totals[0].share - totals[0].seconds / sum).abs() < 1e-9, "{totals:?}");
         assert_eq!((totals[0].count, totals[1].count), (1, 2));

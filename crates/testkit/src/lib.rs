@@ -5,6 +5,7 @@
 //! the protocol-buffer messages of the input formats as `prost` derives them.
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc)] // a panic is a failed test
 
+pub mod outputs;
 mod random;
 
 #[cfg(feature = "messages")]

@@ -51,13 +51,13 @@ struct Args {
     /// caches after the turns of the others, which costs most whoever is fastest
     #[arg(long, default_value_t = TURN_BATCHES)]
     batches: usize,
-    /// Who takes part [default: all]
+    /// Contestants [default: all]
     #[arg(long, value_delimiter = ',', value_parser = rivals::NAMES)]
     rivals: Vec<String>,
     /// Write the result as JSON to this file; to standard output, and nothing else there, if it is -
     #[arg(long)]
     json: Option<PathBuf>,
-    /// What cargo says to every benchmark
+    /// Accepted because cargo passes it to every benchmark
     #[arg(long, hide = true)]
     bench: bool,
 }

@@ -22,9 +22,9 @@ const CHECKED: usize = 20;
 pub(crate) struct RaceReport {
     /// Where.
     pub(crate) machine: Machine,
-    /// What was asked for.
+    /// The options.
     pub(crate) options: StoreOptions,
-    /// Who was how fast.
+    /// The rates of the contestants.
     pub(crate) results: Vec<RaceRow>,
 }
 

@@ -7,7 +7,7 @@ use dashmap::DashMap;
 use foldhash::fast::RandomState;
 use sanderling_store::{Absent, Pooling, Table};
 
-/// Who can take part.
+/// The contestants.
 pub(crate) const NAMES: [&str; 8] = [
     "hashbrown",
     "hashbrown_two_pass",

@@ -1,4 +1,4 @@
-//! What was observed of single calls, and what follows from it. Knows no transport.
+//! Latencies of single calls and their statistics. Knows no transport.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ pub(crate) struct Call {
     pub(crate) done: Duration,
 }
 
-/// Somebody who pulls, over one connection. All pulls that were sent are answered when a method returns.
+/// A client that pulls over one connection. All pulls that were sent are answered when a method returns.
 pub(crate) trait Caller: Send {
     /// The rows of one of the batches, for the check that answers are right.
     fn rows(&mut self, batch: usize) -> Result<Vec<f32>, BenchError>;

@@ -53,7 +53,7 @@ impl Drop for ConstantServer {
         self.stoppers.iter().for_each(Stopper::stop);
         let answering = self.threads.pop();
         self.threads.drain(..).for_each(|thread| drop(thread.join()));
-        // Nobody can join any more.
+        // No connection can join any more.
         self.waker.wake();
         drop(answering.map(JoinHandle::join));
     }

@@ -1,4 +1,4 @@
-//! Pulls from a table in the client's own process. One at a time: there is nobody to wait for.
+//! Pulls from a table in the client's own process. One at a time, since nothing is waited for.
 
 use std::sync::Arc;
 use std::time::Duration;

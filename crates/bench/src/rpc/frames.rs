@@ -1,7 +1,7 @@
 //! Pulls over a transport of ours: frames of the wire format over one connection, as many under way as asked for. Against
 //! a server, or against one that answers with a constant: then without hello and without checksums.
 //!
-//! What is measured is the exchange below the client's sessions, which have room for one request at a time: a request is
+//! It measures the exchange below the client's sessions, which have room for one request at a time: a request is
 //! encoded into the memory that the transport lends, and an answer is checked and decoded where it was received.
 
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(crate) struct FramedCaller {
     first: usize,
 }
 
-/// What is agreed on with a server of constants.
+/// The negotiated features of a server of constants.
 pub(crate) const BARE: Agreed =
     Agreed { version: 1, features: Features::NO_CHECKSUM, frame_bytes_max: FRAME_BYTES_MAX };
 

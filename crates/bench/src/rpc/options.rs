@@ -1,4 +1,4 @@
-//! What the benchmark of transports is asked to do. Knows nothing of how it does it.
+//! Options of the transport benchmark. Knows nothing of the measurement.
 
 use std::fmt;
 use std::str::FromStr;
@@ -29,7 +29,7 @@ pub enum Transport {
     Unix,
     /// TCP on the loopback.
     Tcp,
-    /// The same with TLS.
+    /// TCP with TLS.
     Tls,
     /// gRPC, one call per pull, tuned.
     GrpcUnary,
@@ -119,7 +119,7 @@ impl FromStr for Pinning {
     }
 }
 
-/// What to measure, and how long.
+/// The operations to measure and the length of the measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RpcOptions {
     /// Which transports, side by side.
@@ -169,7 +169,7 @@ impl Default for RpcOptions {
             half_load: true,
             spin_us: sanderling_transport::SPIN_US_DEFAULT,
             dist: Dist::Uniform,
-            seed: 1,
+            seed: 42,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the benchmark of transports found, in the form of its JSON. Knows nothing of how it was found.
+//! Result of the transport benchmark, in the form of its JSON. Knows nothing of the measurement.
 
 use sanderling_observe::{LatencySummary, Machine};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use crate::rpc::options::{Pinning, RpcOptions, Transport};
 pub struct RpcReport {
     /// Where.
     pub machine: Machine,
-    /// What was asked for.
+    /// The options.
     pub options: RpcOptions,
     /// How the C library of both sides of gRPC was told to allocate, if it was.
     pub malloc: Option<String>,
@@ -31,7 +31,7 @@ pub struct RpcRow {
     pub requests_per_s: f64,
     /// The rounds.
     pub rounds: Vec<f64>,
-    /// The same transport answering with a constant buffer, without a look-up, a session and a checksum.
+    /// Rate of the transport with a constant answer, without lookup, session and checksum.
     pub constant_per_s: Option<f64>,
     /// Median of the rounds' ratios of the two.
     pub ratio: Option<f64>,

@@ -22,7 +22,7 @@ pub const MALLOC: (&str, &str) = (
     "glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=1073741824:glibc.malloc.top_pad=67108864",
 );
 
-/// What is tuned of HTTP/2.
+/// HTTP/2 settings of the tuned rival.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tuning {
     /// Bytes that may be under way of one call, and of all.

@@ -17,22 +17,22 @@ use crate::rpc::frames::constant_reply;
 use crate::rpc::options::{RpcOptions, Transport};
 use crate::rpc::rival::RivalServer;
 
-/// What a process serves.
+/// The service of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// The parameter server over shared memory, unix socket and TCP, and servers of constants over the same.
     Frames,
-    /// The same over TLS.
+    /// The service over TLS.
     Tls,
     /// The rival.
     Grpc,
 }
 
-/// What a server's process is told.
+/// Options of a server process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ServeOptions {
-    /// What it serves.
+    /// The service.
     pub role: Role,
     /// The benchmark's options.
     pub options: RpcOptions,

@@ -3,6 +3,7 @@
 use clap::CommandFactory;
 use clap_complete::Shell;
 
+use crate::command::external::{NAMES, Programs};
 use crate::failure::Failure;
 
 /// Print a shell completion script
@@ -15,9 +16,15 @@ pub(crate) struct Args {
     shell: Shell,
 }
 
-pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
+pub(crate) fn run(args: &Args, programs: &Programs) -> Result<u8, Failure> {
+    let mut command = crate::Cli::command();
+    for name in NAMES {
+        if let Some(whole) = programs.command(name) {
+            command = command.mut_subcommand(name, |_| whole);
+        }
+    }
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut crate::Cli::command(), "sanderling", &mut script);
+    clap_complete::generate(args.shell, &mut command, "sanderling", &mut script);
     crate::output::text(String::from_utf8_lossy(&script).trim_end())?;
     Ok(0)
 }

@@ -9,7 +9,7 @@ use sanderling_formats::batch_file::{BLOCK_ROWS, BatchFileOptions, BatchFileWrit
 use sanderling_formats::fit::fit;
 use sanderling_formats::{BLOCK_BYTES, BadRows, Format};
 use sanderling_learner::config::Inputs;
-use sanderling_learner::{Config, LearnError, ScanProgress};
+use sanderling_learner::{Config, LearnError};
 use sanderling_loader::{Pass, PassOptions, STAGES};
 use sanderling_observe::Stages;
 use sanderling_sample::{EncodeOptions, Encoder, LabelUse};
@@ -132,7 +132,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         if shown.elapsed() >= PROGRESS_INTERVAL {
             shown = Instant::now();
             let (bytes_read, bytes_total) = (pass.bytes_read(), pass.bytes_total());
-            bar.scan("converting", ScanProgress { bytes_read, bytes_total });
+            bar.scan("converting", bytes_read, bytes_total);
         }
     }
     bar.finish();

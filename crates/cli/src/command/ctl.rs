@@ -277,9 +277,10 @@ fn sort(results: Vec<Result<Answers, ControlError>>) -> (Option<Answers>, Vec<Co
 fn show(answers: Option<Answers>, json: bool) -> Result<(), Failure> {
     let Some(answers) = answers else { return Ok(()) };
     match json {
-        true => answers.lines()?.iter().try_for_each(|line| output::text(line)),
-        false => output::text(&answers.text()),
+        true => answers.lines()?.iter().try_for_each(|line| output::text(line))?,
+        false => output::text(&answers.text())?,
     }
+    Ok(())
 }
 
 /// Returns the last error and prints the others.

@@ -12,6 +12,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::progress::Bar;
 use crate::reading::{ReadArgs, report_bad_rows};
+use crate::saved_model;
 use crate::servers::ServerArgs;
 
 /// Compute the metrics of a model on labelled files
@@ -71,7 +72,7 @@ struct Evaluation {
 }
 
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
-    let model = args.servers.model(&args.model)?;
+    let model = saved_model::open(&args.model, &args.servers)?;
     let mut config = model.config().data.reading.clone();
     args.reading.apply(&mut config);
     args.reading.check_used(&config, &args.files)?;
@@ -81,7 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let start = Instant::now();
     let found =
         evaluate(&model, &args.files, &config, &bad_rows, usize::from(args.threads), &stop, &mut |scan| {
-            bar.scan("evaluating", scan);
+            bar.scan("evaluating", scan.bytes_read, scan.bytes_total);
         });
     bar.finish();
     let found = found?;

@@ -13,11 +13,11 @@ use sanderling_sample::Spec;
 use serde_json::Value;
 
 use crate::command::hub_feed::FeedArgs;
-use crate::command::quantity;
 use crate::command::train::DEEP_MODELS;
 use crate::failure::Failure;
 use crate::log;
 use crate::output;
+use crate::quantity;
 use crate::reading::ReadArgs;
 use crate::token::read_server_token;
 

@@ -4,8 +4,8 @@ use sanderling_client::addresses;
 use sanderling_feed::{FeedError, FeedTo, ServerFeeder};
 use sanderling_hub::service::{KeyFeeder, ServiceConfig};
 
-use crate::command::quantity;
 use crate::failure::Failure;
+use crate::quantity;
 use crate::servers::ServerArgs;
 
 /// Which features' keys go to the servers.

@@ -11,6 +11,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::progress::Bar;
 use crate::reading::{ReadArgs, not_an_input, report_bad_rows};
+use crate::saved_model;
 use crate::scores::ScoreWriter;
 use crate::servers::ServerArgs;
 
@@ -68,7 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     if !to_stdout {
         output::check(&args.output)?;
     }
-    let model = args.servers.model(&args.model)?;
+    let model = saved_model::open(&args.model, &args.servers)?;
     let mut config = model.config().data.reading.clone();
     args.reading.apply(&mut config);
     args.reading.check_used(&config, &args.files)?;
@@ -79,7 +80,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let mut writer = ScoreWriter::create(&args.output, args.output_header).map_err(not_written)?;
     let found =
         sanderling_learner::predict(&model, &args.files, &config, &bad_rows, &stop, |scores, scan| {
-            bar.scan("predicting", scan);
+            bar.scan("predicting", scan.bytes_read, scan.bytes_total);
             let failed = |source| LearnError::Io { path: args.output.clone(), source };
             writer.write(scores).map_err(failed)
         });

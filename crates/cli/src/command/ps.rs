@@ -12,10 +12,10 @@ use sanderling_server::{
 use sanderling_transport::{Address, OwnToken, user_dir};
 use serde::Deserialize;
 
-use crate::command::quantity;
 use crate::failure::{Failure, INTERRUPTED};
 use crate::log;
 use crate::output;
+use crate::quantity;
 use crate::renamed;
 use crate::token::read_server_token;
 

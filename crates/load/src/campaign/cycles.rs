@@ -14,12 +14,12 @@ pub(super) struct Cycles {
 }
 
 impl Cycles {
-    /// Those of a plan.
+    /// The cycles of a plan.
     pub(super) fn new(all: &Range<u64>) -> Cycles {
         Cycles { all: all.clone(), next: all.start, most: 0 }
     }
 
-    /// Those of the next run, which need not take all of them.
+    /// The cycles of the next run, which may leave some of them.
     pub(super) fn next(&self) -> Range<u64> {
         self.next..self.all.end
     }
@@ -58,7 +58,7 @@ mod tests {
     fn every_run_begins_behind_the_one_before() {
         check(0..u64::MAX, &[100, 7, 0, 50], &[0, 100, 107, 107]);
         check(1000..2000, &[100, 200], &[1000, 1100]);
-        // What is left is too little for another such run.
+        // Too few cycles are left for another such run.
         check(0..100, &[40, 40, 40, 10], &[0, 40, 0, 40]);
         check(5..6, &[1, 1], &[5, 5]);
     }

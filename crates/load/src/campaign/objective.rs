@@ -1,4 +1,4 @@
-//! What is wanted of latencies: `p99<5ms`. Knows of a run only its response times.
+//! Latency objectives: `p99<5ms`. Knows only the response times of a run.
 
 use crate::result::{Objective, RunResult};
 

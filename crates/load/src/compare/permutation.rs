@@ -36,7 +36,7 @@ pub fn p_two_sided(a: &[f64], b: &[f64], seed: u64) -> f64 {
         }
         as_large += u64::from(difference(cards[..a.len()].iter().sum()) >= least);
     }
-    // What was seen is one of the ways: without it a probability of 0 would come out (B. Phipson, G. Smyth,
+    // The observed order is one of the ways: without it a probability of 0 would come out (B. Phipson, G. Smyth,
     // 2010).
     (as_large + 1) as f64 / (DEALS_MAX + 1) as f64
 }

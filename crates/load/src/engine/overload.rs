@@ -58,7 +58,7 @@ fn what_is_answered_in_time_stays_at_capacity_beyond_it() {
         };
         let measured = run(&target, &open, &mut |_| true).expect("it runs").measured;
         let (goodput, p99) = (measured.calls_per_s(), measured.response().quantile_of_any_ns(0.99));
-        // Those that cannot be answered in time are refused early, so that the others wait for little more than half of it.
+        // Requests that cannot be answered in time are refused early, so that the others wait for little more than half of it.
         let refused = measured.failures.iter().any(|failure| failure.kind == "busy");
         found.push((capacity, goodput, p99, measured.failures));
         if refused && goodput >= GOODPUT_MIN * capacity && Duration::from_nanos(p99) <= DEADLINE * 3 / 4 {

@@ -1,4 +1,4 @@
-//! What the servers say of the time of a run: how often a command was carried out, and how long it took them on average.
+//! Server statistics of the time of a run: how often a command was carried out, and its mean time.
 //! Percentiles they have only since their start; those are taken where the run is nearly all of it, and left out otherwise.
 
 use sanderling_client::{LatencySummary, ServerCommand};

@@ -313,7 +313,7 @@ fn what_cannot_run_says_why() {
     assert!(part.validity.reasons[0].contains("stopped before its end"), "{:?}", part.validity.reasons);
     let nothing = run(&target, &Plan { warmup: Duration::from_secs(60), ..long }, &mut |_| false);
     assert!(matches!(nothing, Err(EngineError::Stopped(None))), "{nothing:?}");
-    // Whoever says so when all is over is too late.
+    // A stop after the end is too late.
     let whole = run(&target, &plan("pull"), &mut |progress| progress.share < 1.0).unwrap();
     assert!(whole.measured.calls() == 200 && whole.validity.valid, "{:?}", whole.validity);
 }
@@ -406,7 +406,7 @@ fn cycles_are_shared_out_between_clients() {
     assert_eq!((all.measured.calls(), of(0..70), of(70..200)), (200, 70, 130));
 }
 
-/// What is looked at between calls, such as whether to stop, is looked at though no call asks for anything.
+/// The checks between calls, such as for a stop, run although no call makes a request.
 #[test]
 fn calls_without_a_request_leave_a_run_its_turn() {
     let target = Target::connect("embedded:", Default::default()).unwrap();
@@ -541,7 +541,7 @@ fn a_run_ends_within_a_time_out_of_its_end_when_its_server_is_gone() {
     std::thread::scope(|scope| {
         scope.spawn(|| ends(open, second, Duration::from_secs(1)));
         scope.spawn(|| ends(Schedule::Closed, second, Duration::from_secs(1)));
-        // What counts calls has no end of its own: it ends with the first ones that fail.
+        // A run of a number of calls has no end in time: it ends with the first failures.
         scope.spawn(|| ends(Schedule::Closed, Length::Calls(1 << 40), Duration::from_secs(1)));
         scope.spawn(|| {
             campaign("sweep", &|target, plan, told| {

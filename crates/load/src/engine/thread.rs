@@ -18,7 +18,7 @@ use crate::target::Target;
 /// How long a thread waits for what is still under way when its time is over, before it gives up; a target that answers nothing
 /// at all is given up after one request time-out.
 const DRAIN: Duration = Duration::from_secs(60);
-/// The same once it was told to stop: who pressed Ctrl-C waits for nobody who is silent.
+/// Time limit after a stop: Ctrl-C does not wait for silent servers.
 const DRAIN_STOPPED: Duration = Duration::from_millis(500);
 /// The longest time between two looks at whether it is to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -29,7 +29,7 @@ const NO_ANSWER: [&str; 5] = [LATE, "lost", "stopped", "transport", "cluster"];
 /// Failures after which a run that has too many is cut short.
 const FAILURES_BEFORE_STOP: u64 = 1000;
 
-/// What a thread says of itself when it has ended.
+/// Report of a thread at its end.
 #[derive(Debug, Default)]
 pub(super) struct ThreadEnd {
     /// Its calls in the measured part.
@@ -95,7 +95,7 @@ pub(super) struct Thread {
     slots: Vec<Slot>,
     free: Vec<usize>,
     observed: Observed,
-    /// What failed in the warm-up: told only of a run that gives up there.
+    /// Failures of the warm-up, reported only if the run gives up there.
     failures_before: Failures,
     /// Calls and failures, those of the warm-up too.
     calls: u64,
@@ -197,7 +197,7 @@ impl Thread {
             if next.is_none() && idle {
                 break;
             }
-            // What is still to be done after the end is bounded: a target that serves less than is due never catches up.
+            // The work after the end is bounded: a target that serves less than is due never catches up.
             if next.is_none_or(|next| self.pace.is_after_end(now) && next <= now) {
                 let over_since = *over_since.get_or_insert(now);
                 gone = !stopped && now > over_since.max(self.heard) + self.timeout;
@@ -342,7 +342,7 @@ impl Thread {
         self.calls += 1;
         self.failed += u64::from(result.is_err());
         let at = due.checked_sub(self.warmup);
-        // Those of requests were noted with them.
+        // Failures of requests were recorded with the requests.
         if let Err(failure) = result
             && failure.kind == SCRIPT_KIND
         {

@@ -17,10 +17,10 @@ const RATE_KEPT: f64 = 0.98;
 const LONGER_MAX: f64 = 1.5;
 const LONGER_S: f64 = 1.0;
 
-/// What there is to say of a run. `served`: somebody else answers, so that the client's own work can be told from it.
+/// Judges a run. `served`: another process answers, so that the client's own work can be told from it.
 pub(super) fn validity(plan: &Plan, served: bool, ran: &Ran) -> Validity {
     let measured = &ran.measured;
-    // What was not as it should be, and what the client alone is to blame for.
+    // Problems of the run, and those that the client alone caused.
     let (mut against, mut by_client) = (Vec::new(), Vec::new());
     let mut notes = Vec::new();
     let (calls, failed) = (measured.calls(), measured.failed());
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(found.valid, valid, "{ends:?}: {:?}", found.reasons);
     }
 
-    /// What is served is what succeeds, in the note as in the two lines.
+    /// Successful calls count as served, in the note as in the two lines.
     #[test]
     fn calls_that_fail_are_not_served() {
         let functions = ["f".to_owned()];

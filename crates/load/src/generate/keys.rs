@@ -65,7 +65,7 @@ pub enum KeyLaw {
     /// One key after the other: a draw of `count` in cycle `c` starts with the `c * count`-th and, after the
     /// last key, goes on with the first. While `count` stays the same, cycles leave no key out.
     Sequential,
-    /// What a text file has: a request per line, numbers with spaces or commas between. They are sent as
+    /// Keys of a text file: a request per line, numbers with spaces or commas between. They are sent as
     /// they are. Cycle `c` replays the `c`-th line; in a file whose lines are single keys it goes on where
     /// cycle `c - 1` ended, if that drew as many. After the last line comes the first. The file may have
     /// `TRACE_BYTES_MAX` bytes.
@@ -85,7 +85,7 @@ impl KeyLaw {
     }
 }
 
-/// What the 64 bits of the `n`-th key are.
+/// Pattern of the 64 bits of the `n`-th key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Spread {
     /// Well mixed, as of hashed strings.
@@ -194,7 +194,7 @@ impl KeySource {
         Ok(())
     }
 
-    /// What the `n`-th key looks like.
+    /// Returns the `n`-th key.
     pub fn spread(&mut self, spread: Spread) {
         self.spread = spread;
     }

@@ -1,4 +1,4 @@
-//! What keys are drawn, against the exact laws; that draws are functions of seed and cycle; drift, fresh
+//! Drawn keys, against the exact laws; that draws are functions of seed and cycle; drift, fresh
 //! keys and traces. Knows the numbers of keys only, through the dense spread.
 
 use std::collections::HashSet;

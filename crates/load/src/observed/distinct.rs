@@ -83,7 +83,7 @@ impl DistinctKeys {
         }
     }
 
-    /// What they come to; none if no key was noted.
+    /// The estimate; none if no key was recorded.
     #[must_use]
     pub fn summary(&self) -> Option<Distinct> {
         let exact = self.limit == u64::MAX;

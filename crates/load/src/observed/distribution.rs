@@ -1,11 +1,11 @@
 //! A distribution of durations: an HDR histogram, with count, sum, least and most exactly. Knows nothing of
-//! what took the time.
+//! their origin.
 
 use hdrhistogram::Histogram;
 
 /// Significant decimal digits: a percentile is off by at most .1 %.
 pub const DIGITS: u8 = 3;
-/// The same as a part of a percentile: below it two cannot be told apart.
+/// Resolution as a part of a percentile: two percentiles that are closer are equal.
 pub const PRECISION: f64 = 0.001;
 /// Ten minutes. A longer duration counts as this one in the percentiles, not in mean and maximum.
 pub const NS_MAX: u64 = 600_000_000_000;
@@ -104,7 +104,7 @@ impl Distribution {
         (beyond >= SAMPLES_BEYOND_MIN * (1.0 - 1e-9)).then(|| self.quantile_of_any_ns(quantile))
     }
 
-    /// The same from any number of samples, 0 from none: for drawing the shape of the whole.
+    /// Percentile from any number of samples, 0 from none: for drawing the shape of the distribution.
     #[must_use]
     pub fn quantile_of_any_ns(&self, quantile: f64) -> u64 {
         if self.is_empty() {

@@ -2,7 +2,7 @@
 
 /// The most kinds that are told apart; further ones are counted together.
 const KINDS_MAX: usize = 64;
-/// What further kinds are counted as.
+/// Kind under which further kinds are counted.
 const OTHER: &str = "other";
 /// The most bytes of a message that are kept.
 const MESSAGE_BYTES_MAX: usize = 2000;

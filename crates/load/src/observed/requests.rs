@@ -29,7 +29,7 @@ struct Class {
 /// Requests of one operation with a similar number of keys.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct RequestCount {
-    /// What they were, such as `pull`.
+    /// Name of the request, such as `pull`.
     pub operation: String,
     /// The fewest keys that one of them had.
     pub batch_min: u64,
@@ -37,7 +37,7 @@ pub struct RequestCount {
     pub batch_max: u64,
     /// All of them.
     pub requests: u64,
-    /// Those that failed.
+    /// Number of failures.
     pub failed: u64,
     /// Keys of those that succeeded.
     pub keys: u64,

@@ -31,7 +31,7 @@ struct Here {
     place: usize,
 }
 
-/// What happened in an interval.
+/// Measurements of an interval.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Interval {
     /// Calls that succeeded, by when they ended.
@@ -133,7 +133,7 @@ impl Series {
         &self.intervals
     }
 
-    /// Those that lie wholly within the measured part of this length.
+    /// The intervals that lie wholly within the measured part of this length.
     #[must_use]
     pub fn whole(&self, seconds: f64) -> &[Interval] {
         let whole = (seconds * 1e9 / self.interval_ns as f64 + 1e-6).floor() as usize;

@@ -1,4 +1,4 @@
-//! What is noted, against an exact sort and exact counts of the same trace, by one thread and by several
+//! Records, against an exact sort and exact counts of the same trace, by one thread and by several
 //! merged.
 
 use std::collections::HashSet;

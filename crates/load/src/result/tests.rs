@@ -95,7 +95,7 @@ fn a_file_is_read_as_it_was_written() {
     assert_eq!(ResultFile::load(&path).expect("it is read"), file);
     assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1, "nothing temporary is left");
     let text = fs::read_to_string(&path).expect("text");
-    // What is cut replaces none; results of before there was a word for it are whole.
+    // An interrupted result replaces no file; older results without the field are whole.
     let cut = ResultFile { cut: true, ..file.clone() };
     let error = cut.save(&path).expect_err("there is one");
     assert!(
@@ -193,7 +193,7 @@ proptest! {
         let length = text.len();
         text[at % length] = byte;
         if let Ok(file) = ResultFile::parse(&text, Path::new("x")) {
-            // What is read can be shown.
+            // A result that can be read can be shown.
             let run = &file.runs[0];
             let _ = (crate::show::one(run), crate::show::two(run, run), hdr_log::hdr_log(run));
         }

@@ -1,4 +1,4 @@
-//! What goes wrong with scripts, told with file, line and a caret under the place. Knows no request.
+//! Errors of scripts, with file, line and a caret under the place. Knows no request.
 
 use std::ops::Range;
 
@@ -36,7 +36,7 @@ pub enum ScriptError {
     Compile {
         /// The script's name.
         script: String,
-        /// What the compiler says.
+        /// Message of the compiler.
         text: String,
     },
     /// A parameter was given that the script does not have.
@@ -72,12 +72,12 @@ pub enum ScriptError {
         script: String,
         /// Which function was called.
         function: String,
-        /// What went wrong.
+        /// The error.
         text: String,
     },
 }
 
-/// What Rune puts before the errors of native functions.
+/// Prefix that Rune puts before the errors of native functions.
 const PANICKED: &str = "Panicked: ";
 
 /// Everything that the compiler has to say, as text.
@@ -111,7 +111,7 @@ pub(super) fn of_machine(failed: &Failed, compiled: &Compiled) -> String {
     text
 }
 
-/// The same in one line: `file:line:column: message`.
+/// The error in one line: `file:line:column: message`.
 pub(super) fn short(failed: &Failed, compiled: &Compiled) -> String {
     let told = failed.error.to_string().replace(PANICKED, "");
     let hint = hint(&failed.error).map_or(String::new(), |hint| format!(": {hint}"));
@@ -145,7 +145,7 @@ pub(super) fn is_out_of_memory(message: &str) -> bool {
     message.contains("Failed to allocate") || message.contains("allocation failed")
 }
 
-/// What Rune's message leaves out about limits of ours.
+/// Limits that the message of Rune leaves out.
 fn hint(error: &VmError) -> Option<String> {
     let message = error.to_string();
     if message.contains("Halted for unexpected reason `limited`") {

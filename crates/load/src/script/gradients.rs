@@ -10,7 +10,7 @@ const KINDS_MAX: usize = 16;
 /// Places of the table of random values at which a push may start to read it.
 const STARTS: usize = 4096;
 
-/// What gradients of a push are.
+/// Gradients of a push.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Kind {
     /// All the same.

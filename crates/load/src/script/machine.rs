@@ -1,7 +1,7 @@
 //! One thread's script at work: a machine per slot, which runs until its function awaits a request and goes on when that has
 //! ended. No executor: a slot is polled when there is something new for it, and never otherwise. Knows no clock.
 //!
-//! What a call costs beside the script's own instructions: nothing is allocated for the call itself, since a slot's machine and
+//! Cost of a call beside the script's own instructions: nothing is allocated for the call itself, since a slot's machine and
 //! its stack live as long as the slot. An awaited request costs three small allocations of Rune's (the future, the value
 //! that holds it, the result), and a native value such as `Keys` one; their contents come from the thread's buffers.
 
@@ -51,7 +51,7 @@ pub enum Step {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{kind}: {message}")]
 pub struct CallFailure {
-    /// That of the request's failure which the script let through, or `script`.
+    /// Kind of the request's failure that the script passed on, or `script`.
     pub kind: &'static str,
     /// The whole message; for an error of the script with its place, and for the first of them with a caret.
     pub message: String,
@@ -73,7 +73,7 @@ struct Desk {
 struct Machine {
     desk: Rc<Desk>,
     driver: Driver,
-    /// What its call came to, while a request that the call never awaited is under way.
+    /// Result of the call, while a request that the call never awaited is in flight.
     draining: Option<Result<(), CallFailure>>,
 }
 
@@ -82,7 +82,7 @@ pub struct ThreadScript {
     compiled: Compiled,
     scene: Rc<Scene>,
     ctx: Value,
-    /// What `prepare` returned.
+    /// The value that `prepare` returned.
     state: Value,
     /// One per slot, once prepared.
     machines: Vec<Machine>,
@@ -211,7 +211,7 @@ impl ThreadScript {
         Step::Done(result)
     }
 
-    /// What a call came to, of what its function returned.
+    /// Outcome of a call, from the value that its function returned.
     fn judge(&mut self, outcome: Outcome) -> Result<(), CallFailure> {
         let mut value = match outcome {
             Ok(value) => value,
@@ -230,7 +230,7 @@ impl ThreadScript {
             if hash != <Result<Value, Value> as TypeHash>::HASH {
                 let what = value.type_info().to_string();
                 let wanted = if what == "::std::future::Future" {
-                    "that is a request that nobody awaited: write .await"
+                    "this request was never awaited: write .await"
                 } else {
                     "it must return nothing, what a request came to, or a Result"
                 };

@@ -24,7 +24,7 @@ pub struct Mix {
 pub struct MixError {
     /// As it was given.
     pub given: String,
-    /// What is wrong, and what would do.
+    /// The problem and the possible values.
     pub reason: String,
 }
 

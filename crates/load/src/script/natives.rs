@@ -1,4 +1,4 @@
-//! What scripts can call: the context `ctx`, with which tables are made and opened and requests begun, and `param!`.
+//! Functions for scripts: the context `ctx`, which creates and opens tables and begins requests, and `param!`.
 //! Knows nothing of machines.
 
 use std::rc::Rc;

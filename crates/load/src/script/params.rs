@@ -99,11 +99,11 @@ pub struct Declared {
     pub default: Param,
     /// Its value in this run.
     pub value: Param,
-    /// What the script says about it; may be empty.
+    /// Help text from the script; may be empty.
     pub help: String,
 }
 
-/// What was given, and what the script has asked for while it was compiled.
+/// Given parameters, and the parameters that the script asked for during compilation.
 #[derive(Debug, Default)]
 pub(super) struct Params {
     pub(super) given: BTreeMap<String, String>,

@@ -5,7 +5,7 @@ use std::io::Write;
 use rune::runtime::{InstAddress, Memory, Output, VmResult};
 use rune::{ContextError, Module};
 
-/// What stands behind `print!`, `println!` and `dbg!`; a context with Rune's own ones cannot have it, too.
+/// Implementation of `print!`, `println!` and `dbg!`, in place of Rune's own.
 pub(super) fn module() -> Result<Module, ContextError> {
     let mut io = Module::with_crate_item("std", ["io"])?;
     io.function("print", |text: &str| tell(format_args!("{text}"))).build()?;
@@ -14,7 +14,7 @@ pub(super) fn module() -> Result<Module, ContextError> {
     Ok(io)
 }
 
-/// Who closed standard error wants no text, and the call goes on.
+/// With standard error closed the text is dropped, and the call goes on.
 fn tell(text: std::fmt::Arguments<'_>) {
     let _ = std::io::stderr().write_fmt(text);
 }

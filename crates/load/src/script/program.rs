@@ -31,7 +31,7 @@ pub(super) const RESERVED: [&str; 5] = ["schema", "prepare", "load", "load_cycle
 /// A script and what it is given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
-    /// What it is called in errors: `serve`, or a path.
+    /// Name in errors: `serve`, or a path.
     pub name: String,
     /// Its text.
     pub source: String,
@@ -39,7 +39,7 @@ pub struct Program {
     pub params: BTreeMap<String, String>,
 }
 
-/// What a script says about itself.
+/// Description of a script.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Description {
     /// The comment at its top.
@@ -137,7 +137,7 @@ impl Program {
         }
     }
 
-    /// Compiles it and says what is there. Asks nobody anything.
+    /// Compiles the script and describes it. Sends no request.
     pub fn describe(&self) -> Result<Description, ScriptError> {
         let compiled = compile(self)?;
         let workloads: Vec<Function> = workloads(&compiled).cloned().collect();
@@ -177,7 +177,7 @@ pub(super) fn load_cycles(compiled: &Compiled) -> Result<Option<u64>, ScriptErro
     }
 }
 
-/// What `weights()` says, or all functions alike.
+/// Weights from `weights()`, or equal weights.
 fn mix(compiled: &Compiled, names: &[String]) -> Result<Option<Mix>, ScriptError> {
     let fail = |reason: String| ScriptError::Function { script: compiled.name.clone(), reason };
     if names.is_empty() {

@@ -1,4 +1,4 @@
-//! What the script values of one thread act on: its port, its slots and its buffers. One per thread and never beyond it.
+//! State behind the script values of one thread: its port, its slots and its buffers. One per thread and never beyond it.
 //! Knows neither Rune's machines nor what a script looks like.
 
 use std::cell::{Cell, RefCell};
@@ -20,7 +20,7 @@ use super::natives::{RequestFailure, raise};
 /// Buffers of one kind that a thread keeps for later; more are given back to the allocator.
 const BUFFERS_KEPT_MAX: usize = 4096;
 
-/// What one thread's values share.
+/// State shared by the values of one thread.
 pub(super) struct Scene {
     pub(super) port: Rc<RefCell<Port>>,
     pub(super) seeds: Seeds,
@@ -40,7 +40,7 @@ struct Slot {
     request: RefCell<State>,
     /// Of requests, so that a future that was kept does not take another's answer.
     number: Cell<u64>,
-    /// What a script did that no place in it can be told for any more.
+    /// Misuse by a script whose place is no longer known.
     fault: Cell<Option<&'static str>>,
 }
 
@@ -142,7 +142,7 @@ impl Scene {
         assert!(matches!(before, State::UnderWay), "slot {slot} has no request under way");
     }
 
-    /// What a call should not have done that ended while its request is under way.
+    /// Misuse by a call that ended while its request was in flight.
     pub(super) fn fault(&self, slot: usize) -> &'static str {
         self.slots[slot].fault.take().unwrap_or(NOT_AWAITED)
     }

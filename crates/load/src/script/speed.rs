@@ -25,7 +25,7 @@ pub fn empty_calls_per_s(threads: usize, duration: Duration) -> Result<Vec<f64>,
     Ok(measure(each, duration))
 }
 
-/// The same on threads that share one context and one unit: what it costs when reference counts are shared.
+/// Rate of threads that share one context and one unit: the cost of shared reference counts.
 pub fn empty_calls_per_s_shared(threads: usize, duration: Duration) -> Result<Vec<f64>, ScriptError> {
     let shared = parts()?;
     Ok(measure(vec![shared; threads], duration))

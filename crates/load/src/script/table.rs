@@ -9,7 +9,7 @@ use super::params::{did_you_mean, number};
 const OPTIONS: [&str; 10] =
     ["dim", "optimizer", "lr", "init", "dtype", "seed", "budget", "admission", "eviction", "writes"];
 
-/// What the options say; the error says what would do.
+/// Parses the options; the error lists the possible values.
 pub(super) fn config(name: &str, options: &Object) -> Result<TableConfig, String> {
     let mut given = Map::new();
     for (option, value) in options {

@@ -80,7 +80,7 @@ pub(super) struct ArityLaw {
     arity: Arity,
 }
 
-/// What gradients of a push are, as `grads::constant` and `grads::random` make it.
+/// Gradients of a push, as `grads::constant` and `grads::random` make them.
 #[derive(Any, Debug, Clone, Copy)]
 #[rune(item = ::load)]
 struct Slopes {

@@ -1,5 +1,5 @@
 //! Aligned columns: the first to the left, the others to the right, two spaces between them. Knows nothing of
-//! what is in them.
+//! their content.
 
 /// Lines of cells, of which the first is a heading.
 pub(super) struct Table {

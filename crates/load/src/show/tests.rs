@@ -1,4 +1,4 @@
-//! What people see, as golden text: `golden/NAME.txt`.
+//! Printed results as golden text: `golden/NAME.txt`.
 
 use super::*;
 use crate::compare::{Metric, compare_values};
@@ -34,7 +34,7 @@ fn a_run() {
     check("failing", &one(&failing(run)), include_str!("golden/failing.txt"));
 }
 
-/// What went wrong is told below the two lines, too, and a place stays as it was drawn.
+/// Failures are printed below the two lines, too, and a source excerpt keeps its layout.
 #[test]
 fn the_first_message_of_each_kind_is_shown() {
     let mut run = failing(made_up("", 2000.0, 4.0, 500.0, 1));
@@ -86,7 +86,7 @@ fn percentiles_of_few_samples_are_not_told() {
     check(1000, "1.00 us 2.00 us 4.00 us 6.00 us", "1.00 us 2.00 us 3.00 us 4.00 us 6.00 us");
 }
 
-/// What was measured, whatever was asked for.
+/// The measurements, whatever the options were.
 #[test]
 fn the_head_says_what_was_measured() {
     let mut run = made_up("", 2000.0, 4.0, 500.0, 1);

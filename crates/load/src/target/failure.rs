@@ -1,4 +1,4 @@
-//! What requests fail with, by a short name to count by. Knows not what is done about it.
+//! Kinds of request failures, each with a short name to count by. Decides nothing about them.
 
 use sanderling_client::{ClientError, Fault};
 use sanderling_store::StoreError;

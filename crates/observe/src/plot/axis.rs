@@ -93,7 +93,7 @@ impl Ranged for Axis {
     type ValueType = f64;
 
     fn map(&self, position: &f64, limit: (i32, i32)) -> i32 {
-        // What lies far outside, as a rounding error of a tiny range does, has no pixel that fits into a number.
+        // A value far outside, such as a rounding error of a tiny range, has no pixel that fits into a number.
         let size = self.range.end - self.range.start;
         let near = position.max(self.range.start - size).min(self.range.end + size);
         RangedCoordf64::from(self.range.clone()).map(&near, limit)

@@ -23,7 +23,7 @@ pub struct Bar {
     pub name: String,
     /// Length; what is negative or not finite has none.
     pub value: f64,
-    /// What to write at the right.
+    /// Text at the right end.
     pub text: String,
 }
 

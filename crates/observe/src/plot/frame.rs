@@ -1,4 +1,4 @@
-//! What all charts share: colours, sizes, text, and the SVG element around them. Knows no axis and no data.
+//! Shared parts of all charts: colours, sizes, text, and the SVG element around them. Knows no axis and no data.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -23,8 +23,7 @@ pub const MUTED: RGBColor = RGBColor(0x5F, 0x6B, 0x7A);
 pub const GRID: RGBColor = RGBColor(0xE3, 0xE7, 0xEC);
 
 /// Plotters draws on integer positions: units per CSS pixel, so that curves come out smooth.
-pub const UNITS_PER_PX: i32 = 8;
-pub(super) const SCALE: i32 = UNITS_PER_PX;
+pub(super) const SCALE: i32 = 8;
 /// Title, in CSS pixels.
 pub(super) const TITLE_PX: i32 = 15;
 /// Ticks, legends and labels, in CSS pixels.
@@ -32,7 +31,7 @@ pub(super) const TEXT_PX: i32 = 13;
 /// Width of an average character as a part of the font size: sans-serif faces lie between 0.5 and 0.6.
 const CHARACTER_EMS: f64 = 0.56;
 /// Plotters divides a font's size by this before it writes it.
-pub const PLOTTERS_FONT_FACTOR: f64 = 1.24;
+const PLOTTERS_FONT_FACTOR: f64 = 1.24;
 const XMLNS: &str = "xmlns=\"http://www.w3.org/2000/svg\"";
 
 pub(super) type Canvas<DB> = DrawingArea<DB, Shift>;

@@ -38,7 +38,7 @@ pub struct Series {
 /// Several lines over one x axis.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LineChart {
-    /// What the chart shows; also its description for those who cannot see it.
+    /// Title of the chart; also its description for screen readers.
     pub title: String,
     /// Name and unit of the x axis.
     pub x_label: String,
@@ -87,8 +87,7 @@ impl Figure {
         draw(self.width_px, self.height_px(), title, |canvas| self.paint(canvas))
     }
 
-    /// Draws on any canvas of [`UNITS_PER_PX`](super::UNITS_PER_PX) units per pixel.
-    pub fn paint<DB: DrawingBackend<ErrorType: 'static>>(&self, canvas: &Canvas<DB>) -> Drawn {
+    fn paint<DB: DrawingBackend<ErrorType: 'static>>(&self, canvas: &Canvas<DB>) -> Drawn {
         let areas = self
             .panels
             .iter()

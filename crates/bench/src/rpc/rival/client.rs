@@ -50,7 +50,7 @@ pub(crate) fn connect(runtime: &Runtime, address: SocketAddr, tuned: bool) -> Re
     runtime.block_on(endpoint.connect()).map_err(failed)
 }
 
-/// What both clients ask with.
+/// Request state of both clients.
 #[derive(Clone)]
 struct Asking {
     client: RivalClient<Channel>,

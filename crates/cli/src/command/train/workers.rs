@@ -11,8 +11,8 @@ use sanderling_job::{Hosts, Observer, OnLoss, Options, Place, TlsServer};
 use sanderling_learner::Config;
 use sanderling_sample::key;
 
-use crate::command::quantity;
 use crate::failure::Failure;
+use crate::quantity;
 use crate::token::read_token;
 
 /// Longest wait of workers on several hosts for each other: a person starts them one by one. A dead worker is noticed

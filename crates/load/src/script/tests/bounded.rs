@@ -1,4 +1,4 @@
-//! What a hostile script may cost when it is compiled: a child process with little address space compiles each of these.
+//! Cost of compiling hostile scripts: a child process with little address space compiles each of these.
 
 #![allow(clippy::print_stdout)] // a child says what it found to the test
 
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::super::{Program, SOURCE_BYTES_MAX};
 
-/// What the child may take, code, threads and the stack of the compiling one included.
+/// Memory limit of the child, with code, threads and the stack of the compiler.
 const LIMIT_KIB: u64 = 900_000;
 
 const FILE: &str = "SANDERLING_BOUNDED_SCRIPT";

@@ -1,4 +1,4 @@
-//! What calls cost. Measures time, and is run by hand:
+//! Cost of calls. Measures time, and is run by hand:
 //! `cargo test -p sanderling-load --release --lib script::tests::costs -- --ignored --nocapture --test-threads 1`.
 
 use std::io::Write;
@@ -55,7 +55,7 @@ fn what_a_call_costs() {
     for function in ["plain", "empty", "count", "draw0", "pull0", "step0", "pull512"] {
         writeln!(out, "{function:8} {:7.1} ns", call_ns(&mut script, &port, function)).unwrap();
     }
-    // What of that is the port's: a request that is begun and ended.
+    // The part of the port: a request that is begun and ended.
     let table = port.borrow_mut().open("t").unwrap();
     let mut finished = Vec::new();
     let start = on_cpu();

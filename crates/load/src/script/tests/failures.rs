@@ -1,4 +1,4 @@
-//! What scripts do wrong, and what is said about it.
+//! Mistakes of scripts and their error texts.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn check(source: &str, expected: &[&str], lacking: &mut Vec<String>) {
     );
 }
 
-/// What a script fails with: when it is compiled, set up, or in cycle 0 of `f`; the slot must be free afterwards.
+/// Error of a script at compilation, set-up, or in cycle 0 of `f`; the slot must be free afterwards.
 fn failure(source: &str) -> String {
     let mut program = Program::new("mine.rn", source);
     if source.contains("param!") {
@@ -108,7 +108,7 @@ fn errors_name_the_file_and_the_line_and_show_the_place() {
         ("async fn deep(n) { deep(n + 1).await + 1 }\ndeep(0).await", &["script values", "recursion"]),
         ("fn deep(n) { [1].iter().map(|x| deep(n + x)).collect::<Vec>() }\ndeep(0)", &["script values"]),
         ("panic!(\"no\")", &["mine.rn:4:1", "no", "^"]),
-        ("ctx.pull(my.rows, my.keys.draw(1))", &["nobody awaited"]),
+        ("ctx.pull(my.rows, my.keys.draw(1))", &["never awaited"]),
         ("ctx.pull(my.rows, my.keys.draw(1));", &["never awaited"]),
         (
             "let a = ctx.pull(my.rows, my.keys.draw(1));\nlet b = ctx.pull(my.rows, my.keys.draw(1));",

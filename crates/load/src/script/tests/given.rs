@@ -1,4 +1,4 @@
-//! What is given to scripts: parameters, and which functions are called how often.
+//! Options of scripts: parameters, and weights of functions.
 
 use super::*;
 

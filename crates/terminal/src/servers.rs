@@ -1,0 +1,131 @@
+//! Options of parameter servers, shared by the commands that connect to them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use sanderling_client::{
+    Address, Cluster, Compression, ConnectOptions, Hedge, OnWait, Stop, TlsClient, addresses, compression,
+};
+
+use crate::failure::Failure;
+use crate::token::read_token;
+
+/// Bounds of `--ps-timeout`: a busy machine needs a few milliseconds, and a day is longer than any repair.
+const TIMEOUT_MIN: Duration = Duration::from_millis(10);
+const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// Addresses of the parameter servers, and connection options.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Parameter servers")]
+pub struct ServerArgs {
+    /// Addresses of all parameter servers, separated by commas: host:port, tcp://host:port, unix:PATH or shm:NAME
+    #[arg(long, value_name = "ADDR,...")]
+    ps: Option<String>,
+    #[command(flatten)]
+    ask: AskArgs,
+}
+
+/// Connection options of parameter servers.
+#[derive(Debug, Default, PartialEq, Args)]
+#[command(next_help_heading = "Parameter servers")]
+pub struct AskArgs {
+    /// File with the auth token of the servers
+    #[arg(long, value_name = "FILE")]
+    ps_token_file: Option<PathBuf>,
+    /// CA bundle (PEM) to verify servers; enables TLS
+    #[arg(long, value_name = "FILE")]
+    ps_ca_file: Option<PathBuf>,
+    /// Use the given addresses as they are; no shared memory or unix socket to servers of this host
+    #[arg(long)]
+    ps_no_local: bool,
+    /// Send pulled rows in half precision: half the bytes, relative rounding error at most 2^-11
+    #[arg(long)]
+    ps_f16_rows: bool,
+    /// Compression of requests and answers, for slow links: lz4 or zstd [default: none]
+    #[arg(long, value_name = "CODEC", value_parser = compression)]
+    ps_compression: Option<Compression>,
+    /// Send a pull again over a second connection after this time, such as 500us, or after the 95th percentile of earlier pulls
+    /// (p95); at most 5 % of pulls [default: off]
+    #[arg(long, value_name = "TIME|p95")]
+    ps_hedge: Option<Hedge>,
+    /// Request timeout, also while a server is unreachable, such as 20s or 5m [default: train.ps_timeout, or 20s]
+    #[arg(long, value_name = "TIME", value_parser = timeout)]
+    ps_timeout: Option<Duration>,
+}
+
+/// Parses a timeout and checks its bounds.
+fn timeout(text: &str) -> Result<Duration, String> {
+    let time = crate::quantity::time(text)?;
+    if !(TIMEOUT_MIN..=TIMEOUT_MAX).contains(&time) {
+        return Err("must be 10ms to 24h".to_owned());
+    }
+    Ok(time)
+}
+
+impl ServerArgs {
+    /// Connects to the servers of --ps. A signal ends the wait for servers that do not answer.
+    pub fn connect(&self) -> Result<Option<Arc<Cluster>>, Failure> {
+        self.connect_within(None)
+    }
+
+    /// Connects with the configuration's `timeout` unless `--ps-timeout` is given; otherwise like [`connect`](Self::connect).
+    pub fn connect_within(&self, timeout: Option<Duration>) -> Result<Option<Arc<Cluster>>, Failure> {
+        let Some(text) = self.address()? else { return Ok(None) };
+        let found = addresses(text).map_err(|error| Failure::Usage(format!("--ps: {error}")))?;
+        if found == [Address::Embedded] {
+            return Ok(None);
+        }
+        let mut options = self.ask.options_until_told()?;
+        if let Some(timeout) = timeout.filter(|_| self.ask.ps_timeout.is_none()) {
+            options.timeout = timeout;
+        }
+        Ok(Some(Cluster::connect(&found, options)?))
+    }
+
+    /// The addresses as given.
+    pub fn address(&self) -> Result<Option<&str>, Failure> {
+        if self.ps.is_none() && self.ask != AskArgs::default() {
+            return Err(Failure::Usage(
+                "the --ps-... options need --ps ADDR,..., the addresses of the servers".to_owned(),
+            ));
+        }
+        Ok(self.ps.as_deref())
+    }
+
+    /// Connection options.
+    pub fn ask(&self) -> &AskArgs {
+        &self.ask
+    }
+}
+
+impl AskArgs {
+    /// Client options that end waiting for servers when the process gets a signal.
+    pub fn options_until_told(&self) -> Result<ConnectOptions, Failure> {
+        let stop = Some(Stop::flag(&crate::stop::told()));
+        Ok(ConnectOptions { stop, ..self.options()? })
+    }
+
+    /// Client options.
+    pub fn options(&self) -> Result<ConnectOptions, Failure> {
+        let mut options = ConnectOptions {
+            prefer_local: !self.ps_no_local,
+            f16_rows: self.ps_f16_rows,
+            compression: self.ps_compression,
+            hedge: self.ps_hedge,
+            on_wait: Some(OnWait::new(|waiting| note_line!("{waiting}"))),
+            ..ConnectOptions::default()
+        };
+        options.timeout = self.ps_timeout.unwrap_or(options.timeout);
+        if let Some(path) = &self.ps_token_file {
+            options.token =
+                read_token(path).map_err(|error| Failure::Usage(format!("--ps-token-file {error}")))?;
+        }
+        if let Some(path) = &self.ps_ca_file {
+            let tls = TlsClient::from_ca_file(path);
+            options.tls = Some(tls.map_err(|error| Failure::Usage(format!("--ps-ca-file: {error}")))?);
+        }
+        Ok(options)
+    }
+}
