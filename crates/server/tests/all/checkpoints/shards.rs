@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use sanderling_server::{Config, LATEST, Server};
+use sanderling_server::{Config, Event, LATEST, Server};
 use sanderling_testkit::{RawClient, TABLE, TestServer};
 use sanderling_wire::*;
 
