@@ -128,7 +128,7 @@ Examples:
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
-    let time = crate::command::quantity::time(text)?;
+    let time = crate::quantity::time(text)?;
     let (least, most) = (Duration::from_millis(100), Duration::from_secs(86_400));
     if (least..=most).contains(&time) { Ok(time) } else { Err("must be 100ms to 24h".to_owned()) }
 }

@@ -27,6 +27,8 @@ use sanderling_formats::{BadRows, Compression, DataConfig, Decoder, Format, Sour
 use sanderling_sample::{Batch, EncodeOptions, Encoder, Field, LabelUse, Rows, SampleError, Spec};
 use tempfile::TempDir;
 
+use errors::check_error;
+
 fn encoder(toml: &str, label: LabelUse) -> Encoder {
     let spec: Spec = toml::from_str(toml).unwrap();
     let missing = [String::new(), "?".to_string()];

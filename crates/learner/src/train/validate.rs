@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use sanderling_sample::BadRows;
+use sanderling_formats::BadRows;
 
 use super::{Trainer, remove_dir};
 use crate::config::Monitor;

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Reading must fail, and say all of this.
-fn check_error(path: &Path, encoder: &Encoder, parts: &[&str]) {
+pub(super) fn check_error(path: &Path, encoder: &Encoder, parts: &[&str]) {
     let error = read(path, encoder).expect_err("must not read").to_string();
     let file = path.file_name().unwrap().to_str().unwrap();
     for part in parts.iter().copied().chain([file]) {

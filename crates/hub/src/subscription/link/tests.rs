@@ -246,7 +246,7 @@ fn keys_are_asked_for_again_until_there_is_an_answer() {
     let outcome = Outcome::Batch { pass: 0, number: 3, rows: 1, payload: whole.bytes() };
     answer(&mut link, &agreed, &Reply::Keys(outcome), 4);
     let full_batches = link.take_wholes();
-    let [(1, Some(batch))] = &full_batches[..] else { panic!("{wholes:?}") };
+    let [(1, Some(batch))] = &full_batches[..] else { panic!("{full_batches:?}") };
     assert_eq!(batch.rows().keys(1).len(), 1);
     // A trainer that leaves is told that it holds nothing.
     link.ask_whole(5, 3);
