@@ -67,7 +67,7 @@ def features(*selected: str) -> set[str]:
 
 
 def test_the_python_module_shares_the_build_of_the_tests() -> None:
-    # Otherwise arrow and its dependents are compiled twice. The feature `workspace` of crates/python adds what is missing.
+    # Otherwise arrow and its dependents are compiled twice: the feature `workspace` of crates/python adds features.
     edges = ("--edges", "normal,build")
     module = features("--package", "sanderling-python", "--features", "workspace", *edges)
     dependencies = {line for line in module if not line.startswith("sanderling-python ")}

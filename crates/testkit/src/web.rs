@@ -42,6 +42,7 @@ pub struct Site {
 }
 
 impl Site {
+    /// A site with these files, by path, without faults.
     pub fn new(files: impl IntoIterator<Item = (String, Vec<u8>)>) -> Site {
         Site {
             files: files.into_iter().collect(),
@@ -58,11 +59,14 @@ impl Site {
 
 /// A running server. Its threads end with the process.
 pub struct Web {
+    /// Its address on this host.
     pub address: SocketAddr,
+    /// The site; a test may change it between requests.
     pub site: Arc<Mutex<Site>>,
 }
 
 impl Web {
+    /// Serves the site on a free port.
     pub fn start(site: Site) -> Web {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

@@ -211,7 +211,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let profile = args.profile.then(Profile::start).transpose()?;
     let result = sanderling_learner::train(config, &options, &stop, &mut |event| match event {
         Event::Training { pass, passes, scan } => {
-            bar.scan(&format!("pass {pass}/{passes}"), scan.bytes_read, scan.bytes_total)
+            bar.scan(&format!("pass {pass}/{passes}"), scan.bytes_read, scan.bytes_total);
         }
         Event::Validating { scan } => bar.scan("validating", scan.bytes_read, scan.bytes_total),
         event if args.quiet && !is_for_the_quiet(event) => {}

@@ -21,14 +21,14 @@ pub(super) fn duration_text(duration: Duration) -> String {
 pub(super) mod duration {
     use super::{Deserialize, Deserializer, Duration, Error, Serializer, duration_text, numbers};
 
-    pub fn serialize<S: Serializer>(duration: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+    pub(in crate::config) fn serialize<S: Serializer>(duration: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
         match duration {
             Some(duration) => to.serialize_str(&duration_text(*duration)),
             None => to.serialize_none(),
         }
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    pub(in crate::config) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
         let Some(text) = Option::<String>::deserialize(from)? else { return Ok(None) };
         let wrong = || {
             D::Error::custom(format!(
@@ -43,11 +43,11 @@ pub(super) mod duration {
 pub(super) mod bytes {
     use super::{Bytes, Deserializer, Serializer, numbers};
 
-    pub fn serialize<S: Serializer>(bytes: &u64, to: S) -> Result<S::Ok, S::Error> {
+    pub(in crate::config) fn serialize<S: Serializer>(bytes: &u64, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&numbers::exact_bytes(*bytes))
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    pub(in crate::config) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
         from.deserialize_any(Bytes)
     }
 }

@@ -33,6 +33,6 @@ impl Served {
     /// The tables: name, rows, and whether they are temporary.
     pub(crate) fn tables(&self) -> Vec<(String, u64, bool)> {
         let tables = self.control().tables();
-        tables.into_iter().map(|table| (table.name, table.stats.rows as u64, table.temporary)).collect()
+        tables.into_iter().map(|table| (table.name, table.stats.rows, table.temporary)).collect()
     }
 }
