@@ -172,7 +172,7 @@ fn train(cut: Cut) -> Result<Run, String> {
     for (shard, (host, name)) in hosts.iter().zip(&names).enumerate() {
         let line = format!(
             "ps --listen {name}:0 --shard {shard}/2 --expose --cert-file cert.pem --key-file key.pem --token-file token \
-             --no-local --workers 1"
+             --no-local --threads 1"
         );
         let mut server = Process::new(host.sanderling(folder.path(), &line));
         let said = server.line().unwrap();

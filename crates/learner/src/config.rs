@@ -398,7 +398,7 @@ mod tests {
             (format!("{head}[model]\ninit_std = 3e38"), Err("model.init_std = 3e38: must be at most 5e37")),
             (
                 format!("{head}[model]\ntable_budget = 1"),
-                Err("c.toml: model.table_budget = 1: a table without rows has "),
+                Err("c.toml: model.table_budget = 1: a table without rows takes "),
             ),
             (format!("{head}[model]\ntable_budget = \"64KiB\""), Ok(())),
             (format!("{head}[optimizer]\nalpha = 0.3"), Ok(())),

@@ -133,7 +133,7 @@ mod tests {
         let stacks = [
             stack(&["main", "sanderling_learner::a", "sanderling_store::pull", "memcpy"], 3),
             stack(&["main", "sanderling_learner::a", "sanderling_learner::a"], 4),
-            stack(&["main", "sanderling_learner::a", "sanderling_client::links::send", "send"], 1),
+            stack(&["main", "sanderling_learner::a", "sanderling_client::connection_set::send", "send"], 1),
             stack(&["main"], 2),
         ];
         let found = of_functions(&stacks);
@@ -144,7 +144,7 @@ mod tests {
             ("main", of(2, 10)),
             ("send", of(1, 1)),
             ("sanderling_store::pull", of(0, 3)),
-            ("sanderling_client::links::send", of(0, 1)),
+            ("sanderling_client::connection_set::send", of(0, 1)),
         ];
         assert_eq!(found, expected);
         // rpc, parse, table, compute, other

@@ -312,7 +312,7 @@ mod tests {
         check(
             "",
             &fingerprint,
-            "it ends before its sanderling hub position: it is damaged: put a copy of it back",
+            "it ends before its sanderling hub position: it is damaged: restore a copy",
         );
         // Without the journal's lines, which may be cut short.
         let text = &text[..split(text.as_bytes()).unwrap().0.len()];

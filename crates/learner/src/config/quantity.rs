@@ -21,14 +21,19 @@ pub(super) fn duration_text(duration: Duration) -> String {
 pub(super) mod duration {
     use super::{Deserialize, Deserializer, Duration, Error, Serializer, duration_text, numbers};
 
-    pub(in crate::config) fn serialize<S: Serializer>(duration: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+    pub(in crate::config) fn serialize<S: Serializer>(
+        duration: &Option<Duration>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
         match duration {
             Some(duration) => to.serialize_str(&duration_text(*duration)),
             None => to.serialize_none(),
         }
     }
 
-    pub(in crate::config) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    pub(in crate::config) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<Duration>, D::Error> {
         let Some(text) = Option::<String>::deserialize(from)? else { return Ok(None) };
         let wrong = || {
             D::Error::custom(format!(

@@ -278,9 +278,14 @@ fn no_pull_is_hedged_while_pushes_are_under_way() {
 
 #[test]
 fn times_to_hedge_after_are_read() {
-    for (text, expected) in
-        [("p95", Ok(Hedge::P95)), ("2000", Ok(AFTER)), ("0", Err(())), ("-1", Err(())), ("p99", Err(()))]
-    {
+    for (text, expected) in [
+        ("p95", Ok(Hedge::P95)),
+        ("2000us", Ok(AFTER)),
+        ("2000", Err(())),
+        ("0us", Err(())),
+        ("-1", Err(())),
+        ("p99", Err(())),
+    ] {
         assert_eq!(text.parse::<Hedge>().map_err(drop), expected, "{text}");
     }
 }

@@ -450,7 +450,7 @@ fn a_rank_that_left_is_free_and_each_rank_ends_by_itself() {
 fn who_may_not_subscribe_is_told_why() {
     let mut leases = leases(2);
     for (name, rank, expected) in [
-        ("a", None, Err("say which rank")),
+        ("a", None, Err("set the rank of this trainer")),
         ("a", Some(2), Err("rank 2: must be 0 to 1")),
         ("a", Some(0), Ok(())),
         ("b", Some(0), Err("rank 0 is taken by trainer \"a\"")),

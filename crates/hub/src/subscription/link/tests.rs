@@ -184,7 +184,7 @@ fn a_hub_that_comes_back_with_other_features_is_refused() {
         let (mut link, _) = subscribed_to(&[("a", false)]);
         link.disconnected(0, "cut".to_owned());
         connect(&mut link, 1_000_000, Features::NONE, &columns);
-        let refused = matches!(link.error(), Some(HubError::Protocol { reason, .. }) if reason.contains("other features"));
+        let refused = matches!(link.error(), Some(HubError::Protocol { reason, .. }) if reason.contains("features have changed"));
         assert_eq!(refused, is_refused, "{columns:?} {:?}", link.error());
     }
 }
