@@ -309,11 +309,7 @@ mod tests {
         let other: Fingerprint = vec![("inputs", "abc".to_owned()), ("batch", "20".to_owned())];
         check(&text, &other, "a position with batch 10, and this is 20");
         check(&text.replace("position 2", "position 3"), &fingerprint, "another version");
-        check(
-            "",
-            &fingerprint,
-            "it ends before its sanderling hub position: it is damaged: restore a copy",
-        );
+        check("", &fingerprint, "it ends before its sanderling hub position: it is damaged: restore a copy");
         // Without the journal's lines, which may be cut short.
         let text = &text[..split(text.as_bytes()).unwrap().0.len()];
         for end in 1..text.len() {

@@ -53,7 +53,10 @@ fn what_goes_wrong_names_the_hub() {
             Err(error) => break error,
         }
     };
-    assert!(matches!(&error, HubError::Refused { reason, .. } if reason.contains("another one took its name")), "{error}");
+    assert!(
+        matches!(&error, HubError::Refused { reason, .. } if reason.contains("another one took its name")),
+        "{error}"
+    );
     let spec = toml::from_str("[[feature]]\nname = \"padding\"").unwrap();
     let other = Hub::start(&ServiceConfig { token: token.clone(), spec, ..config(&inputs) });
     let error = open(&[&hub.address, &other.address], "u", &options).unwrap_err();

@@ -169,7 +169,9 @@ fn what_may_not_change_between_sessions() {
     let place = Place::new();
     let (train, other) = (place.synth("train.svm", 0, 300), place.synth("other.svm", 300, 300));
     let toml = |train: &str, rest: &str| {
-        format!("data = {{ train = {train} }}\ntrain = {{ batch_size = 10, max_steps = 7, passes = 3 }}\n{rest}")
+        format!(
+            "data = {{ train = {train} }}\ntrain = {{ batch_size = 10, max_steps = 7, passes = 3 }}\n{rest}"
+        )
     };
     place.run(&toml(&train, "")).unwrap();
     let changed = |old: &str, new: &str| toml(&train, "").replace(old, new);
