@@ -7,9 +7,8 @@ import dataclasses
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from sanderling.torch.inputs import FileInputs, HubInputs, for_scoring, no_rows
 from sanderling.torch.magnitude import Magnitudes
 from sanderling.torch.pace import Pace
 from sanderling.torch.run_log import SCORES_MAX, Columns, Line, RunLog, Scores, metrics_of
+from sanderling.torch.run_progress import Progress, improves, log_bad_rows, merge_stages
 from sanderling.torch.workers import Workers
 
 # Rows between two lines of metrics, where the configuration does not say.
@@ -40,70 +40,6 @@ _DENSE_OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     "adagrad": torch.optim.Adagrad,
     "sgd": torch.optim.SGD,
 }
-
-
-@dataclass
-class Progress:
-    """Where a run is; what a checkpoint keeps of it."""
-
-    step: int = 0
-    examples: int = 0
-    passes: int = 0
-    """Completed passes."""
-    unjudged: bool = False
-    """Whether the last of them could not be validated yet."""
-    used_rows: int = 0
-    """Of the pass under way, by all trainers together; over hubs they know it."""
-    pass_rows: int = 0
-    """Of the last whole pass; 0: none is known."""
-    train_s: float = 0.0
-    wait_s: float = 0.0
-    """Of `train_s`, what was spent waiting for minibatches."""
-    best: Line | None = None
-    """The best validation."""
-    best_pass: int = 0
-    plateaus: int = 0
-    """Validations that did not improve, in all."""
-    idle: int = 0
-    """Passes since the best one."""
-    bad_rows: int = 0
-    """Rows of the files that were left out as bad in the last pass; of hubs, these know it."""
-    valid_bad_rows: int = 0
-    """Of the validation files, in the last validation."""
-    first: Line = field(default_factory=dict)
-    """Metrics of the training rows of the first pass, each scored before it was learned from."""
-    last: Line = field(default_factory=dict)
-    """Metrics of the training rows of the last pass; after the first one, earlier passes have learned from them."""
-
-    def measure(self, metrics: Line) -> None:
-        """Keeps the metrics of the training rows of the pass under way."""
-        self.last = metrics
-        if self.passes == 0:
-            self.first = metrics
-
-
-def _say_bad_rows(log: RunLog, stats: Mapping[str, Any]) -> int:
-    """How many rows a queue has left out, by its statistics; says so."""
-    if stats["bad_rows"]:
-        log.say(f"{stats['bad_rows']:,} bad rows were skipped; the first: {stats['bad_row_messages'][0]}")
-    return int(stats["bad_rows"])
-
-
-def _added(before: list[Line], stages: list[Line]) -> list[Line]:
-    """The times of stages together, and the share of each."""
-    earlier = {stage["name"]: stage for stage in before}
-    none = {"seconds": 0.0, "count": 0}
-    added = [{**stage, **{key: stage[key] + earlier.get(stage["name"], none)[key] for key in none}} for stage in stages]
-    total = sum(stage["seconds"] for stage in added)
-    return [{**stage, "share": stage["seconds"] / total if total > 0.0 else 0.0} for stage in added]
-
-
-def _improves(monitor: str, new: Line, best: Line) -> bool:
-    """Whether a validation is better than the best one before."""
-    # One class has no AUC: then the loss decides, rather than the first pass for ever.
-    if monitor == "auc" and np.isfinite(new["auc"]) and np.isfinite(best["auc"]):
-        return bool(new["auc"] > best["auc"])
-    return bool(new["logloss"] < best["logloss"])
 
 
 class _ToldError(Exception):
@@ -349,12 +285,12 @@ class DeepRun:
         if steps > 0:
             assert self.inputs.queue is not None
             stats = self.inputs.queue.stats()
-            self.stages = _added(self.stages_before, stats["stages"])
+            self.stages = merge_stages(self.stages_before, stats["stages"])
             if not config.from_hubs:
                 # The next pass has a queue of its own.
                 self.stages_before = self.stages
             self.bad_row_messages = stats["bad_row_messages"]
-            progress.bad_rows = _say_bad_rows(log, stats)
+            progress.bad_rows = log_bad_rows(log, stats)
             if whole.forgotten:
                 log.say(
                     f"metrics of this pass are of its last {whole.rows:,} rows: no more than {SCORES_MAX:,} are kept"
@@ -401,7 +337,7 @@ class DeepRun:
         progress, monitor = self.progress, self.config.train.monitor
         began = time.perf_counter()
         metrics, columns = self.validated_or_saved(log)
-        best = progress.best is None or _improves(monitor, metrics, progress.best)
+        best = progress.best is None or improves(monitor, metrics, progress.best)
         if best:
             progress.best, progress.best_pass, progress.idle = metrics, progress.passes, 0
             self.plotted = columns
@@ -474,7 +410,7 @@ class DeepRun:
                     raise sanderling.ConfigError(f"data.valid: more than {SCORES_MAX:,} rows; name fewer files")
                 log.progress()
         log.begin(None)
-        self.progress.valid_bad_rows = _say_bad_rows(log, queue.stats())
+        self.progress.valid_bad_rows = log_bad_rows(log, queue.stats())
         return scores.take()
 
     def valid_queue(self, spec: dict[str, Any]) -> sanderling.FeedQueue:
