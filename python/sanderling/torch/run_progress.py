@@ -14,53 +14,57 @@ from sanderling.torch.run_log import Line, RunLog
 
 @dataclass
 class Progress:
-    """Where a run is; what a checkpoint keeps of it."""
+    """Counters and metrics of a run; a checkpoint has them in its `extra`."""
 
     step: int = 0
+    """Completed steps."""
     examples: int = 0
+    """Trained samples of all trainers together."""
     passes: int = 0
     """Completed passes."""
     unjudged: bool = False
-    """Whether the last of them could not be validated yet."""
+    """Whether the last completed pass still has to be validated."""
     used_rows: int = 0
-    """Of the pass under way, by all trainers together; over hubs they know it."""
+    """Rows used in the current pass by all trainers together. Hubs count the rows that they have served themselves."""
     pass_rows: int = 0
-    """Of the last whole pass; 0: none is known."""
+    """Rows of the last completed pass; 0: unknown."""
     train_s: float = 0.0
+    """Training time in seconds, without validation and saving."""
     wait_s: float = 0.0
-    """Of `train_s`, what was spent waiting for minibatches."""
+    """Part of `train_s` spent waiting for minibatches."""
     best: Line | None = None
-    """The best validation."""
+    """Metrics of the best validation; None before the first."""
     best_pass: int = 0
+    """Number of the best pass, from 1; without validation, of the last pass."""
     plateaus: int = 0
-    """Validations that did not improve, in all."""
+    """Number of validations without improvement since the start."""
     idle: int = 0
-    """Passes since the best one."""
+    """Number of validated passes since the best one."""
     bad_rows: int = 0
-    """Rows of the files that were left out as bad in the last pass; of hubs, these know it."""
+    """Bad rows of the training files skipped in the last pass; for hubs, see their own statistics."""
     valid_bad_rows: int = 0
-    """Of the validation files, in the last validation."""
+    """Bad rows of the validation files skipped in the last validation."""
     first: Line = field(default_factory=dict)
     """Metrics of the training rows of the first pass, each scored before it was learned from."""
     last: Line = field(default_factory=dict)
-    """Metrics of the training rows of the last pass; after the first one, earlier passes have learned from them."""
+    """Metrics of the training rows of the last pass; from the second pass on, the model has seen these rows before."""
 
     def measure(self, metrics: Line) -> None:
-        """Keeps the metrics of the training rows of the pass under way."""
+        """Store the metrics of the training rows of the current pass."""
         self.last = metrics
         if self.passes == 0:
             self.first = metrics
 
 
 def log_bad_rows(log: RunLog, stats: Mapping[str, Any]) -> int:
-    """How many rows a queue has left out, by its statistics; says so."""
+    """Return the number of bad rows in the statistics of a queue; logs it with the first reason if there are any."""
     if stats["bad_rows"]:
         log.say(f"{stats['bad_rows']:,} bad rows were skipped; the first: {stats['bad_row_messages'][0]}")
     return int(stats["bad_rows"])
 
 
 def merge_stages(before: list[Line], stages: list[Line]) -> list[Line]:
-    """The times of stages together, and the share of each."""
+    """Return `stages` with seconds and counts of the equally named stages `before` added, and their share of time."""
     earlier = {stage["name"]: stage for stage in before}
     none = {"seconds": 0.0, "count": 0}
     added = [{**stage, **{key: stage[key] + earlier.get(stage["name"], none)[key] for key in none}} for stage in stages]
@@ -69,8 +73,8 @@ def merge_stages(before: list[Line], stages: list[Line]) -> list[Line]:
 
 
 def improves(monitor: str, new: Line, best: Line) -> bool:
-    """Whether a validation is better than the best one before."""
-    # One class has no AUC: then the loss decides, rather than the first pass for ever.
+    """Return whether the validation `new` is better than `best` by the metric `monitor`, "auc" or "logloss"."""
+    # AUC is NaN with a single class. Then the loss decides; otherwise the first pass would always stay the best.
     if monitor == "auc" and np.isfinite(new["auc"]) and np.isfinite(best["auc"]):
         return bool(new["auc"] > best["auc"])
     return bool(new["logloss"] < best["logloss"])
