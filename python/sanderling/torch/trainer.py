@@ -110,7 +110,7 @@ def train(
         )
     if "://" in str(runs_dir):
         raise sanderling.ConfigError(
-            f"{runs_dir}: runs cannot be written to a URL; name a local folder, and copy the run from there"
+            f"{runs_dir}: only input is read by url; name a local folder, and copy it from there"
         )
     is_alone = int(os.environ.get("WORLD_SIZE", "1")) < 2
     if name is not None:
@@ -160,7 +160,7 @@ def train(
             # Remove the checkpoint of an earlier run of this name, from which this run cannot be resumed.
             shutil.rmtree(run_dir / "last")
         if ps is not None and not resume:
-            # Save once before training, so that a server without a folder for checkpoints, or with a full one, fails now.
+            # Save before training, so that a server without a folder for checkpoints, or with a full one, fails now.
             run.save("last")
         if workers is not None:
             # Initial parameters are equal on all trainers; dropout differs from here on.

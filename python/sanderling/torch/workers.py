@@ -128,7 +128,7 @@ class Workers:
         self._stops = True
 
     def average_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Average the gradients of dense parameters over trainers, in place; for use without DistributedDataParallel."""
+        """Average the gradients of dense parameters over trainers, in place; without DistributedDataParallel only."""
         grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
         mine = np.concatenate([np.zeros(0), *(grad.double().cpu().numpy().ravel() for grad in grads)])
         means = torch.from_numpy(self.group.all_reduce("dense gradients", mine, "mean"))
@@ -146,7 +146,7 @@ def join(ps: sanderling.Connection | str, mode: str = "sync", *, step_timeout_s:
 
     Initializes torch.distributed with gloo unless it is initialized, if the environment has RANK, WORLD_SIZE and
     MASTER_ADDR. Without torch.distributed this is the only trainer, so a script also runs without torchrun.
-    `step_timeout_s` is the limit of every wait for other trainers, in seconds.
+    `step_timeout_s` is the limit of every wait for other trainers, in seconds; for torch.distributed at least 60.
     """
     connection = sanderling.connect(ps) if isinstance(ps, str) else ps
     if not torch.distributed.is_initialized() and {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys():
