@@ -138,7 +138,7 @@ def _whole(what: str, tensor: Tensor) -> npt.NDArray[np.int64]:
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
         raise TypeError(f"{what} are whole numbers, such as int64, not {tensor.dtype}")
     if tensor.dim() != 1:
-        raise sanderling.LengthError(f"{what} are in one dimension, feature after feature, not {list(tensor.shape)}")
+        raise sanderling.LengthError(f"{what} are in one dimension, feature by feature, not {list(tensor.shape)}")
     return np.ascontiguousarray(tensor.detach().cpu().numpy().astype(np.int64, copy=False))
 
 
