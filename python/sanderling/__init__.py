@@ -1,7 +1,7 @@
-"""Train click-through models and use their tables from Python.
+"""Train click-through models and use their embedding tables from Python.
 
-Everything here is `sanderling._native` under its public name: this file decides what is public and knows nothing of
-how it works. Arrays are numpy's: keys uint64, weights, gradients and predictions float32.
+This module re-exports the public names of `sanderling._native`. Arrays are numpy arrays: keys are uint64 (or int64 with
+the same bits); weights, gradients and predictions are float32.
 """
 
 from sanderling._native import (
@@ -98,5 +98,5 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """Public names only."""
+    """List the public names only."""
     return sorted(__all__)

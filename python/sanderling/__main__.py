@@ -1,7 +1,6 @@
-"""The `sanderling` command as pip installs it: the same program as the Rust binary, called in this process.
+"""Entry point of the `sanderling` command that pip installs: runs the Rust command line in this process.
 
-`sanderling train` of a deep model is the exception: that is `sanderling.torch.command`, and torch is imported only
-then.
+`sanderling train` of a deep model runs `sanderling.torch.command` instead. Only this case imports torch.
 """
 
 import signal
@@ -12,35 +11,35 @@ from pathlib import Path
 
 from sanderling._native import DEEP_MODELS, cli_main
 
-# No file of more bytes is looked into for `model.type`.
+# Size limit of a file that is searched for `model.type`.
 _CONFIG_BYTES_MAX = 1 << 20
 
 
 def main() -> int:
-    """Run the command line of this process; returns its exit code."""
-    # Python's own handlers only take note of a signal until Python code runs again, which is when the command is over.
-    # The command brings handlers where it wants them; until then a signal does what it does to any program.
+    """Run the command line of this process; returns the exit code."""
+    # Python's SIGINT handler only sets a flag while native code runs, so Ctrl-C would have no effect until the command
+    # has ended. The default action ends the process; the command installs its own handlers where it needs them.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if sys.argv[1:2] == ["train"] and _is_deep(sys.argv[2:]):
         return _train_deep(sys.argv[2:])
-    # Commands that are programs of their own, such as `load`, are looked for beside the installed script.
+    # The command searches separate programs, such as `load`, next to the installed script.
     program = Path(sysconfig.get_path("scripts")) / "sanderling"
     return cli_main([str(program), *sys.argv[1:]])
 
 
 def _is_deep(arguments: list[str]) -> bool:
-    """Whether the arguments after `train` ask for a deep model: by `--model`, or by a configuration that they name."""
+    """Return whether the arguments after `train` select a deep model, by `--model` or by a configuration file."""
     for argument, value in zip(arguments, [*arguments[1:], ""], strict=True):
         if argument == "--model" or argument.startswith("--model="):
             return (argument.partition("=")[2] or value) in DEEP_MODELS
     for argument in arguments:
         try:
             file = Path(argument)
-            # Data may be named, too, and pipes can be read only once.
+            # An argument may be a data file, and a pipe can be read only once.
             is_config = file.is_file() and file.stat().st_size <= _CONFIG_BYTES_MAX
             config = tomllib.loads(file.read_text()) if is_config else {}
         except (OSError, ValueError):
-            continue  # the native command says what is wrong with it
+            continue  # the native command reports the error
         model = config.get("model")
         if isinstance(model, dict) and model.get("type") in DEEP_MODELS:
             return True
@@ -48,7 +47,7 @@ def _is_deep(arguments: list[str]) -> bool:
 
 
 def _train_deep(arguments: list[str]) -> int:
-    """Runs the trainer for deep models, if torch is there."""
+    """Run the trainer of deep models; returns the exit code, 1 if PyTorch is not installed."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         from sanderling.torch import command

@@ -1,4 +1,4 @@
-"""Types of the native module that crates/python builds; `stubtest` compares the two.
+"""Type stubs of the native module, which crates/python builds; `stubtest` compares the two.
 
 Shapes: `n` keys of a request, `dim` weights of a row, `rows` rows of a table.
 """
@@ -14,9 +14,9 @@ import numpy.typing as npt
 from sanderling.types import Evaluation, Metrics
 
 _Path: TypeAlias = str | os.PathLike[str]
-# 64 bits; with a sign or without, the bits are the key.
+# Signed or unsigned: the 64 bits are the key.
 _Keys: TypeAlias = npt.NDArray[np.uint64] | npt.NDArray[np.int64]
-# Of any type of numbers or truth values.
+# Arrays of any numeric type, or bool.
 _Numbers: TypeAlias = npt.NDArray[np.number[Any] | np.bool]
 _Result = TypeVar("_Result")
 
@@ -140,7 +140,7 @@ class ServerError(Error):
     """A parameter server refused a request, timed out, or was restarted; the message names the server."""
 
 class GroupError(Error):
-    """Workers in synchronous steps timed out, which the message names, or disagree."""
+    """Workers in synchronous steps timed out or disagree; the message names missing workers."""
 
 class HubError(Error):
     """A hub refused a request, timed out, or could not read its input; the message names the hub."""
@@ -713,7 +713,7 @@ def save_tables(directory: _Path, tables: Sequence[Table]) -> None:
     """Write a checkpoint of several tables."""
 
 def checkpoint_tables(directory: _Path) -> list[str]:
-    """Names of the tables in a checkpoint."""
+    """Return the names of the tables in a checkpoint."""
 
 @final
 class Meeting:
@@ -879,9 +879,9 @@ class Worker:
     def mean(self, name: str, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Average each number over all workers; the result is bit-identical for all."""
     def max(self, name: str, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Maximum of each number over all workers."""
+        """Return the maximum of each number over all workers."""
     def histogram(self, name: str, counts: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-        """Sum of the counts of all workers, as long as the longest list."""
+        """Sum the counts of all workers; the result is as long as the longest list."""
     def all_to_all(self, name: str, parts: list[bytes]) -> list[bytes]:
         """Send `parts[n]` to worker `n`; returns the parts received, in the order of ranks.
 
@@ -1027,21 +1027,21 @@ def metrics(
     """
 
 def give_up_silent(told: bool) -> None:
-    """Make calls of all threads give up servers after a second of silence, with a ServerError.
+    """Make calls of all threads raise ServerError after one second without an answer; False restores the timeouts.
 
-    For a run that ends in order after a signal; reset it at the end.
+    Used while a run ends after a signal.
     """
 
 def read_once(name: str) -> bool:
-    """Whether an input can be read only once: standard input (`-`), a pipe, or a pattern that matches one."""
+    """Return whether an input can be read only once: standard input (`-`), a pipe, or a pattern matching one."""
 
 def value_key(feature: Mapping[str, Any]) -> int:
-    """Key of all present values of a `numeric` or `log` feature; the feature as in specs."""
+    """Return the key of all present values of a `numeric` or `log` feature, given as in specs."""
 
 def remarks_of(
     labels: npt.NDArray[np.float32], logits: npt.NDArray[np.float32], weights: npt.NDArray[np.float32]
 ) -> list[str]:
-    """Warnings about scores: constant, worse than no model, or badly calibrated; all float32 [rows]."""
+    """Return warnings about scores: constant, worse than no model, or badly calibrated; all float32 [rows]."""
 
 def render_report(
     facts: dict[str, Any],
@@ -1050,10 +1050,10 @@ def render_report(
     weights: npt.NDArray[np.float32],
     tables: Sequence[Table],
 ) -> str:
-    """HTML report of a run led by Python; arrays are float32 [rows], scored by its model."""
+    """Render the HTML report of a run trained from Python; arrays are float32 [rows], scored by its model."""
 
 def cores_usable() -> int:
-    """Number of physical cores that this process may use, at least 1."""
+    """Return the number of physical cores that this process may use, at least 1."""
 
 def cli_main(argv: Sequence[str]) -> int:
     """Run a command line, program name first; returns the exit code. Handles SIGINT during training."""

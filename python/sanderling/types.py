@@ -1,4 +1,4 @@
-"""Shapes of the dictionaries that Sanderling returns; for type checkers and readers, no code."""
+"""Types of the dictionaries that Sanderling returns, for type checkers and readers."""
 
 from typing import TypedDict
 
@@ -6,12 +6,12 @@ __all__ = ["Evaluation", "KnownKeys", "Metrics"]
 
 
 class Metrics(TypedDict):
-    """Metrics over a set of rows, all of them weighted."""
+    """Metrics over a set of rows, weighted by the row weights."""
 
     examples: int
-    """Rows."""
+    """Number of rows."""
     auc: float
-    """Area under the ROC curve, ties count half; NaN if there is only one class."""
+    """Area under the ROC curve, ties count half; NaN with a single class."""
     logloss: float
     """Mean logistic loss, natural logarithm."""
     prob_mean: float
@@ -19,39 +19,42 @@ class Metrics(TypedDict):
     real_mean: float
     """Share of positives."""
     normalized_entropy: float
-    """`logloss` over that of predicting `real_mean` for every row (He et al. 2014); NaN if there is only one class."""
+    """`logloss` divided by the logloss of predicting `real_mean` for every row (He et al. 2014).
+
+    NaN with a single class.
+    """
     auc_exact: bool
-    """Whether `auc` is exact, or from bins because there were too many rows to keep."""
+    """Whether `auc` is exact; False if it was computed from bins, because there were too many rows to keep."""
 
 
 class KnownKeys(TypedDict):
-    """The keys of one feature in scored rows."""
+    """Coverage of one feature: how many of its keys in scored rows have a row in the model."""
 
     feature: str
-    """The feature."""
+    """Name of the feature."""
     occurrences: int
-    """Occurrences of its keys."""
+    """Number of keys in the scored rows, repeated keys included."""
     known: int
-    """Occurrences whose key has a row in the model; the others count as zero."""
+    """Number of these keys that have a row in the model; unknown keys count as zero."""
 
 
 class Evaluation(Metrics):
-    """Metrics over files."""
+    """Metrics over labelled files, as `Model.evaluate` returns them."""
 
     auc_low: float
-    """Lower end of the 95 % confidence interval of `auc` (DeLong et al. 1988); NaN if there is none."""
+    """Lower bound of the 95 % confidence interval of `auc` (DeLong et al. 1988); NaN if there is none."""
     auc_high: float
-    """Its upper end."""
+    """Upper bound of the 95 % confidence interval of `auc`; NaN if there is none."""
     positives: int
-    """Rows with a positive label."""
+    """Number of rows with a positive label."""
     bad_rows: int
-    """Rows that could not be read and were left out, as `on_bad_row` says."""
+    """Number of unreadable rows, skipped as `on_bad_row` allows."""
     known: list[KnownKeys]
-    """By feature, how many of its keys the model knows."""
+    """Coverage of the keys, one entry per feature."""
     warnings: list[str]
     """Warnings about the predictions."""
 
 
 def __dir__() -> list[str]:
-    """Public names only."""
+    """List the public names only."""
     return sorted(__all__)

@@ -1,6 +1,6 @@
 """Deep models on Sanderling's tables: embedding collections, checkpoints, models and a trainer for PyTorch.
 
-`import sanderling` does not import this; it needs torch (`pip install 'sanderling[torch]'`). See docs/torch.md.
+This package needs torch (`pip install 'sanderling[torch]'`); `import sanderling` does not import it. See docs/torch.md.
 """
 
 from sanderling.torch.checkpoint import load, save
@@ -34,5 +34,5 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """Public names only: modules beneath are for this package."""
+    """List the public names only; the submodules are internal."""
     return sorted(__all__)

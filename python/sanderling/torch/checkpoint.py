@@ -1,13 +1,14 @@
-"""Checkpoints of a whole training: dense part and rows in one directory, as of one moment.
+"""Checkpoints of a training run: dense parameters, optimizer state and embedding rows in one directory.
 
-Files of a checkpoint are written under new names and flushed; then the manifest, which names them, is replaced by one
-rename. Whatever interrupts a save, the directory holds the checkpoint before it or the new one, never a mixture. Knows
-nothing of models: what is saved is what `state_dict` gives.
+`save` writes new files, flushes them (fsync), and then replaces the manifest, which names them, with one rename. An
+interrupted save leaves the previous checkpoint or the new one, never a mixture. Module and optimizer are saved as their
+`state_dict`; the model class is not recorded.
 
     manifest.json     {"format": 1, "generation": 7, "dense": {...}, "rows": "rows-7"}
     dense-7.pt        torch.save of {"model", "optimizer", "extra"}
-    rows-7/           the tables as `sanderling.save_tables` writes them; rows on servers are saved by the servers, and
-                      the manifest says under which name, and what their tables were made from
+    rows-7/           tables in this process, as `sanderling.save_tables` writes them
+
+Servers save their own tables; the manifest has the name of that checkpoint and the configuration of the tables.
 """
 
 import copy
@@ -30,9 +31,9 @@ from sanderling.torch.embedding import EmbeddingCollection
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-# The manifest is small; a longer file is not ours.
+# Size limit of a manifest; a longer file is none.
 MANIFEST_BYTES_MAX = 16 << 20
-# What begins the manifest of tables, which built-in learners save; see crates/store.
+# First entry of the manifest of a table checkpoint, which built-in learners save; see crates/store.
 _OF_TABLES = "manifest_crc32c"
 
 
@@ -44,11 +45,15 @@ def save(
     *,
     extra: Mapping[str, Any] | None = None,
 ) -> None:
-    """Saves module, optimizer and the rows of the collections; replaces the checkpoint of the directory.
+    """Save module, optimizer and the rows of the collections; replaces the checkpoint in the directory.
 
-    Waits for pushes that are under way. `extra` is for what else a run needs, numbers, texts and tensors in
-    dictionaries and lists. Rows on parameter servers are saved by the servers themselves, as of their own moments, in
-    turn under two names that are this directory's alone.
+    Waits until outstanding pushes are applied. `extra` is further state of the run: numbers, texts and tensors in
+    dictionaries and lists. Parameter servers save their rows themselves, each a state of its own moment, alternating
+    between two checkpoint names that only this directory uses.
+
+    Raises ConfigError for other types in state or `extra`, and for collections on different servers;
+    DuplicateNameError for different tables of one name; ModelError, DamagedError or VersionError if the directory has a
+    manifest that cannot be read. The previous checkpoint then stays.
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
@@ -71,16 +76,16 @@ def save(
             torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
-        # Before anything of the checkpoint that is there is given up.
+        # Verify that the file can be loaded, before the previous checkpoint is replaced.
         torch.load(dense, map_location="meta", weights_only=True)
     except Exception as error:
         dense.unlink(missing_ok=True)
-        # What pickle raises of what it cannot write, a function or a lock, is as various.
+        # pickle raises one of these for an object that it cannot write, such as a function or a lock.
         if not isinstance(error, pickle.PickleError | AttributeError | TypeError):
             raise
         raise sanderling.ConfigError(
-            f"{directory}: nothing was saved: in state and extra only numbers, texts and tensors, in dictionaries and"
-            " lists, can be loaded again; make numpy's scalars float() or int()"
+            f"{directory}: nothing was saved: state and extra may hold only numbers, texts and tensors in dictionaries"
+            " and lists; convert numpy's scalars with float() or int()"
         ) from error
     manifest["dense"] = {"file": dense.name, "bytes": dense.stat().st_size, "sha256": _sha256(dense)}
 
@@ -120,15 +125,16 @@ def load(
     map_location: str | torch.device | None = None,
     restore_servers: bool = True,
 ) -> dict[str, Any]:
-    """Restores what `save` wrote, and returns its `extra`.
+    """Restore a checkpoint written by `save`; returns its `extra`.
 
-    Files are verified before anything is changed, and so is what they hold: module and optimizer must be able to take
-    it (else what torch raises), and where the collections' specs say something of a table, it must have been made with
-    that (else a ConfigError); a budget stays what it was. After such an error all is as before.
+    Files and their content are verified first. Raises NotFoundError for a missing part, DamagedError for a corrupted
+    file, ConfigError for a saved table that differs from an entry that the spec of its collection sets, and the error
+    of torch if module or optimizer cannot load their state. After these errors nothing has changed. The memory limit
+    of a table is not compared: it stays as it was saved.
 
-    The collections get other tables, so that a `FeedQueue` over their rows must be made afterwards; those on servers
-    are restored for everybody who uses these servers, so that of several trainers one does it, and the others, after
-    it, only open them anew (`restore_servers=False`).
+    The collections get new tables: create a `FeedQueue` over their rows afterwards. Tables on servers are restored for
+    all clients of these servers. With several trainers, one of them restores; the others then call `load` with
+    `restore_servers=False`, which only opens the tables again.
     """
     directory = Path(directory)
     collections = [emb] if isinstance(emb, EmbeddingCollection) else list(emb)
@@ -150,7 +156,7 @@ def load(
     model_before = copy.deepcopy(model.state_dict())
     optimizer_before = None if optimizer is None else optimizer.state_dict()
     try:
-        # Before the rows, which servers do not give back.
+        # Module and optimizer come first: a restore on servers cannot be undone.
         model.load_state_dict(state["model"])
         if optimizer is not None:
             optimizer.load_state_dict(state["optimizer"])
@@ -163,7 +169,7 @@ def load(
             opened: Mapping[str, Any] = tables
             if collection.connection is not None:
                 opened = {name: collection.connection.open(name) for name in collection.tables}
-            # That they are as the spec says has been looked at, where it is known.
+            # `_check_saved` has compared the tables with the spec, as far as the manifest describes them.
             collection.use_loaded({name: opened[name] for name in collection.tables})
     except BaseException:
         model.load_state_dict(model_before)
@@ -180,10 +186,10 @@ def _check_saved(
     tables: Mapping[str, sanderling.Table],
     manifest: Mapping[str, Any],
 ) -> None:
-    """Refuses saved tables that are not as the collection's spec says."""
+    """Raise ConfigError for a saved table that differs from the spec; NotFoundError for one missing on servers."""
     for name in _tables(collection, sanderling.Table):
         collection.check_table(name, tables[name].dim, tables[name].config)
-    # Earlier versions did not say what tables on servers were made with.
+    # Checkpoints of earlier versions lack the configuration of tables on servers.
     if "server_tables" not in manifest:
         return
     on_servers: Mapping[str, Any] = manifest["server_tables"]
@@ -194,25 +200,25 @@ def _check_saved(
 
 
 def read_extra(directory: str | os.PathLike[str]) -> dict[str, Any]:
-    """The `extra` of a checkpoint alone."""
+    """Return the `extra` of a checkpoint without loading its rows."""
     extra: dict[str, Any] = _read_dense(Path(directory), "cpu")[1]["extra"]
     return extra
 
 
 def _read_dense(directory: Path, map_location: str | torch.device | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The manifest and the dense part, verified."""
+    """Return the manifest and the dense part, after verifying its size and SHA-256 (else DamagedError)."""
     manifest = _read_manifest(directory)
     described = manifest["dense"]
     dense = directory / described["file"]
     if not dense.is_file() or dense.stat().st_size != described["bytes"] or _sha256(dense) != described["sha256"]:
-        raise sanderling.DamagedError(f"{dense}: missing or not as it was written; restore the checkpoint from a copy")
+        raise sanderling.DamagedError(f"{dense}: missing or corrupted; restore the checkpoint from a copy")
     state: dict[str, Any] = torch.load(dense, map_location=map_location, weights_only=True)
     return manifest, state
 
 
 def _servers_stem(directory: Path, before: Mapping[str, Any] | None) -> str:
-    """Prefix of the two checkpoint names on servers, which other runs share."""
-    # A copy of the directory saves under names of its own.
+    """Return the prefix of the two checkpoint names on the servers; it is unique, since other runs share them."""
+    # A copied directory gets a new prefix, so that it does not overwrite the checkpoints of the original.
     if before is not None and before.get("directory") == str(directory) and "servers_stem" in before:
         return str(before["servers_stem"])
     name = re.sub(r"[^A-Za-z0-9._-]", "-", f"{directory.parent.name}-{directory.name}").strip(".-")
@@ -220,35 +226,37 @@ def _servers_stem(directory: Path, before: Mapping[str, Any] | None) -> str:
 
 
 def _tables(collection: EmbeddingCollection, kind: type) -> dict[str, Any]:
-    """The collection's tables of one kind, by name."""
+    """Return the tables of one class, by name."""
     return {name: table for name, table in collection.tables.items() if isinstance(table, kind)}
 
 
 def _local_tables(collections: Sequence[EmbeddingCollection]) -> dict[str, sanderling.Table]:
-    """The tables in this process by name, by which a checkpoint tells them apart."""
+    """Return the tables in this process by name; DuplicateNameError for different tables of one name."""
     found: dict[str, sanderling.Table] = {}
     for collection in collections:
         for name, table in _tables(collection, sanderling.Table).items():
             if found.setdefault(name, table) is not table:
                 raise sanderling.DuplicateNameError(
-                    f"table {name!r}: two collections have a table of this name, each its own; name them differently,"
-                    " or let both features be of one collection"
+                    f"table {name!r}: two collections have different tables of this name; rename one, or put both"
+                    " features into one collection"
                 )
     return found
 
 
 def _connection(collections: Sequence[EmbeddingCollection]) -> sanderling.Connection | None:
-    """The servers of the collections; all must use the same ones, since a checkpoint of theirs has one name."""
+    """Return the connection of the collections, None without servers; ConfigError for different servers."""
     connections = [collection.connection for collection in collections if collection.connection is not None]
     if any(other.servers != connections[0].servers for other in connections):
-        raise sanderling.ConfigError("collections on different servers need checkpoints of their own")
+        raise sanderling.ConfigError(
+            "collections on different servers cannot share a checkpoint; save each to its own directory"
+        )
     return connections[0] if connections else None
 
 
 def check_replaceable(directory: Path) -> None:
-    """Refuses to begin a run whose first save would fail: the directory holds something else than such a checkpoint.
+    """Raise ModelError if the directory has a manifest that is not a deep model's.
 
-    Raises ModelError.
+    Checked before a run begins, because its first save would fail.
     """
     if not (directory / MANIFEST).exists():
         return
@@ -256,8 +264,8 @@ def check_replaceable(directory: Path) -> None:
         _read_manifest(directory)
     except sanderling.Error as error:
         raise sanderling.ModelError(
-            f"{directory}: holds no deep model, but this run would save over it: give the run another name, or remove"
-            f" that ({error})"
+            f"{directory}: holds no deep model, but this run would overwrite it: choose another run name, or remove"
+            f" the directory ({error})"
         ) from error
 
 
@@ -265,30 +273,30 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
     path = directory / MANIFEST
     if not path.exists():
         raise sanderling.NotFoundError(f"{directory}: no checkpoint ({MANIFEST} is missing)")
-    # A pipe would be waited for, and a device may have no end.
+    # Reading a pipe would block, and a device may have no end.
     if not path.is_file():
-        raise sanderling.DamagedError(f"{path}: no regular file")
+        raise sanderling.DamagedError(f"{path}: not a regular file")
     if path.stat().st_size > MANIFEST_BYTES_MAX:
         raise sanderling.DamagedError(f"{path}: too long to be a manifest")
     try:
         manifest = json.loads(path.read_text())
         if isinstance(manifest, dict) and _OF_TABLES in manifest:
-            raise sanderling.ModelError(f"{path} is of a built-in learner, or of tables alone")
+            raise sanderling.ModelError(f"{path} is the manifest of a built-in learner, or of tables alone")
         fine = isinstance(manifest["generation"], int) and isinstance(manifest["dense"]["file"], str)
         version = int(manifest["format"])
     except KeyError as error:
-        raise sanderling.DamagedError(f"{path}: not a manifest: it has no entry {error}") from error
+        raise sanderling.DamagedError(f"{path}: not a manifest: entry {error} is missing") from error
     except (ValueError, TypeError) as error:
         raise sanderling.DamagedError(f"{path}: not a manifest: {error}") from error
     if version > FORMAT:
-        raise sanderling.VersionError(f"{path}: format {version}, this version reads {FORMAT}")
+        raise sanderling.VersionError(f"{path}: format {version}, but this version reads {FORMAT}; update sanderling")
     if not fine or "/" in manifest["dense"]["file"] or "/" in str(manifest.get("rows", "")):
         raise sanderling.DamagedError(f"{path}: not a manifest")
     return dict(manifest)
 
 
 def _remove_others(directory: Path, manifest: Mapping[str, Any]) -> None:
-    """Removes what no manifest names any more."""
+    """Remove the files of earlier checkpoints, which the manifest no longer names."""
     for path in directory.iterdir():
         if re.fullmatch(r"dense-\d+\.pt", path.name) and path.name != manifest["dense"]["file"]:
             path.unlink()
@@ -302,7 +310,7 @@ def _sha256(path: Path) -> str:
 
 
 def _sync(directory: Path) -> None:
-    """Flushes the names in a directory."""
+    """Flush the entries of a directory (fsync)."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)

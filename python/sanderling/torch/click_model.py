@@ -1,6 +1,6 @@
-"""A click model with its rows: batches in, logits out; made from a configuration, saved by a run, opened to score.
+"""Click models with their embeddings: built from a configuration, loaded from a run, and used for prediction.
 
-Knows no training.
+The training loop is in `sanderling.torch.deep_run`.
 """
 
 import dataclasses
@@ -33,12 +33,12 @@ MODELS: dict[str, type[nn.Module]] = {
     "din": models.DIN,
 }
 
-# Types of features that are numbers rather than keys.
+# Feature types whose values are dense inputs; the other types have embeddings.
 _NUMBERS = ("numeric", "log")
 
 
 class ClickModel(nn.Module):
-    """A model of `sanderling.torch.models` with its rows: batches in, logits out."""
+    """A model of `sanderling.torch.models` with its embedding collection; maps batches to logits."""
 
     def __init__(
         self,
@@ -49,14 +49,18 @@ class ClickModel(nn.Module):
         fresh: bool = False,
         workers: Workers | None = None,
     ) -> None:
-        """Takes the features as `FeedQueue.spec` has them; `fresh` drops what servers have of an earlier run."""
+        """Build the model for `features`, in the form of `FeedQueue.spec`.
+
+        `fresh` drops tables that an earlier run of this name left on the servers. Raises ConfigError for settings and
+        features that do not fit the model.
+        """
         super().__init__()
         model = config.model
         names = [feature["name"] for feature in features]
         for name in (model.history, model.candidate):
             if name and name not in names:
                 raise sanderling.ConfigError(f"model: there is no feature {name!r} among {', '.join(names)}")
-        # A number that is missing has another key than a number.
+        # Key of present values by numeric feature; a missing value has another key.
         self.numbers = {f["name"]: _native.value_key(f) for f in features if f.get("type") in _NUMBERS}
         for name in (model.history, model.candidate):
             if name in self.numbers:
@@ -92,11 +96,11 @@ class ClickModel(nn.Module):
             )
         ps = sanderling.connect(ps) if isinstance(ps, str) else ps
         if ps is not None:
-            # Runs share servers: their tables are told apart by the run's name, as those of the built-in learners are.
+            # Runs share servers, so table names begin with the run's name, as with built-in learners.
             feature_specs = [dataclasses.replace(f, table=f"{config.name}/{f.table}") for f in feature_specs]
         spec = Spec({feature.table: rows for feature in feature_specs}, feature_specs)
         if ps is not None:
-            # What servers would refuse to make is refused before they give up what they have.
+            # Raises for options that servers would refuse, before their existing tables are dropped.
             for name, table in spec.tables.items():
                 sanderling.Table(name, table.dim, **table.options())
             first = workers is None or workers.rank == 0
@@ -108,7 +112,7 @@ class ClickModel(nn.Module):
         self.history, self.history_length = model.history, model.history_length
 
     def forward(self, batch: sanderling.Batch) -> Tensor:
-        """Logits, float32 [B]."""
+        """Return the logits of a batch, float32 [B]."""
         embedded = self.emb(batch)
         inputs = [embedded.stacked(), self._dense(batch)]
         if self.history:
@@ -117,13 +121,13 @@ class ClickModel(nn.Module):
         return logits
 
     def _dense(self, batch: sanderling.Batch) -> Tensor | None:
-        """Numbers of the batch, float32 [B, N]; a missing one is 0."""
+        """Return the numeric features of a batch, float32 [B, N], with 0 for missing values; None without any."""
         if not self.numbers:
             return None
         columns = np.zeros((len(self.numbers), len(batch)), np.float32)
         for column, (name, key) in zip(columns, self.numbers.items(), strict=True):
             offsets, keys, values = batch.offsets(name), batch.keys(name), batch.values(name)
-            # Rows that could not be read have no key.
+            # A skipped bad row has no key.
             rows = np.flatnonzero(offsets[1:] > offsets[:-1])
             rows = rows[keys[offsets[rows]] == key]
             column[rows] = 1.0 if values is None else values[offsets[rows]]
@@ -131,23 +135,27 @@ class ClickModel(nn.Module):
 
 
 def _feature(feature: Mapping[str, Any], history: str) -> FeatureSpec:
-    """A feature of the data as the collection reads it."""
+    """Return the collection's spec of a feature; a history has pooling "none"."""
     pooling: Any = "none" if feature["name"] == history else feature.get("pooling", "sum")
     return FeatureSpec(feature["name"], feature.get("table") or "", pooling)
 
 
 def check_device(device: str) -> None:
-    """Raises ConfigError unless a dense part can be there; `device` is a name that torch has."""
+    """Raise ConfigError unless torch can compute on `device`, such as "cuda:1"."""
     try:
-        # What is named rightly need not be there, or may hold no numbers, as `meta`.
+        # A valid name may be of an absent device, or of one without data, such as `meta`.
         torch.zeros((), device=device).item()
     except (RuntimeError, AssertionError) as error:
         what = str(error).partition("\n")[0]
-        raise sanderling.ConfigError(f"device = {device!r}: {what}; cpu is always there") from error
+        raise sanderling.ConfigError(f"device = {device!r}: {what}; use cpu, which always works") from error
 
 
 def open_model(directory: str | Path, *, device: str = "cpu") -> tuple[ClickModel, dict[str, Any]]:
-    """A model that a run with tables in this process saved, ready to score, and the spec its features are read by."""
+    """Load a saved model in evaluation mode; returns it and the spec of its features.
+
+    The run must have had its tables in this process. Raises ModelError for a directory without a model of
+    `sanderling.torch.train`, ConfigError for an unusable device, and the errors of `sanderling.torch.load`.
+    """
     directory = Path(directory)
     check_device(device)
     if not (directory / "manifest.json").exists() and (directory / "model" / "manifest.json").exists():
@@ -157,8 +165,8 @@ def open_model(directory: str | Path, *, device: str = "cpu") -> tuple[ClickMode
     extra = checkpoint.read_extra(directory)
     if missing := {"config", "spec"} - set(extra):
         raise sanderling.ModelError(
-            f"{directory}: its `extra` lacks {', '.join(sorted(missing))}: a run of sanderling.torch.train saves these;"
-            " a checkpoint of a loop of your own is for sanderling.torch.load"
+            f"{directory}: `extra` lacks {', '.join(sorted(missing))}, which sanderling.torch.train saves; open a"
+            " checkpoint of your own training loop with sanderling.torch.load"
         )
     config = DeepConfig.of(with_new_names(extra["config"]))
     model = ClickModel(config, extra["spec"]["feature"]).to(device)
@@ -171,7 +179,7 @@ def predict(
 ) -> npt.NDArray[np.float32]:
     """Predict a probability per row of the files with a saved model, float32 [rows], in file order.
 
-    A skipped bad row (`data.on_bad_row` of the run) gives NaN.
+    `batch_size` is in rows. A skipped bad row (`data.on_bad_row` of the run) gives NaN. Errors as in `open_model`.
     """
     model, spec = open_model(directory, device=device)
     spec = for_scoring(spec)
@@ -179,7 +187,7 @@ def predict(
     with torch.no_grad():
         for rows in sanderling.FeedQueue(files, model.emb.native, spec=spec, batch_size=batch_size, train=False):
             scores = torch.sigmoid(model(rows)).cpu().numpy()
-            # Only a row that could not be read has no weight that is a number.
+            # Only a skipped bad row has NaN as its weight.
             scores[np.isnan(rows.weights)] = np.nan
             parts.append(scores)
     return np.concatenate(parts)

@@ -1,6 +1,6 @@
-"""`sanderling train` for deep models: the arguments of the built-in trainer that apply, and a few of its own.
+"""`sanderling train` for deep models: parses the command line, runs the trainer and prints the result.
 
-Knows no model and no training loop.
+The options are those of the built-in trainer that apply to deep models, and a few more.
 """
 
 import argparse
@@ -20,10 +20,9 @@ from sanderling.torch.deep_config import PS_TIMEOUT_S, DeepConfig, read_toml
 from sanderling.torch.quantity import seconds
 from sanderling.torch.trainer import train
 
-# What a shell gives a program that Ctrl-C ended.
+# Exit code of a program that was ended by Ctrl-C, as in a shell.
 _INTERRUPTED = 130
-# Exit codes, as `sanderling --help` says them; what is in no list is a failure like any other. Who reads them need not
-# know which trainer a model has.
+# Exit codes, equal to those of the built-in trainer (`sanderling --help`); `_FAILED` is for all other errors.
 _FAILED = 1
 _EXIT_CODES: dict[int, tuple[type[sanderling.Error], ...]] = {
     2: (sanderling.ConfigError,),
@@ -37,12 +36,12 @@ _RENAMED = {
     "--hub-patience": "--hub-timeout",
     "--hub-compress": "--hub-compression",
 }
-# Some thirty years; what is beyond a clock's reach cannot be waited for.
+# About 30 years: within the range of clocks.
 _HUB_TIMEOUT_MAX_S = 1e9
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs `train` with the arguments after that word; returns the exit code."""
+    """Run `sanderling train` with the arguments after `train`; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="sanderling train",
         description="Train a deep click model in PyTorch with embeddings in Sanderling tables.",
@@ -116,10 +115,10 @@ def main(arguments: Sequence[str]) -> int:
             torch_threads=options.torch_threads,
         )
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted; --resume goes on where the run was saved last\n")
+        sys.stderr.write("interrupted; --resume goes on from the last checkpoint\n")
         return _INTERRUPTED
     except sanderling.Error as error:
-        # Tables are opened by the command itself.
+        # The command opens tables itself, so the advice to open them again becomes one to restart.
         words = str(error).replace("; open the table again", "; start this command again, with --resume")
         sys.stderr.write(f"error: {words}\n")
         return _exit_code(error)
@@ -156,7 +155,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _refuse_old(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
-    """Ends the program at an option that has another name now."""
+    """Exit with a message that has the new name of a renamed option."""
     for argument in arguments:
         if (old := argument.partition("=")[0]) in _RENAMED:
             parser.error(f"`{old}` is now `{_RENAMED[old]}`")
@@ -168,7 +167,7 @@ def _exit_code(error: sanderling.Error) -> int:
 
 @contextmanager
 def _of_options() -> Iterator[None]:
-    """Turn an unreadable file of an option into a ConfigError."""
+    """Turn a FileError for the file of an option into a ConfigError."""
     try:
         yield
     except sanderling.FileError as error:
@@ -185,13 +184,13 @@ def _servers(options: argparse.Namespace, timeout_s: float) -> sanderling.Connec
 
 
 def _check_readable(option: str, path: Path | None) -> None:
-    """It is read once, by who needs it: it may be a pipe."""
+    """Raise FileError for an unreadable file without opening it: it may be a pipe, which can be read only once."""
     if path is not None and not os.access(path, os.R_OK):
-        raise sanderling.FileError(f"{option} {path}: not there, or not to be read")
+        raise sanderling.FileError(f"{option} {path}: missing or unreadable")
 
 
 def _text(option: str, path: Path | None) -> str:
-    """Content of a file without surrounding blanks."""
+    """Return the text of a file without surrounding whitespace, empty without a file; FileError if unreadable."""
     try:
         return "" if path is None else path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -199,7 +198,7 @@ def _text(option: str, path: Path | None) -> str:
 
 
 def _config(options: argparse.Namespace) -> DeepConfig:
-    """The configuration with what the command line says laid over it."""
+    """Return the configuration with the overrides of the command line."""
     text = read_toml(options.config)
     text.setdefault("name", options.config.stem)
     if options.model:
@@ -217,9 +216,10 @@ def _config(options: argparse.Namespace) -> DeepConfig:
 
 
 def _without_learner(text: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
-    """The section `model`, without what a built-in learner is made of: of another model it says nothing.
+    """Return the section `model` without settings of a built-in learner, for use with `--model`.
 
-    So it is with its minibatch: a few rows are right for it, and take a deep model hours.
+    Removes `[optimizer]`, `[factor_optimizer]` and `train.batch_size` from `text`, too: built-in learners work best
+    with few rows per minibatch, and with so few a deep model would train for hours.
     """
     model: dict[str, Any] = text.get("model", {})
     if not isinstance(model, dict) or model.get("type", "fm") in DEEP_MODELS:

@@ -1,4 +1,4 @@
-"""Threads of torch beside those of the feed queue, and whether the machine has cores for both. Knows no model."""
+"""Number of torch threads beside those of the feed queue, and a warning for more threads than cores."""
 
 import os
 from collections.abc import Iterator
@@ -9,18 +9,22 @@ import torch
 import sanderling
 from sanderling._native import cores_usable
 
-# More than any machine has cores.
+# Upper limit of an explicit thread count; above the cores of any machine.
 TORCH_THREADS_MAX = 4096
 
 
 def trainers_here() -> int:
-    """Trainers that torchrun has started on this machine."""
+    """Return the number of trainers that torchrun started on this machine (LOCAL_WORLD_SIZE), at least 1."""
     count = os.environ.get("LOCAL_WORLD_SIZE", "1")
     return max(int(count), 1) if count.isdecimal() else 1
 
 
 def choose(asked: int | None, feed_threads: int, cores: int | None = None) -> int:
-    """Threads for torch: what was asked, what OMP_NUM_THREADS says, or this trainer's cores that the feed leaves."""
+    """Return the number of torch threads.
+
+    It is `asked`, else torch's own number if OMP_NUM_THREADS is set, else this trainer's share of the cores minus the
+    feed threads, at least 1. Raises ConfigError for an `asked` out of range.
+    """
     if asked is not None:
         if not 1 <= asked <= TORCH_THREADS_MAX:
             raise sanderling.ConfigError(f"torch threads: {asked}: must be from 1 to {TORCH_THREADS_MAX}")
@@ -32,7 +36,7 @@ def choose(asked: int | None, feed_threads: int, cores: int | None = None) -> in
 
 
 def overcommitment(torch_threads: int, feed_threads: int, cores: int | None = None) -> str | None:
-    """Warning for more threads than cores, or None."""
+    """Return a warning if all trainers here have more threads than there are cores, else None."""
     cores, trainers = cores_usable() if cores is None else cores, trainers_here()
     if (torch_threads + feed_threads) * trainers <= cores:
         return None
@@ -43,7 +47,7 @@ def overcommitment(torch_threads: int, feed_threads: int, cores: int | None = No
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Has torch compute with so many threads meanwhile."""
+    """Set the number of torch threads inside the `with` block, and restore it afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -1,6 +1,7 @@
-"""The configuration of a deep run: the TOML of `sanderling train` with a deep `model.type`, as checked dataclasses.
+"""Configuration of a deep run: the TOML of `sanderling train` with a deep `model.type`, as checked dataclasses.
 
-What is read and which features there are is left to `sanderling.FeedQueue`, which checks that part. Knows no torch.
+`sanderling.FeedQueue` checks the sections of the input: `data`, `label`, `weight`, `negatives` and `feature`. This
+module does not import torch.
 """
 
 import json
@@ -21,7 +22,7 @@ HUBS = "hub://"
 """Prefix of hub addresses."""
 
 PS_TIMEOUT_S = (0.01, 86_400.0)
-"""Bounds of `train.ps_timeout` in seconds."""
+"""Smallest and largest `train.ps_timeout`, in seconds."""
 
 _Section = TypeVar("_Section")
 
@@ -35,7 +36,10 @@ RENAMED = {
     },
     "model": {"table_budget_bytes": "table_budget"},
 }
-"""By section, old names of entries and their new ones: errors in a configuration, read in a saved one."""
+"""New names of renamed entries, by section and old name.
+
+An old name is an error in a configuration, and accepted in the configuration of a saved run.
+"""
 
 _MAY_CHANGE = {
     "name",
@@ -44,19 +48,19 @@ _MAY_CHANGE = {
     "train.save_every_steps",
     "train.ps_timeout",
 }
-"""Entries that may change when a run is resumed."""
+"""Entries that may differ between a saved run and its resumption."""
 
 
 @dataclass
 class ModelConfig:
-    """`[model]`: which model, and its sizes. Entries that a model does not have must be left out."""
+    """Section `[model]`: type and sizes of the model. An entry that the model does not have is an error."""
 
     type: str = "dnn"
     dim: int = 16
     init_std: float = 0.01
-    """Standard deviation of a row's first weights."""
+    """Standard deviation of initial embeddings."""
     table_budget: str | int = ""
-    """Memory limit per table, such as "4GiB"; empty: no limit. A saved table keeps the limit that it was made with."""
+    """Memory limit per table, such as "4GiB"; empty: no limit. A loaded table keeps its saved limit."""
     hidden: list[int] | None = None
     dropout: float = 0.0
     batch_norm: bool = False
@@ -64,21 +68,21 @@ class ModelConfig:
     bottom: list[int] | None = None
     attention: list[int] | None = None
     candidate: str = ""
-    """DIN: the feature that is compared with the history; both read one table."""
+    """DIN: name of the candidate feature, which attends to the history; both features read one table."""
     history: str = ""
-    """DIN: the feature whose keys are the history, the most recent last."""
+    """DIN: name of the history feature, a sequence of keys with the most recent last."""
     history_length: int = 50
-    """DIN: most steps of a history that are looked at, the last ones."""
+    """DIN: maximum length of a history in keys; longer ones keep the last keys."""
 
     @property
     def table_budget_bytes(self) -> int:
-        """`table_budget` in bytes; 0: no limit."""
+        """Return `table_budget` in bytes; 0: no limit."""
         return size_bytes("model.table_budget", self.table_budget) if self.table_budget else 0
 
 
 @dataclass
 class DenseOptimizerConfig:
-    """`[dense_optimizer]`: torch's optimizer of everything but the rows."""
+    """Section `[dense_optimizer]`: torch's optimizer of the dense parameters, that is of all but embedding rows."""
 
     type: str = "adam"
     lr: float = 1e-3
@@ -87,14 +91,14 @@ class DenseOptimizerConfig:
 
 @dataclass
 class TrainConfig:
-    """`[train]`, with the meanings of docs/configuration.md where the names are the same."""
+    """Section `[train]`; see docs/configuration.md for the entries that built-in learners have, too."""
 
     batch_size: int = 1024
     passes: int = 1
     threads: int = 2
-    """Threads of the feed queue."""
+    """Number of threads of the feed queue."""
     depth: int = 4
-    """Minibatches that are read and looked up ahead; so many steps old may their rows be."""
+    """Number of minibatches read and looked up ahead; embeddings may be stale by as many steps."""
     shuffle_rows: int = 100_000
     schedule: dict[str, Any] = field(default_factory=lambda: {"type": "constant"})
     early_stop: int = 0
@@ -102,53 +106,58 @@ class TrainConfig:
     print_every_steps: int = 0
     max_steps: int = 0
     l2_idle: bool = False
-    """Whether every step's `l2` acts on all rows, also those that it does not read: as with a dense gradient, at the
-    cost of passing over whole tables, which must be in this process."""
+    """Whether `l2` acts on all rows in every step, as with a dense gradient, and not only on rows of the minibatch.
+
+    Each step then passes over whole tables, which must be in this process.
+    """
     clip_norm: float = 0.0
-    """Largest norm of a step's gradients, rows and dense part together; 0: any."""
+    """Maximum norm of the gradients of a step, embedding rows and dense parameters together; 0: no limit."""
     save_every_steps: int = 0
-    """Steps between two checkpoints within a pass; 0: after passes only, and when the run is stopped."""
+    """Checkpoint interval within a pass, in steps; 0: only after each pass and when the run is stopped."""
     ps_timeout: str = "20s"
-    """Request timeout of parameter servers, also while one of them is unreachable."""
+    """Request timeout of parameter servers, also while a server is unreachable."""
 
     @property
     def ps_timeout_s(self) -> float:
-        """`ps_timeout` in seconds."""
+        """Return `ps_timeout` in seconds."""
         return seconds("train.ps_timeout", self.ps_timeout, *PS_TIMEOUT_S)
 
 
 @dataclass
 class DeepConfig:
-    """A whole run."""
+    """Configuration of a run."""
 
     name: str
     train_inputs: list[str]
-    """Files, patterns, urls; or hubs, as one entry `hub://host:port,host:port`."""
+    """Files, glob patterns and URLs; or hubs, as one entry `hub://host:port,host:port`."""
     valid_inputs: list[str]
     spec: dict[str, Any]
-    """The spec for `sanderling.FeedQueue`: `data`, `label`, `weight`, `negatives`, `feature`."""
+    """Spec for `sanderling.FeedQueue`: `data`, `label`, `weight`, `negatives`, `feature`."""
     seed: int = 42
     model: ModelConfig = field(default_factory=ModelConfig)
     optimizer: dict[str, Any] = field(default_factory=lambda: {"type": "adam", "lr": 1e-3})
-    """Of the rows, as `sanderling.Table` takes it."""
+    """Optimizer of the embedding tables, as `sanderling.Table` takes it."""
     dense_optimizer: DenseOptimizerConfig = field(default_factory=DenseOptimizerConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Reads a TOML file; the run is named after it unless it says otherwise."""
+        """Read a TOML file; the default run name is the stem of the file name."""
         return cls.of(read_toml(path), path.stem)
 
     @classmethod
     def of(cls, config: Mapping[str, Any], name: str | None = None) -> Self:
-        """Checks a dictionary of the same structure; the run is named after its first training file by default."""
+        """Check a dictionary of this structure; the default run name comes from the first training file.
+
+        Raises ConfigError, which names the wrong entry.
+        """
         config = dict(config)
         data = dict(config.pop("data", {}))
         train_inputs, valid_inputs = (_paths(data.pop(key, [])) for key in ("train", "valid"))
         config = {"name": name or _name(train_inputs), **config}
         train_inputs, train = _hubs(train_inputs), config.pop("train", {})
         if train_inputs and train_inputs[0].startswith(HUBS):
-            # What is not said, the hubs decide.
+            # 0: the hubs decide.
             train = {"batch_size": 0, "passes": 0, **train}
         spec: dict[str, Any] = {
             key: config.pop(key) for key in ("label", "weight", "negatives", "feature") if key in config
@@ -172,12 +181,12 @@ class DeepConfig:
         return made
 
     def check(self) -> None:
-        """Refuses what contradicts itself."""
+        """Raise ConfigError for values out of range and entries that contradict each other."""
         model, train = self.model, self.train
         if not re.fullmatch(r"[\w-][\w.-]*", self.name):
             raise sanderling.ConfigError(f"name = {self.name!r}: letters, digits, '-', '_' and '.' only")
         if not self.train_inputs:
-            raise sanderling.ConfigError("data.train: name at least one file or pattern")
+            raise sanderling.ConfigError("data.train: must have at least one file, pattern or hub")
         if model.type not in DEEP_MODELS:
             raise sanderling.ConfigError(
                 f"model.type = {model.type!r}: a deep model is one of {', '.join(DEEP_MODELS)}"
@@ -214,7 +223,9 @@ class DeepConfig:
         if train.monitor not in ("auc", "logloss"):
             raise sanderling.ConfigError(f"train.monitor = {train.monitor!r}: auc or logloss")
         if (model.type == "din") != bool(model.history and model.candidate):
-            raise sanderling.ConfigError("model.history and model.candidate are what DIN needs, and no other model has")
+            raise sanderling.ConfigError(
+                "model.history and model.candidate: din needs both, and no other model has them"
+            )
         if model.history and model.history == model.candidate:
             raise sanderling.ConfigError(
                 f"model.history and model.candidate are both {model.history!r}: name two features"
@@ -234,26 +245,26 @@ class DeepConfig:
                 raise sanderling.ConfigError(f"train.schedule.{key} = {number!r}: must be {wanted}")
         if any(name.startswith(HUBS) for name in self.valid_inputs):
             raise sanderling.ConfigError(
-                "data.valid: a hub hands each row out once per pass, and validation reads the same rows after each;"
-                " name files or urls"
+                "data.valid: a hub hands each row out once per pass, but validation reads equal rows after each pass;"
+                " name files or URLs"
             )
         if not self.valid_inputs and (train.early_stop > 0 or kind == "plateau"):
             raise sanderling.ConfigError("early_stop and the plateau schedule need data.valid")
 
     @property
     def from_hubs(self) -> bool:
-        """Whether training rows come from hubs."""
+        """Return whether training rows come from hubs."""
         return bool(self.train_inputs) and self.train_inputs[0].startswith(HUBS)
 
     def changed_since(self, saved: Mapping[str, Any], *, judged: bool) -> str | None:
-        """The first entry in which this is not what a run was `saved` with (`to_dict`), and that must not change.
+        """Return the first entry that differs from the `saved` configuration but must not, or None.
 
-        Once a pass was `judged`, the rows and the metric by which that is done must not, either.
+        `saved` is a `to_dict`. With `judged` (a pass was validated), `data.valid` and `train.monitor` must agree, too.
         """
         now: dict[str, Any] = json.loads(json.dumps(self.to_dict()))
         may_change = _MAY_CHANGE if judged else _MAY_CHANGE | {"data.valid", "train.monitor"}
         if self.from_hubs:
-            # Hubs may have moved; which of them have the rows, they say themselves.
+            # Addresses of hubs may change; hubs are recognized by their streams.
             may_change = may_change | {"data.train"}
         before: dict[str, Any] = with_new_names(json.loads(json.dumps(saved)))
         for section in {**before, **now}:
@@ -268,7 +279,7 @@ class DeepConfig:
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        """The configuration as `of` reads it, defaults filled in."""
+        """Return the configuration as a dictionary for `of`, with defaults filled in."""
         model = {name: value for name, value in asdict(self.model).items() if value is not None}
         return {
             "name": self.name,
@@ -283,7 +294,7 @@ class DeepConfig:
 
 
 def with_new_names(saved: dict[str, Any]) -> dict[str, Any]:
-    """The configuration of a saved run with the names and units of today."""
+    """Update the configuration of a saved run to the current names and units, in place; returns it."""
     for section, names in RENAMED.items():
         entries = saved.get(section, {})
         for old, new in names.items():
@@ -297,7 +308,7 @@ def with_new_names(saved: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file; what is wrong with it is said with its name."""
+    """Read a TOML file; FileError if it is unreadable, ConfigError if it is not TOML, both with its name."""
     try:
         return tomllib.loads(path.read_text())
     except OSError as error:
@@ -312,23 +323,23 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def _seed(value: object) -> int:
-    """A whole number of 64 bits without a sign."""
+    """Check a seed, an unsigned 64-bit integer."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 64:
         raise sanderling.ConfigError(f"seed = {value!r}: must be a whole number from 0 to 2^64 - 1")
     return value
 
 
 def _name(train_inputs: list[str]) -> str:
-    """A name for a run, as the built-in learners make it of the first training file."""
+    """Return the default run name from the first training file, by the rule of the built-in learners."""
     path = train_inputs[0] if train_inputs else ""
     stem = re.split(r"[.?]", re.split(r"[/\\]", path)[-1])[0]
-    # Hubs have no file.
+    # Hubs have no file name.
     is_file = not path.startswith(HUBS) and any(c.isalnum() for c in stem)
     return "".join(c if c.isalnum() or c in "-_" else "_" for c in stem) if is_file else "run"
 
 
 def _paths(value: object) -> list[str]:
-    """A path or a list of paths."""
+    """Return a path or a list of paths as a list of text; ConfigError for other types."""
     if isinstance(value, str | Path):
         return [str(value)]
     if isinstance(value, list | tuple) and all(isinstance(path, str | Path) for path in value):
@@ -337,17 +348,17 @@ def _paths(value: object) -> list[str]:
 
 
 def _hubs(inputs: list[str]) -> list[str]:
-    """Several hubs as one entry; files and hubs together are an error."""
+    """Join several hubs to one entry; ConfigError for files and hubs together."""
     hubs = [name for name in inputs if name.startswith(HUBS)]
     if not hubs:
         return inputs
     if len(hubs) != len(inputs):
-        raise sanderling.ConfigError(f"data.train: {hubs[0]!r} stands beside files; name files or hubs, not both")
+        raise sanderling.ConfigError(f"data.train: {hubs[0]!r} and files: name files or hubs, not both")
     return [HUBS + ",".join(name.removeprefix(HUBS) for name in hubs)]
 
 
 def _section(kind: type[_Section], name: str, entries: Mapping[str, Any]) -> _Section:
-    """A section as its dataclass; names what is misspelt or of another type than the default."""
+    """Make the dataclass of a section; ConfigError for unknown entries and types other than the default's."""
     assert isinstance(kind, type)
     if not isinstance(entries, Mapping):
         raise sanderling.ConfigError(f"{name} = {entries!r}: must be a section, [{name}]")
@@ -356,7 +367,7 @@ def _section(kind: type[_Section], name: str, entries: Mapping[str, Any]) -> _Se
         if key in RENAMED.get(name, {}):
             raise sanderling.ConfigError(f"[{name}] `{key}` is now `{RENAMED[name][key]}`")
         if key not in defaults:
-            raise sanderling.ConfigError(f"{name}.{key} is unknown; there are {', '.join(defaults)}")
+            raise sanderling.ConfigError(f"{name}.{key} is unknown; the entries are {', '.join(defaults)}")
         default = defaults[key]
         fits = (
             default is None

@@ -1,4 +1,4 @@
-"""Summary and HTML report of a deep run."""
+"""Summary (`summary.json`) and HTML report (`report.html`) of a deep run."""
 
 import json
 from typing import Any
@@ -12,10 +12,10 @@ from sanderling.torch.run_log import Line
 
 
 def measured(run: DeepRun) -> tuple[Line, str]:
-    """The metrics that count, and which rows they are of.
+    """Return the final metrics and the rows that they are measured on.
 
-    These are `valid`, `train` (rows of the first pass, each scored before it was learned from), or `train_seen` of a
-    run that an earlier version began.
+    The rows are "valid" (best validation), "train" (training rows of the first pass, each scored before it was learned
+    from), or "train_seen" for a run that an earlier version began.
     """
     progress = run.progress
     if progress.best is not None:
@@ -26,11 +26,11 @@ def measured(run: DeepRun) -> tuple[Line, str]:
 
 
 def seen_of(run: DeepRun) -> Line | None:
-    """Without validation and after more than one pass: metrics of the last pass over training (seen) data."""
+    """Return the metrics of the last pass over training (seen) data; None with validation or after one pass."""
     progress = run.progress
     if progress.best is not None or progress.last is progress.first or progress.last == progress.first:
         return None
-    # `first` is empty only in runs of earlier versions.
+    # `first` is empty only in runs that an earlier version began.
     return {"pass": progress.passes, **progress.last} if progress.first else None
 
 
@@ -41,7 +41,7 @@ def _plain(metrics: Line) -> Line:
 
 
 def summary_of(run: DeepRun) -> dict[str, Any]:
-    """The summary of the run."""
+    """Return the summary of a run, as `sanderling train --json` prints it; numbers that are not finite are None."""
     progress = run.progress
     metrics, measured_on = measured(run)
     seen = seen_of(run)
@@ -70,7 +70,7 @@ def summary_of(run: DeepRun) -> dict[str, Any]:
 
 
 def write_report(run: DeepRun, summary: Line) -> None:
-    """Writes `report.html`."""
+    """Write `report.html` to the run directory; reads the curves from `metrics.jsonl`."""
     lines = [json.loads(line) for line in (run.run_dir / "metrics.jsonl").read_text().splitlines()]
     names = ("step", "pass", "trained_examples", "auc", "logloss", "prob_mean", "real_mean")
     curves = {

@@ -1,15 +1,14 @@
-"""A deep run under way: its passes, validations and saves, and when it ends.
+"""Training loop of a deep run: passes, validation, checkpoints, early stop and orderly interruption.
 
-Knows no command line, not where minibatches come from, and not how the run is told of.
+Minibatches come from `sanderling.torch.inputs`; output goes to `sanderling.torch.run_log`.
 """
 
 import dataclasses
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +27,12 @@ from sanderling.torch.inputs import FileInputs, HubInputs, for_scoring, no_rows
 from sanderling.torch.magnitude import Magnitudes
 from sanderling.torch.pace import Pace
 from sanderling.torch.run_log import SCORES_MAX, Columns, Line, RunLog, Scores, metrics_of
+from sanderling.torch.run_progress import Progress, improves, log_bad_rows, merge_stages
 from sanderling.torch.workers import Workers
 
-# Rows between two lines of metrics, where the configuration does not say.
+# Default interval between two lines of metrics, in rows.
 _PRINT_ROWS = 256_000
-# Scored rows that a checkpoint keeps for the plots of the report, which look the same with more.
+# Limit of scored rows in a checkpoint, for the plots of the report; more rows do not change the plots visibly.
 _PLOTTED_MAX = 1 << 18
 _DENSE_OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
@@ -42,76 +42,12 @@ _DENSE_OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
 }
 
 
-@dataclass
-class Progress:
-    """Where a run is; what a checkpoint keeps of it."""
-
-    step: int = 0
-    examples: int = 0
-    passes: int = 0
-    """Completed passes."""
-    unjudged: bool = False
-    """Whether the last of them could not be validated yet."""
-    used_rows: int = 0
-    """Of the pass under way, by all trainers together; over hubs they know it."""
-    pass_rows: int = 0
-    """Of the last whole pass; 0: none is known."""
-    train_s: float = 0.0
-    wait_s: float = 0.0
-    """Of `train_s`, what was spent waiting for minibatches."""
-    best: Line | None = None
-    """The best validation."""
-    best_pass: int = 0
-    plateaus: int = 0
-    """Validations that did not improve, in all."""
-    idle: int = 0
-    """Passes since the best one."""
-    bad_rows: int = 0
-    """Rows of the files that were left out as bad in the last pass; of hubs, these know it."""
-    valid_bad_rows: int = 0
-    """Of the validation files, in the last validation."""
-    first: Line = field(default_factory=dict)
-    """Metrics of the training rows of the first pass, each scored before it was learned from."""
-    last: Line = field(default_factory=dict)
-    """Metrics of the training rows of the last pass; after the first one, earlier passes have learned from them."""
-
-    def measure(self, metrics: Line) -> None:
-        """Keeps the metrics of the training rows of the pass under way."""
-        self.last = metrics
-        if self.passes == 0:
-            self.first = metrics
-
-
-def _say_bad_rows(log: RunLog, stats: Mapping[str, Any]) -> int:
-    """How many rows a queue has left out, by its statistics; says so."""
-    if stats["bad_rows"]:
-        log.say(f"{stats['bad_rows']:,} bad rows were skipped; the first: {stats['bad_row_messages'][0]}")
-    return int(stats["bad_rows"])
-
-
-def _added(before: list[Line], stages: list[Line]) -> list[Line]:
-    """The times of stages together, and the share of each."""
-    earlier = {stage["name"]: stage for stage in before}
-    none = {"seconds": 0.0, "count": 0}
-    added = [{**stage, **{key: stage[key] + earlier.get(stage["name"], none)[key] for key in none}} for stage in stages]
-    total = sum(stage["seconds"] for stage in added)
-    return [{**stage, "share": stage["seconds"] / total if total > 0.0 else 0.0} for stage in added]
-
-
-def _improves(monitor: str, new: Line, best: Line) -> bool:
-    """Whether a validation is better than the best one before."""
-    # One class has no AUC: then the loss decides, rather than the first pass for ever.
-    if monitor == "auc" and np.isfinite(new["auc"]) and np.isfinite(best["auc"]):
-        return bool(new["auc"] > best["auc"])
-    return bool(new["logloss"] < best["logloss"])
-
-
 class _ToldError(Exception):
-    """A signal has ended the run after a step that was saved."""
+    """Ends the loop after a signal, once the last step is saved."""
 
 
 class DeepRun:
-    """A run under way."""
+    """A run: model, optimizers, inputs and progress."""
 
     def __init__(
         self,
@@ -123,7 +59,10 @@ class DeepRun:
         workers: Workers | None,
         fresh: bool,
     ) -> None:
-        """Has the model, its rows made anew or not, and no pass yet."""
+        """Build the model and its optimizers; `fresh` makes new tables on the servers.
+
+        Raises ConfigError for an unknown `dense_optimizer.type`, and as ClickModel does.
+        """
         self.config, self.run_dir, self.device = config, run_dir, device
         self.inputs, self.workers = inputs, workers
         self.spec = inputs.spec
@@ -137,32 +76,32 @@ class DeepRun:
             weight_decay=config.dense_optimizer.weight_decay,
         )
         self.rows = self.model.emb.optimizer()
-        # What the schedule makes of the learning rates in the pass at hand.
+        # Factor of the schedule on all learning rates in the current pass.
         self.lr_scale = 1.0
         self.progress = Progress()
         self.magnitudes = Magnitudes(self.model.numbers)
         self.started_unix_s = int(time.time())
-        # What the report plots: the best validation, or without one the last pass.
+        # Scored rows for the plots: of the best validation, or without validation of the first pass.
         self.plotted = Scores().take()
         self.stages: list[Line] = []
-        # Of them, what the queue that is open has not measured.
+        # Part of `stages` measured before the current queue was opened.
         self.stages_before: list[Line] = []
-        # What was wrong with the first bad rows of the last pass.
+        # Reasons of the first bad rows of the last pass.
         self.bad_row_messages: list[str] = []
-        # Set by a signal: stop after this step.
+        # Set by a signal handler: stop after the current step.
         self.told = threading.Event()
 
     def resume(self) -> None:
-        """Goes on where `last` was saved."""
+        """Restore model, optimizers and progress from the checkpoint `last`."""
         last, first = self.run_dir / "last", self.workers is None or self.workers.rank == 0
         if not first:
             self.meet()
-        # The optimizer takes to the device what belongs there; counts of steps, Adam wants on the CPU.
+        # Load to the CPU: `load_state_dict` moves the state to the device, and Adam needs its step counts on the CPU.
         extra = checkpoint.load(last, self.model, self.dense, self.model.emb, map_location="cpu", restore_servers=first)
         if first:
             self.meet()
         self.progress = Progress(**extra["progress"])
-        # Earlier versions did not save it.
+        # Checkpoints of earlier versions lack it.
         if "report" in extra:
             shown = extra["report"]
             labels, logits, weights = (column.numpy() for column in shown["plotted"])
@@ -171,12 +110,15 @@ class DeepRun:
             self.stages_before = self.stages
 
     def meet(self) -> None:
-        """Waits until all trainers are here."""
+        """Wait for all trainers (a barrier of torch.distributed)."""
         if self.workers is not None:
             torch.distributed.barrier()
 
     def passes(self, log: RunLog) -> None:
-        """All passes that are left."""
+        """Train and validate the remaining passes, and save after each.
+
+        Raises KeyboardInterrupt after a signal, NoRowsError without a usable row, and the errors of inputs and servers.
+        """
         config, progress = self.config, self.progress
         used = False
         try:
@@ -196,9 +138,9 @@ class DeepRun:
                     if config.valid_inputs:
                         self.judge(log)
                     else:
-                        # It may have been left to be validated, before there was nothing to do that on.
+                        # `unjudged` may be left from a session that had validation files.
                         progress.best_pass, progress.unjudged = progress.passes, False
-                    # `last` last: a run that is resumed from it has the model of its best pass.
+                    # Save `last` after `model`: a run resumed from it must find the model of its best pass.
                     self.save(*(["model", "last"] if progress.best_pass == progress.passes else ["last"]))
                     if self.is_told():
                         raise _ToldError
@@ -222,10 +164,10 @@ class DeepRun:
 
     @contextmanager
     def orderly(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM end a run after a step, which is saved; of several trainers all after the same one.
+        """Handle SIGINT and SIGTERM inside the `with` block: the run ends after the current step, which is saved.
 
-        One trainer whose servers do not answer then ends in the step.
-        A thread other than the main one hears no signals.
+        Several trainers end after the same step. A single trainer ends within the step if a server does not answer.
+        Has no effect outside the main thread, which alone can set signal handlers.
         """
         if threading.current_thread() != threading.main_thread():
             yield
@@ -238,11 +180,11 @@ class DeepRun:
         def hear(*_: object) -> None:
             self.told.set()
             if self.workers is None:
-                # The second one does what it would without this. A server that does not answer is not waited for.
+                # A second signal has its previous effect. Calls no longer wait for silent servers.
                 restore()
                 give_up_silent(True)
             else:
-                # torchrun passes on what the terminal has sent already.
+                # Keep the handlers: torchrun forwards a signal that the terminal has sent already.
                 self.workers.stop()
 
         before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -250,30 +192,30 @@ class DeepRun:
             yield
         finally:
             if self.workers is not None and self.is_told():
-                # torchrun ends those that are left when the first one has ended, before they can say how they did.
+                # When the first trainer exits, torchrun signals the others, which must still write their results.
                 before = dict.fromkeys(before, signal.SIG_IGN)
             restore()
 
     def is_told(self) -> bool:
-        """Whether a signal ends the run after this step; the same for all trainers."""
+        """Return whether a signal ends the run after this step; equal for all trainers."""
         return self.told.is_set() if self.workers is None else self.workers.stopping
 
     def is_left(self) -> bool:
-        """Whether there is something to do: a pass to validate, or one to train."""
+        """Return whether a pass is left to validate or to train."""
         progress = self.progress
         more = progress.passes < self.inputs.passes and not self.stopped() and not self.idle()
         return progress.unjudged or more
 
     def idle(self) -> bool:
-        """Whether validation has not improved for long enough."""
+        """Return whether early stopping applies: `early_stop` validations without improvement."""
         return 0 < self.config.train.early_stop <= self.progress.idle
 
     def stopped(self) -> bool:
-        """Whether `max_steps` ended the run."""
+        """Return whether the run has reached `max_steps`."""
         return 0 < self.config.train.max_steps <= self.progress.step
 
     def one_pass(self, log: RunLog) -> int:
-        """A pass over the training data; how many steps it took, which over hubs may be none."""
+        """Train one pass; returns the number of steps, which may be 0 with hubs."""
         config, progress, workers = self.config, self.progress, self.workers
         batch_size = config.train.batch_size or int(self.inputs.hubs[0]["batch_size"])
         print_steps = config.train.print_every_steps or max(_PRINT_ROWS // batch_size, 1)
@@ -294,7 +236,7 @@ class DeepRun:
 
         self.model.train()
         self.set_rates()
-        # Rows that are looked up ahead miss steps, which trainers in step do not allow.
+        # Prefetched rows would miss updates, which synchronous trainers do not allow.
         in_step = workers is not None and workers.in_step
         ahead = None if in_step else self.model.emb.native
         batches = self.inputs.one_pass(progress.passes, ahead, progress.used_rows)
@@ -315,7 +257,7 @@ class DeepRun:
             samples = len(batch) if workers is None else workers.samples
             progress.used_rows += samples
             if (len(batch) if workers is None else workers.samples_min) < 2 and config.model.batch_norm:
-                continue  # there is no variance of one sample
+                continue  # batch norm needs the variance of at least two samples
             for warning in self.magnitudes.add(batch):
                 log.warn(warning)
             logits = self.learn(batch)
@@ -335,7 +277,7 @@ class DeepRun:
             if told or (config.train.save_every_steps and progress.step % config.train.save_every_steps == 0):
                 progress.train_s, began = progress.train_s + time.perf_counter() - began, time.perf_counter()
                 self.save_stopped() if told else self.save("last")
-                # Rates are of training alone.
+                # Exclude the time of saving from the speed.
                 line_began, began = line_began + time.perf_counter() - began, time.perf_counter()
             if told:
                 raise _ToldError
@@ -349,16 +291,14 @@ class DeepRun:
         if steps > 0:
             assert self.inputs.queue is not None
             stats = self.inputs.queue.stats()
-            self.stages = _added(self.stages_before, stats["stages"])
+            self.stages = merge_stages(self.stages_before, stats["stages"])
             if not config.from_hubs:
-                # The next pass has a queue of its own.
+                # The next pass has its own queue, which starts at 0.
                 self.stages_before = self.stages
             self.bad_row_messages = stats["bad_row_messages"]
-            progress.bad_rows = _say_bad_rows(log, stats)
+            progress.bad_rows = log_bad_rows(log, stats)
             if whole.forgotten:
-                log.say(
-                    f"metrics of this pass are of its last {whole.rows:,} rows: no more than {SCORES_MAX:,} are kept"
-                )
+                log.say(f"metrics of this pass cover its last {whole.rows:,} rows: at most {SCORES_MAX:,} are kept")
             columns = whole.take()
             if not config.valid_inputs and progress.passes == 0:
                 self.plotted = columns
@@ -369,7 +309,7 @@ class DeepRun:
         return steps
 
     def learn(self, batch: sanderling.Batch) -> npt.NDArray[np.float32]:
-        """A step; returns the logits before it, [B]."""
+        """Train one step; returns the logits before the update, float32 [B]."""
         self.dense.zero_grad()
         logits = self.model(batch)
         labels, weights = (torch.from_numpy(array).to(self.device) for array in (batch.labels, batch.weights))
@@ -387,7 +327,7 @@ class DeepRun:
         return before
 
     def average(self) -> None:
-        """Makes the gradients of the dense part their means over trainers."""
+        """Average the gradients of the dense parameters over the trainers (all-reduce)."""
         assert self.workers is not None
         grads = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
         flat = torch.cat([grad.reshape(-1) for grad in grads])
@@ -397,11 +337,11 @@ class DeepRun:
             grad.copy_(part.view_as(grad))
 
     def judge(self, log: RunLog) -> None:
-        """Validates the pass just ended, and keeps the model if it is the best."""
+        """Validate the last pass and update the best validation."""
         progress, monitor = self.progress, self.config.train.monitor
         began = time.perf_counter()
         metrics, columns = self.validated_or_saved(log)
-        best = progress.best is None or _improves(monitor, metrics, progress.best)
+        best = progress.best is None or improves(monitor, metrics, progress.best)
         if best:
             progress.best, progress.best_pass, progress.idle = metrics, progress.passes, 0
             self.plotted = columns
@@ -415,12 +355,12 @@ class DeepRun:
         )
 
     def validated_or_saved(self, log: RunLog) -> tuple[Line, Columns]:
-        """Validates; a pass with which that fails is saved, and validated first when the run is resumed."""
+        """Validate the last pass; after an error, save the run so that resuming it begins with the validation."""
         self.progress.unjudged = True
         try:
             validated = self.validate(log)
         except sanderling.DivergedError:
-            raise  # what was saved before is better
+            raise  # keep the previous checkpoint, which is better
         except Exception as error:
             number = self.progress.passes
             try:
@@ -434,7 +374,7 @@ class DeepRun:
         return validated
 
     def validate(self, log: RunLog) -> tuple[Line, Columns]:
-        """Metrics over the validation files, and what they are of; each of several trainers scores its share."""
+        """Return the metrics over the validation files and the scored rows; each trainer scores its share."""
         if self.workers is not None:
             self.meet()
             for buffer in self.model.buffers():
@@ -444,7 +384,7 @@ class DeepRun:
         return metrics_of(columns), columns
 
     def score_together(self, log: RunLog, workers: Workers) -> Columns:
-        """Scores of all trainers; if one of them fails, all do."""
+        """Score the shares of all trainers and gather them; GroupError on all trainers if one fails."""
         mine, failure = None, None
         try:
             mine = self.score(log)
@@ -461,7 +401,7 @@ class DeepRun:
         return labels, logits, weights
 
     def score(self, log: RunLog) -> Columns:
-        """Scores the validation rows that are this trainer's."""
+        """Score this trainer's share of the validation rows; ConfigError if they are too many to keep."""
         scores = Scores()
         self.model.eval()
         queue = self.valid_queue(for_scoring(self.spec))
@@ -474,11 +414,11 @@ class DeepRun:
                     raise sanderling.ConfigError(f"data.valid: more than {SCORES_MAX:,} rows; name fewer files")
                 log.progress()
         log.begin(None)
-        self.progress.valid_bad_rows = _say_bad_rows(log, queue.stats())
+        self.progress.valid_bad_rows = log_bad_rows(log, queue.stats())
         return scores.take()
 
     def valid_queue(self, spec: dict[str, Any]) -> sanderling.FeedQueue:
-        """The batches of the validation files that are this trainer's."""
+        """Return a queue over this trainer's share of the validation files."""
         train, workers = self.config.train, self.workers
         return sanderling.FeedQueue(
             self.config.valid_inputs,
@@ -492,7 +432,7 @@ class DeepRun:
         )
 
     def set_rates(self) -> None:
-        """Learning rates of this pass, of rows and dense part alike."""
+        """Set the learning rates of tables and dense optimizer by the schedule."""
         schedule, factor = self.config.train.schedule, 1.0
         if schedule["type"] == "exponential":
             factor = float(schedule["factor"]) ** self.progress.passes
@@ -507,15 +447,15 @@ class DeepRun:
         self.lr_scale = factor
 
     def place(self, of_pass: int) -> Line:
-        """Where a line of metrics belongs."""
+        """Return step, pass and trained examples for a line of metrics."""
         return {"step": self.progress.step, "pass": of_pass, "trained_examples": self.progress.examples}
 
     def save_stopped(self) -> None:
-        """Saves a run that ends here: before the first validation, what was learned so far is the best there is."""
+        """Save a run that stops: `last`, and before the first validation also `model`, as the best so far."""
         self.save(*(["model", "last"] if self.progress.best is None else ["last"]))
 
     def save(self, *names: str) -> None:
-        """Saves the run as it is under these names; of several trainers the first one does."""
+        """Save the run as checkpoints of these names; rank 0 saves, the other trainers wait."""
         extra = {
             "progress": dataclasses.asdict(self.progress),
             "spec": self.spec,
@@ -531,8 +471,8 @@ class DeepRun:
         self.meet()
 
     def shown(self) -> dict[str, Any]:
-        """Content of the report for completed passes, unless a later pass replaces it."""
-        # Evenly, since rows that are near each other in the input may be alike.
+        """Return the state of the report that a resumed run needs."""
+        # Sample evenly: rows close to each other in the input may be similar.
         stride = len(self.plotted[0]) // _PLOTTED_MAX + 1
         return {
             "plotted": [torch.from_numpy(column[::stride].copy()) for column in self.plotted],

@@ -1,7 +1,7 @@
-"""Embedding collections: modules whose rows live in Sanderling's tables, here or on parameter servers.
+"""Embedding collections: torch modules over Sanderling tables in this process or on parameter servers.
 
-The forward pass looks rows up, the backward pass collects their gradients and hands them to the tables, whose own
-optimizers apply them. What the rest of the model is, and how its parameters are updated, they do not know.
+The forward pass looks up embedding rows. The backward pass collects their gradients and pushes them to the tables,
+which apply them with their own optimizers. Collections are independent of the dense model and its optimizer.
 
 Shapes: `B` samples of a batch, `n` keys of a feature, `D` weights of a row, `width` columns of all pooled features.
 """
@@ -22,30 +22,29 @@ from sanderling.torch.workers import Workers
 
 AnyTable = sanderling.Table | sanderling.RemoteTable
 
-# As torch.nn.utils.clip_grad_norm_ has it, so that both clip alike.
+# Equal to the constant in torch.nn.utils.clip_grad_norm_, so that both clip equally.
 _NORM_EPS = 1e-6
 
 
 class EmbeddingCollection(nn.Module):
-    """Rows per feature, pooled or per key; a module without parameters.
+    """Embeddings of several features, pooled per sample or one row per key; a module without parameters.
 
-    `ps` says where the tables are: None for this process, a `sanderling.Connection` or an address for parameter
-    servers, where a table is made under its name unless it is there.
+    `ps` is the place of the tables: None for this process, or a `sanderling.Connection` or an address for parameter
+    servers. A table that the servers lack is created under its name; an existing one is opened.
 
-    With `push="backward"` gradients go to the tables at the end of every backward pass: the simplest loop. With
-    `push="step"` they are kept until `step()`, or the `step()` of the optimizer that `optimizer()` gives: for gradient
-    accumulation, clipping and mixed precision.
+    With `push="backward"`, the end of every backward pass pushes the gradients: the simplest loop. With `push="step"`,
+    gradients are accumulated until `step()`, or the `step()` of `optimizer()`: for gradient accumulation, clipping and
+    mixed precision.
 
-    `lr` is the learning rate of all tables, in place of the one that each was made with; `lr_scale` is a factor on it.
+    `lr` is the learning rate of all tables, by default each table's own; `lr_scale` is a factor on it.
 
-    Pushes are applied in the background, at most `pushes` of them at a time; a further push waits. A forward pass
-    waits for none, so it may miss the last `pushes` updates, and runs are not equal bit by bit. With `pushes=0` every
-    push returns when it has been applied, and every forward pass sees it. A forward pass without gradients (under
-    `torch.no_grad()`) waits for all pushes.
+    Pushes are applied in the background. At most `pushes` are outstanding; a further push blocks. A forward pass does
+    not wait for them: it may miss the last `pushes` updates, so runs are not bit-identical. With `pushes=0`, a push
+    returns after it has been applied. A forward pass without gradients (under `torch.no_grad()`) waits for all pushes.
 
-    A forward pass whose backward pass never runs changes nothing. `absent` says what a key without a row yields: its
-    initial embedding ("init"), or zeros ("zero"), and then its gradient makes no row. `workers` says how several
-    trainers' gradients come together.
+    A forward pass without a backward pass changes nothing. `absent` selects the embedding of a key without a row: its
+    initial embedding ("init"), or zeros ("zero"); with "zero", its gradient creates no row. `workers` combines the
+    gradients of several trainers.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class EmbeddingCollection(nn.Module):
         pushes: int = 8,
         workers: Workers | None = None,
     ) -> None:
-        """Makes or opens the tables."""
+        """Create or open the tables; ConfigError for a wrong `spec`, `push` or `lr`."""
         super().__init__()
         if push not in ("backward", "step"):
             raise sanderling.ConfigError(f"push {push!r} is neither 'backward' nor 'step'")
@@ -68,28 +67,29 @@ class EmbeddingCollection(nn.Module):
         self.connection = sanderling.connect(ps) if isinstance(ps, str) else ps
         self.push, self.lr, self.lr_scale, self.workers = push, lr, lr_scale, workers
         self._in_step = workers is not None and workers.in_step
-        # Pushes so far, so that rows from before one are known.
+        # Number of pushes so far, to recognize rows looked up before the last one.
         self.pushed = 0
         self._absent, self._pushes = absent, pushes
         make = sanderling.Table if self.connection is None else self.connection.table
         self.tables: dict[str, AnyTable] = {}
-        # Weights per row of each feature, of the pooled ones alone, and the places of the others.
+        # Row widths of all features and of the pooled ones, and the indices of the sequences.
         self.dims: dict[str, int] = {}
         self._pooled_dims: dict[str, int] = {}
         self._sequences: dict[int, str] = {}
         self._read({name: make(name, table.dim, **table.options()) for name, table in self.spec.tables.items()})
         self._kept: list[_Reading] = []
         self._merged: sanderling.Lookup | None = None
-        # Tells the module's device, which `Module.to` changes.
+        # Has the module's device, which `Module.to` changes.
         self.register_buffer("_place", torch.zeros(0), persistent=False)
-        # Its gradient is the factor of the kept gradients: 1, or what unscaling and clipping made of it. In a list, so
-        # that it is no parameter of the module.
+        # Its gradient is a factor on the accumulated gradients: 1, changed by unscaling and clipping. It is in a list,
+        # so it is not a parameter of the module.
         self._factor = [nn.Parameter(torch.ones(()))]
 
     def use_tables(self, tables: Mapping[str, AnyTable]) -> None:
-        """Reads from these tables instead, named as in the spec; a `FeedQueue` over the old ones must be made anew.
+        """Replace the tables by `tables`, named as in the spec; create a `FeedQueue` over them again.
 
-        They must be as the spec says, where it says something; their budgets may be others.
+        Raises ConfigError for a missing table, and for one that differs from an entry that the spec sets. Memory limits
+        may differ.
         """
         for name in self.spec.tables:
             if name not in tables:
@@ -98,27 +98,27 @@ class EmbeddingCollection(nn.Module):
         self._read(tables)
 
     def use_loaded(self, tables: Mapping[str, AnyTable]) -> None:
-        """Read from tables loaded from a checkpoint; checks only their widths."""
+        """Replace the tables by tables loaded from a checkpoint; checks only their widths."""
         for name, table in self.spec.tables.items():
             self._check_width(name, tables[name].dim, table.dim)
         self._read(tables)
 
     def check_table(self, name: str, dim: int, config: Mapping[str, Any]) -> None:
-        """Refuses a table of this width and `Table.config` in place of the spec's of this name.
+        """Raise ConfigError if width or `Table.config` of a table differ from the spec of the table `name`.
 
-        What the spec leaves out may be anything, and so may the budget.
+        Entries that the spec leaves at their defaults are not compared, nor is the memory limit.
         """
         table = self.spec.tables[name]
         self._check_width(name, dim, table.dim)
-        # A budget is of all servers together, and would take as much of this process's address space.
+        # The budget is that of all servers together; this process would reserve as much address space.
         options = {entry: value for entry, value in table.options().items() if entry != "budget_bytes"}
         wanted = _entries(sanderling.Table(name, dim, **options).config)
         for entry, found in _entries(config).items():
             is_said = getattr(table, entry) != getattr(TableSpec, entry)
             if is_said and found != wanted[entry]:
                 raise sanderling.ConfigError(
-                    f"table {name!r} was made with {entry} = {found}, and the spec says {wanted[entry]}: write into the"
-                    " spec what it was made with, or leave it out"
+                    f"table {name!r} was made with {entry} = {found}, and the spec says {wanted[entry]}: set the"
+                    " table's value in the spec, or leave the entry out"
                 )
 
     @staticmethod
@@ -136,26 +136,25 @@ class EmbeddingCollection(nn.Module):
         all_tables: list[Any] = list(self.tables.values())
         self.native = sanderling.Embedding(all_tables, features, absent=self._absent, pushes=self._pushes)
         self._rates = Rates(self.tables)
-        # Refused here rather than at the first push.
+        # Raises for a wrong `lr` now rather than at the first push.
         self._scales(self.lr, self.lr_scale)
 
     @property
     def width(self) -> int:
-        """Columns of all pooled features together."""
+        """Return the number of columns of all pooled features together."""
         return self.native.width
 
     def forward(self, batch: sanderling.Batch | KeyedJaggedLike) -> Embedded:
-        """The rows of a batch.
+        """Return the embeddings of a batch.
 
-        A batch that a `FeedQueue` with this collection made brings its rows, for one forward pass; for any other,
-        ragged tensors included, they are looked up now: see `pushes`.
+        A batch from a `FeedQueue` with this collection has its rows already, for one forward pass. For other batches,
+        ragged tensors included, this looks them up, and may miss outstanding pushes. Raises ConfigError for a batch
+        with rows of another collection, and for prefetched rows in sync mode, which would be stale.
         """
         batch = batch if isinstance(batch, sanderling.Batch) else to_batch(batch)
         brought = batch.lookup
         if brought is not None and not brought.is_of(self.native):
-            raise sanderling.ConfigError(
-                "the batch brings rows of another collection; give its queue this one's `native`"
-            )
+            raise sanderling.ConfigError("the batch has rows of another collection; make its queue with this one")
         if brought is not None and self._in_step and torch.is_grad_enabled():
             raise sanderling.ConfigError("rows that a queue looked up ahead miss steps: make it without the collection")
         if brought is None and not torch.is_grad_enabled():
@@ -171,13 +170,13 @@ class EmbeddingCollection(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where outputs are; `to(device)` changes it, rows stay where they are."""
+        """Return the device of the outputs. `to(device)` changes it; the tables do not move."""
         place = self._place
         assert isinstance(place, Tensor)
         return place.device
 
     def receive(self, reading: "_Reading", grads: tuple[Tensor | None, ...]) -> None:
-        """Takes the gradients of one backward pass; called by autograd."""
+        """Accumulate or push the gradients of one backward pass; called by autograd."""
         if self._in_step and reading.pushes_before != self.pushed:
             raise RuntimeError("a backward pass over rows from before the last step: look them up again")
         if self.push == "backward":
@@ -195,18 +194,18 @@ class EmbeddingCollection(nn.Module):
         factor = self._factor[0]
         if factor.grad is None:
             factor.grad = torch.ones_like(factor)
-        # As GradScaler looks at gradients; a sum is finite only if all of them are.
+        # For GradScaler, which checks for infinities. A sum is finite only if all gradients are.
         if not all(bool(grad.sum().isfinite()) for grad in grads if grad is not None):
             factor.grad.fill_(torch.inf)
         reading.add(grads)
 
     def step(self, *, lr: Lr = None, lr_scale: float | None = None) -> None:
-        """Pushes the gradients kept since the last step, a key's gradients from all backward passes summed.
+        """Push the gradients accumulated since the last step; gradients of a key are summed over all backward passes.
 
-        `lr` is the learning rate of this step, of all tables or by table; `lr_scale` is a factor on it. What is left
-        out is the collection's. Gradients that are not finite are a `GradientError`, and dropped; under a GradScaler,
-        which never comes here with them, use `optimizer()`. Among trainers that go in step, who has kept nothing takes
-        part with nothing.
+        `lr` is the learning rate of this step, for all tables or by table; `lr_scale` is a factor on it. Both default
+        to those of the collection. Gradients that are not finite raise GradientError and are discarded. With a
+        GradScaler, which skips such steps, use `optimizer()`. In sync mode, a trainer without gradients takes part in
+        the step, too.
         """
         if self.push != "step" and self.workers is None:
             raise sanderling.ConfigError("step() needs push='step'; with push='backward' gradients are pushed already")
@@ -233,16 +232,16 @@ class EmbeddingCollection(nn.Module):
         lr: Lr = None,
         lr_scale: float | None = None,
     ) -> None:
-        """Pushes zeros as the gradients of all rows that the batch does not read; `lr` and `lr_scale` as in `step`.
+        """Push zero gradients for all rows that the batch does not read; `lr` and `lr_scale` as in `step`.
 
-        So momentum and `l2` of the tables' optimizers act on every row at every step, as those of torch do with dense
-        gradients. It passes over whole tables, which must be in this process: for small ones.
+        Momentum and `l2` then act on every row in every step, as in torch with dense gradients. This passes over whole
+        tables, so it is for small ones. Raises ConfigError for tables on servers.
         """
         scales = self._scales(lr, lr_scale)
         for scale, (name, table) in zip(scales, self.tables.items(), strict=True):
             if not isinstance(table, sanderling.Table):
                 raise sanderling.ConfigError(
-                    f"table {name!r} is on servers; idle rows are reached in this process only"
+                    f"table {name!r} is on servers; idle rows can be pushed only for tables in this process"
                 )
             read = np.concatenate([batch.keys(f.name) for f in self.spec.features if f.table == name])
             keys = table.keys()
@@ -251,24 +250,26 @@ class EmbeddingCollection(nn.Module):
                 table.push(idle, np.zeros((len(idle), table.dim), np.float32), lr_scale=scale)
 
     def discard(self) -> None:
-        """Forgets gradients that were not pushed."""
+        """Discard the accumulated gradients."""
         self._kept, self._merged = [], None
         self._factor[0].grad = None
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Discard gradients that were not pushed."""
+        """Discard the accumulated gradients, as an optimizer does."""
         super().zero_grad(set_to_none)
         self.discard()
 
     def clip_grad_norm_(self, max_norm: float, parameters: Iterable[Tensor] | Tensor = ()) -> Tensor:
-        """Scales the kept gradients and those of `parameters` so that their norm together is at most `max_norm`.
+        """Clip the norm of the accumulated gradients and the gradients of `parameters` together to `max_norm`.
 
-        The norm is over rows, a key that occurs several times counting once with its sum, as torch has it for a
-        sparse gradient that is coalesced. Returns the norm before, a scalar. Call it after the last backward pass of
-        a step, and with a GradScaler after `unscale_` of both optimizers. Not for trainers that go in step.
+        Gradients of a repeated key are summed first, as in a coalesced sparse gradient of torch. Returns the norm
+        before clipping, a float32 scalar. Call it after the last backward pass of a step, and with a GradScaler after
+        `unscale_` of both optimizers. Raises ConfigError in sync mode.
         """
         if self._in_step:
-            raise sanderling.ConfigError("clip_grad_norm_: a trainer that goes in step knows its own gradients only")
+            raise sanderling.ConfigError(
+                "clip_grad_norm_: not in sync mode, where a trainer has its own gradients only"
+            )
         parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
         dense = [parameter.grad for parameter in parameters if parameter.grad is not None]
         squared = 0.0
@@ -287,31 +288,31 @@ class EmbeddingCollection(nn.Module):
         return norm.float()
 
     def optimizer(self, *, lr: float | None = None, lr_scale: float | None = None) -> "RowOptimizer":
-        """A torch optimizer whose step pushes what was kept: for GradScaler and learning-rate schedulers.
+        """Return a torch optimizer that pushes the accumulated gradients: for GradScaler and schedulers.
 
-        `lr` is the learning rate that it starts with, of all tables; `lr_scale` is a factor on it. What is left out
-        is the collection's.
+        `lr` is the initial learning rate of all tables; `lr_scale` is a factor on it. Both default to those of the
+        collection.
         """
         return RowOptimizer(self, lr=lr, lr_scale=lr_scale)
 
     def finish(self) -> None:
-        """Waits until all pushes have been applied; raises what went wrong with one."""
+        """Wait until all pushes are applied; raises the error of a failed push."""
         self.native.finish()
 
     def extra_repr(self) -> str:
-        """Features and tables for `print(model)`."""
+        """Return a description for `print(model)`."""
         place = "here" if self.connection is None else ", ".join(self.connection.servers)
         return f"{len(self.spec.features)} features from {len(self.spec.tables)} tables, {place}; push={self.push!r}"
 
     def rates(self, lr: Lr = None, lr_scale: float | None = None) -> dict[str, float]:
-        """The learning rate of each table with these, where left out with the collection's own.
+        """Return the learning rate of each table for `lr` and `lr_scale`, by default those of the collection.
 
-        Of FTRL it is `alpha`, which neither `lr_scale` nor a scheduler changes.
+        For FTRL it is `alpha`, which neither `lr` nor `lr_scale` changes.
         """
         return self._rates.of(self.lr if lr is None else lr, self.lr_scale if lr_scale is None else lr_scale)
 
     def _scales(self, lr: Lr, lr_scale: float | None) -> list[float]:
-        """Factors on the tables' own learning rates, in the order of the tables."""
+        """Return the factors on the tables' own learning rates, in the order of the tables."""
         return self._rates.scales(self.lr if lr is None else lr, self.lr_scale if lr_scale is None else lr_scale)
 
     def _hand_over(self, lookup: sanderling.Lookup | None, scales: list[float]) -> None:
@@ -326,12 +327,12 @@ class EmbeddingCollection(nn.Module):
         return 1.0 if grad is None else float(grad)
 
     def _kept_lookup(self) -> sanderling.Lookup:
-        """The kept gradients in one lookup."""
+        """Return a lookup with all accumulated gradients."""
         if self._merged is None:
             if len(self._kept) == 1:
                 whole = self._kept[0]
             else:
-                # Tables know one step per push: several batches become one, so that each row sees one update.
+                # A push is one update per row, so several batches are joined to one.
                 batch = one_batch([reading.batch for reading in self._kept], self.spec.names)
                 whole = _Reading(self, batch, self.native.lookup(batch))
                 whole.grads = _joined(self._kept)
@@ -341,10 +342,10 @@ class EmbeddingCollection(nn.Module):
 
 
 class SequenceCollection(EmbeddingCollection):
-    """A collection of sequences alone: every feature is read with pooling "none".
+    """A collection of sequences: every feature has pooling "none".
 
-    Its forward pass gives, by feature, rows and mask as `JaggedRows.padded` has them: float32 [B, L, D] and bool [B,
-    L], of `length` steps at most (all, if None) of which the `keep` ones stay; `layout="jagged"` gives `JaggedRows`.
+    The forward pass returns by feature the rows, float32 [B, L, D], and their mask, bool [B, L], as
+    `JaggedRows.padded(length, keep=keep)`; with `layout="jagged"`, it returns `JaggedRows`.
     """
 
     def __init__(
@@ -357,7 +358,7 @@ class SequenceCollection(EmbeddingCollection):
         layout: Literal["padded", "jagged"] = "padded",
         **options: Any,  # noqa: ANN401, those of EmbeddingCollection
     ) -> None:
-        """Takes the options of `EmbeddingCollection` as well."""
+        """Take the options of `EmbeddingCollection`, too; ConfigError for a pooled feature."""
         whole = Spec.of(spec)
         if pooled := [feature.name for feature in whole.features if feature.pooling != "none"]:
             raise sanderling.ConfigError(f"features {', '.join(pooled)} of a sequence collection need pooling 'none'")
@@ -365,7 +366,7 @@ class SequenceCollection(EmbeddingCollection):
         self.length, self.keep, self.layout = length, keep, layout
 
     def forward(self, batch: sanderling.Batch | KeyedJaggedLike) -> Any:  # noqa: ANN401, by layout
-        """By feature: (rows, mask), or `JaggedRows` with `layout="jagged"`."""
+        """Return by feature (rows, mask), or `JaggedRows` with `layout="jagged"`."""
         sequences = super().forward(batch).sequences
         if self.layout == "jagged":
             return sequences
@@ -373,24 +374,24 @@ class SequenceCollection(EmbeddingCollection):
 
 
 class RowOptimizer(torch.optim.Optimizer):
-    """Makes a collection with `push="step"` look like any other set of parameters.
+    """A torch optimizer for the tables of a collection with `push="step"`.
 
-    Each table is a group of parameters, `group["table"]`, whose `lr` is its learning rate, so that torch's schedulers
-    work. `step()` pushes; `zero_grad()` forgets what was kept. GradScaler unscales the rows' gradients, and skips their
-    step if one is not finite. A table with FTRL learns at its `alpha` whatever its group says.
+    Each table is a parameter group with the entries `table` (its name) and `lr`, so torch's schedulers work. `step()`
+    pushes the accumulated gradients, `zero_grad()` discards them. GradScaler unscales them, and skips the step if one
+    is not finite. A table with FTRL uses its `alpha` and ignores the `lr` of its group.
     """
 
     def __init__(
         self, collection: EmbeddingCollection, *, lr: float | None = None, lr_scale: float | None = None
     ) -> None:
-        """Stands for one collection; rates as of `EmbeddingCollection.optimizer`."""
+        """Make the optimizer of a collection; `lr` and `lr_scale` as in `EmbeddingCollection.optimizer`."""
         if collection.push != "step":
             raise sanderling.ConfigError("optimizer() needs a collection with push='step'")
         collection._factor = [nn.Parameter(torch.ones((), device=collection.device))]
         self.collection = collection
         collection._scales(lr, lr_scale)
         rates = collection.rates(lr, lr_scale)
-        # The factor is one for all tables.
+        # All tables share the factor, so it is a parameter of the first group only.
         params = [collection._factor, *([] for _ in range(len(rates) - 1))]
         groups = [
             {"params": of_group, "lr": rate, "table": name}
@@ -399,22 +400,22 @@ class RowOptimizer(torch.optim.Optimizer):
         super().__init__(groups, {"lr": 0.0})
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]  # noqa: ANN401, as torch has it
-        """Pushes what was kept."""
+        """Push the accumulated gradients at the learning rates of the groups; ValueError for a closure."""
         if closure is not None:
-            raise ValueError("closures are for optimizers that evaluate a model several times; this one cannot")
-        # FTRL has no rate to set.
+            raise ValueError("closures are not supported: this optimizer does not evaluate the model")
+        # FTRL has no `lr`.
         own = self.collection._rates.own
         groups = [group for group in self.param_groups if own[group["table"]] is not None]
         self.collection.step(lr={group["table"]: float(group["lr"]) for group in groups}, lr_scale=1.0)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets what was kept."""
+        """Discard the accumulated gradients."""
         super().zero_grad(set_to_none)
         self.collection.discard()
 
 
 class _Reading:
-    """One forward pass: the rows of a batch, and the gradients that came back."""
+    """One forward pass: the rows of a batch, and their gradients."""
 
     def __init__(self, collection: EmbeddingCollection, batch: sanderling.Batch, lookup: sanderling.Lookup) -> None:
         self.collection, self.batch, self.lookup = collection, batch, lookup
@@ -424,18 +425,18 @@ class _Reading:
         self.grads: list[Tensor | None] = [None] * (1 + len(self.sequences))
 
     def arrays(self) -> list[npt.NDArray[np.float32]]:
-        """Pooled rows [B, width], then rows [n, D] of each sequence."""
+        """Return the pooled rows, float32 [B, width], then the rows of each sequence, float32 [n, D]."""
         return [self.lookup.pooled, *(self.lookup.rows(i) for i in self.sequences)]
 
     def add(self, grads: tuple[Tensor | None, ...]) -> None:
-        """Adds gradients to those that are kept here."""
+        """Accumulate gradients, shaped like `arrays`; None for an unused output."""
         for place, grad in enumerate(grads):
             if grad is not None:
                 before, grad = self.grads[place], grad.detach()
                 self.grads[place] = grad if before is None else before + grad
 
     def give(self) -> None:
-        """Hands the gradients to the lookup."""
+        """Move the accumulated gradients to the lookup."""
         pooled, *rows = [None if grad is None else _array(grad) for grad in self.grads]
         by_feature = {i: grad for i, grad in zip(self.sequences, rows, strict=True) if grad is not None}
         self.lookup.add_grads(pooled, by_feature)
@@ -443,11 +444,11 @@ class _Reading:
 
 
 class _Read(torch.autograd.Function):
-    """Rows out, gradients back. One node for all outputs of a batch, so that they come back together."""
+    """Autograd function of a lookup: one node for all outputs of a batch, so their gradients arrive together."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, reading: _Reading) -> tuple[Tensor, ...]:  # noqa: ANN401, torch's context
-        """Rows as tensors; `anchor` is there so that autograd records the call."""
+        """Return the rows as tensors on the device; `anchor` requires a gradient, so autograd records the call."""
         del anchor
         ctx.set_materialize_grads(False)
         ctx.reading = reading
@@ -459,27 +460,27 @@ class _Read(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[None, None]:  # noqa: ANN401, torch's context
-        """Gradients to the collection; None where an output was not used."""
+        """Pass the gradients to the collection; None for an unused output."""
         ctx.reading.collection.receive(ctx.reading, grads)
         return None, None
 
 
 def _entries(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of a `TableSpec` that decide what rows are and become, from a `Table.config`."""
-    # A table of one block, as all that a spec makes, has one optimizer; one of several has as many.
+    """Return the entries of a `Table.config` that a `TableSpec` sets, except for the memory limit."""
+    # A table made from a spec has one block; a table of several blocks has as many optimizers.
     one_or_all = {key: [block[key] for block in config["blocks"]] for key in ("optimizer", "init")}
     blocks = {key: found[0] if len(found) == 1 else found for key, found in one_or_all.items()}
     return {**blocks, **{key: config[key] for key in ("seed", "dtype", "admission", "eviction")}}
 
 
 def _array(grad: Tensor) -> npt.NDArray[np.float32]:
-    """A gradient as the native module takes it, float32 and contiguous."""
+    """Return a gradient as a contiguous float32 array, as the native module takes it."""
     array: npt.NDArray[np.float32] = grad.to("cpu", torch.float32).contiguous().numpy()
     return array
 
 
 def _joined(readings: list[_Reading]) -> list[Tensor | None]:
-    """Gradients of several batches, one after the other; zeros for those that got none, None if none did."""
+    """Concatenate the gradients of several batches; zeros for a batch without gradients, None if all lack them."""
     joined: list[Tensor | None] = []
     for place in range(len(readings[0].grads)):
         parts = [reading.grads[place] for reading in readings]

@@ -1,8 +1,7 @@
-"""Event files as TensorBoard reads them, for scalars: records of a few protobuf fields, each with its checksums.
+"""Writer of TensorBoard event files for scalars, without a dependency on the tensorboard package.
 
-So a run can be watched with TensorBoard without its package, and what it brings along, where the run is. Format:
-TFRecord (length, masked CRC-32C of it, data, masked CRC-32C of that) of tensorflow.Event (wall_time = 1, step = 2,
-file_version = 3, summary = 5) with Summary.Value (tag = 1, simple_value = 2). Knows nothing of runs.
+Format: TFRecord (length, masked CRC-32C of the length, data, masked CRC-32C of the data) of tensorflow.Event (wall_time
+= 1, step = 2, file_version = 3, summary = 5) with Summary.Value (tag = 1, simple_value = 2), encoded as protobuf.
 """
 
 import os
@@ -13,14 +12,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+# Wire types of protobuf.
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class EventFile:
-    """A file of events under way, in a directory of its own or with others."""
+    """An open event file; a directory may hold several."""
 
     def __init__(self, directory: Path) -> None:
-        """Begins a new file."""
+        """Create a new file in the directory, which is made if it is missing."""
         directory.mkdir(parents=True, exist_ok=True)
         name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
         self.path = directory / name
@@ -28,7 +28,7 @@ class EventFile:
         self._write(_event(time.time()) + _field(3, _BYTES) + _sized(b"brain.Event:2"))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Adds an event with a value per tag, and flushes it."""
+        """Append an event with one value per tag, and flush it."""
         summary = b""
         for tag, value in values.items():
             entry = _field(1, _BYTES) + _sized(tag.encode()) + _field(2, _FIXED32) + struct.pack("<f", value)
@@ -36,7 +36,7 @@ class EventFile:
         self._write(_event(time.time()) + _field(2, _VARINT) + _varint(step) + _field(5, _BYTES) + _sized(summary))
 
     def close(self) -> None:
-        """Ends the file."""
+        """Close the file."""
         self._file.close()
 
     def _write(self, event: bytes) -> None:
@@ -67,7 +67,7 @@ def _varint(value: int) -> bytes:
 
 
 def _crc_table() -> list[int]:
-    """CRC-32C (Castagnoli), reflected."""
+    """Return the byte table of CRC-32C (Castagnoli polynomial, reflected)."""
     table = []
     for byte in range(256):
         crc = byte
@@ -81,7 +81,7 @@ _CRC_TABLE = _crc_table()
 
 
 def _masked_crc(data: bytes) -> bytes:
-    """The checksum as records hold it: rotated, and a constant added."""
+    """Return the masked CRC-32C of TFRecord: rotated right by 15 bits, plus a constant; 4 bytes, little-endian."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = crc >> 8 ^ _CRC_TABLE[(crc ^ byte) & 0xFF]

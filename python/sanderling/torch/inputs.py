@@ -1,7 +1,4 @@
-"""Where the minibatches of a run come from, pass by pass: files, or hubs that make the passes themselves.
-
-Knows no model and no training loop.
-"""
+"""Inputs of a run: minibatches of each pass, from files or from hubs, and checks of the input before training."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,14 +10,14 @@ from sanderling.torch.deep_config import DeepConfig
 from sanderling.torch.workers import Workers
 
 MODELS_OF_FIELDS = ("deepfm", "dcn", "dcnv2", "dlrm", "din")
-"""Models that multiply or compare fields."""
+"""Models of interactions between fields, which need at least two fields."""
 _FIELDS_MIN = 2
 
 
 def check_files(config: DeepConfig) -> None:
-    """Refuses inputs that can be read only once.
+    """Raise ConfigError for files that can be read only once, such as pipes.
 
-    Of training files the first rows are looked at before the first pass, and validation reads the same after each.
+    Training files are also read before the first pass, to fit the features; validation files after each pass.
     """
     read = [("data.valid", name) for name in config.valid_inputs]
     if not config.from_hubs:
@@ -32,13 +29,13 @@ def check_files(config: DeepConfig) -> None:
 
 
 def check_valid(config: DeepConfig, spec: dict[str, Any]) -> None:
-    """Refuses validation files without a row, or that cannot be read, before there is anything to validate."""
+    """Raise the error of unreadable or empty validation files, before the first pass is trained."""
     if config.valid_inputs:
         _first_rows(config.valid_inputs, for_scoring(spec))
 
 
 def check_fields(config: DeepConfig, spec: dict[str, Any]) -> None:
-    """Refuses a model of how fields interact over rows with a single one, as those of libsvm files are."""
+    """Raise ConfigError for a model of field interactions over a single field, as with libsvm files."""
     features = spec["feature"]
     if config.model.type not in MODELS_OF_FIELDS or len(features) >= _FIELDS_MIN:
         return
@@ -52,12 +49,12 @@ def check_fields(config: DeepConfig, spec: dict[str, Any]) -> None:
 
 
 def for_scoring(spec: dict[str, Any]) -> dict[str, Any]:
-    """The spec with which rows are scored: all of them."""
+    """Return the spec for scoring: without `negatives`, so that all rows are kept."""
     return {key: value for key, value in spec.items() if key != "negatives"}
 
 
 def _first_rows(names: list[str], spec: dict[str, Any]) -> dict[str, Any] | None:
-    """The spec of these files as it is used; raises NoRowsError if they have no row."""
+    """Return the spec in use for these files, with fitted boundaries; NoRowsError if they have no row."""
     queue = sanderling.FeedQueue(names, spec=spec, batch_size=2, threads=1, depth=1)
     if next(queue, None) is None:
         raise no_rows(names, queue)
@@ -67,14 +64,14 @@ def _first_rows(names: list[str], spec: dict[str, Any]) -> dict[str, Any] | None
 
 
 def no_rows(names: list[str], queue: sanderling.FeedQueue | None) -> sanderling.NoRowsError:
-    """The error for an input without usable rows."""
+    """Return the error for an input without usable rows."""
     stats: dict[str, Any] = {"bad_rows": 0} if queue is None else queue.stats()
     bad = f": all {stats['bad_rows']} were bad, the first: {stats['bad_row_messages'][0]}" if stats["bad_rows"] else ""
     return sanderling.NoRowsError(f"{', '.join(names)}: no rows to work on{bad}")
 
 
 def _check_widths(config: DeepConfig, features: list[dict[str, Any]]) -> None:
-    """Refuses features that are to have rows of another width than the model's."""
+    """Raise ConfigError for a feature with a `dim` other than the model's."""
     for feature in features:
         if feature.get("dim") not in (None, config.model.dim):
             name = feature.get("name") or feature.get("each")
@@ -85,16 +82,16 @@ def _check_widths(config: DeepConfig, features: list[dict[str, Any]]) -> None:
 
 
 class FileInputs:
-    """Files, gone through as often as the configuration says, each pass in an order of its own."""
+    """Training files; every pass has its own queue and its own shuffle seed."""
 
     def __init__(self, config: DeepConfig, workers: Workers | None, spec: dict[str, Any] | None = None) -> None:
-        """Looks at the input; with a `spec`, that of a run that goes on, quantiles are not fitted again."""
+        """Fit the features to the files; a resumed run passes its saved `spec`, which is used as it is."""
         self.config, self.workers = config, workers
         self.passes = config.train.passes
         self.hubs: list[dict[str, Any]] = []
         self.queue: sanderling.FeedQueue | None = None
         if spec is None:
-            # Quantiles are fitted once, and every queue reads by the same boundaries.
+            # Quantiles are fitted once; all queues then use equal boundaries.
             spec = _first_rows(config.train_inputs, config.spec)
             assert spec is not None
             _check_widths(config, spec["feature"])
@@ -103,9 +100,9 @@ class FileInputs:
     def one_pass(
         self, number: int, embedding: sanderling.Embedding | None, used_rows: int = 0
     ) -> Iterator[sanderling.Batch]:
-        """The minibatches of pass `number`, from 0, looked up in `embedding` if there is one.
+        """Return the minibatches of pass `number`, from 0, with rows of `embedding` if it is given.
 
-        The first `used_rows` rows, those of all trainers together, are passed over.
+        Skips the first `used_rows` rows of the pass, counted over all trainers.
         """
         train, workers = self.config.train, self.workers
         self.queue = sanderling.FeedQueue(
@@ -124,17 +121,17 @@ class FileInputs:
         return iter(self.queue) if workers is None else workers.batches(self.queue)
 
     def close(self, *, used: bool) -> None:
-        """Reads no more."""
+        """Stop reading; `used` has no effect for files."""
         del used
         if self.queue is not None:
             self.queue.close()
 
 
 class HubInputs:
-    """Hubs, which decide on minibatches, passes and order. One queue serves the whole run.
+    """Hubs, which decide on minibatches, passes and order; one queue serves the whole run.
 
-    A pass ends here when the first minibatch of a later one comes: what another hub, or another trainer's end, brings
-    of it afterwards counts with the next.
+    A pass ends when the first minibatch of a later pass arrives. Minibatches of the earlier pass that arrive after it,
+    from another hub or because another trainer ended, count with the later pass.
     """
 
     spec: dict[str, Any]
@@ -151,7 +148,7 @@ class HubInputs:
         compression: Literal["lz4", "zstd"] | None = None,
         ca_file: Path | None = None,
     ) -> None:
-        """Asks the hubs what they serve. Of a run that goes on, `saved` says it: they are asked if there is more."""
+        """Subscribe to the hubs; a resumed run passes its `saved` spec and hubs, and subscribes in its first pass."""
         self.config, self.workers, self.saved = config, workers, saved
         self.options: dict[str, Any] = {
             "hub_token": token,
@@ -161,7 +158,7 @@ class HubInputs:
         }
         self.queue: sanderling.FeedQueue | None = None
         self._batches: Iterator[sanderling.Batch] = iter(())
-        # Of a later pass than the one that it was asked for.
+        # First minibatch of a later pass, kept for that pass.
         self._early: sanderling.Batch | None = None
         self._ended = False
         self._subscribed: sanderling.Hubs | None = None
@@ -174,7 +171,7 @@ class HubInputs:
     def one_pass(
         self, number: int, embedding: sanderling.Embedding | None, used_rows: int = 0
     ) -> Iterator[sanderling.Batch]:
-        """The minibatches up to the first one of a pass after `number`. What was used, the hubs know."""
+        """Yield the minibatches up to the first one of a pass after `number`; hubs know the used rows themselves."""
         del used_rows
         if self.queue is None:
             train = self.config.train
@@ -194,20 +191,23 @@ class HubInputs:
             yield batch
 
     def close(self, *, used: bool) -> None:
-        """Says farewell. Whether the last minibatch counts as used; one that came early does not in any case."""
+        """Unsubscribe. `used`: the last minibatch counts as used, unless it is of a pass that has not begun."""
         self._subscribed = None
         if self.queue is None:
             return
         if self.workers is not None and self._ended:
-            # What others had no equal of is for this rank alone: the hub would wait for it.
+            # Drain minibatches without a counterpart at other trainers: the hub waits for their acknowledgement.
             for _ in self.queue:
                 pass
         self.queue.close(used=used and self._early is None)
-        # Dropping the queue waits until the hubs have heard it.
+        # Dropping the queue waits until the hubs have received this.
         self.queue, self._early, self._batches = None, None, iter(())
 
     def _subscribe(self) -> sanderling.Hubs:
-        """Reaches the hubs; they must serve what the configuration says, and know what a run before has used."""
+        """Subscribe to the hubs, and compare them with the configuration and with the saved run.
+
+        Raises HubError for an unreachable hub or one that has lost its position, and ConfigError for differences.
+        """
         config, workers = self.config, self.workers
         rank, size = (0, 1) if workers is None else (workers.rank, workers.size)
         hubs = sanderling.Hubs(
@@ -226,8 +226,8 @@ class HubInputs:
             for hub in hubs.served:
                 if hub["stream"] not in before:
                     raise sanderling.HubError(
-                        f"hub {hub['address']} was started anew without its position (--position), and would hand out"
-                        " rows that this run has used: start the run anew, too, without --resume"
+                        f"hub {hub['address']} was started anew without its position (--position) and would repeat rows"
+                        " that this run has used: start the run anew, too, without --resume"
                     )
             return hubs
         spec = hubs.spec
@@ -235,20 +235,20 @@ class HubInputs:
         if spec is None:
             if not config.spec.get("feature"):
                 raise sanderling.ConfigError(
-                    "feature: the hub is of a version that does not say which features it serves; name them here"
+                    "feature: the hub is of an earlier version and does not send its features; name them here"
                 )
             spec = config.spec
-        # How the validation files are read, the configuration may say on its own.
+        # `data` of the configuration, if present, applies to the validation files.
         self.spec = {**spec, "data": config.spec["data"] or spec["data"]}
         self.hubs = hubs.served
         return hubs
 
     def _expected(self) -> dict[str, Any]:
-        """The spec of the rows in the configuration."""
+        """Return the spec of the configuration without `data`, to be compared with the spec of the hubs."""
         return {name: section for name, section in self.config.spec.items() if name != "data"}
 
     def _check(self, hubs: list[dict[str, Any]]) -> None:
-        """Refuses hubs that make something else than the configuration, or than each other."""
+        """Raise ConfigError for hubs that differ from the configuration or from each other."""
         train, workers = self.config.train, self.workers
         ranks = 0 if workers is None else workers.size
         for hub in hubs:

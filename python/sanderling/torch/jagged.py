@@ -1,7 +1,7 @@
-"""Ragged columns and what comes out of an embedding collection, as tensors.
+"""Ragged inputs and outputs of an embedding collection, as tensors in the layout of TorchRec.
 
-`KeyedJagged` has the methods and the layout of TorchRec's KeyedJaggedTensor, and whatever else has them is read the
-same way; TorchRec itself is not needed. Knows no table and no gradient.
+`KeyedJagged` has the methods and the layout of TorchRec's KeyedJaggedTensor. `to_batch` takes any object with these
+methods. TorchRec need not be installed.
 
 Shapes: `B` samples of a batch, `F` features, `n` keys, `D` weights of a row, `L` steps of a padded sequence.
 """
@@ -22,32 +22,35 @@ class KeyedJaggedLike(Protocol):
     """Interface of a ragged batch: `KeyedJagged`, or KeyedJaggedTensor of TorchRec."""
 
     def keys(self) -> Sequence[str]:
-        """Names of the features, F of them."""
+        """Return the names of the F features."""
 
     def values(self) -> Tensor:
-        """Keys of all samples, feature after feature; int64 [n]."""
+        """Return the keys of all samples, feature by feature, int64 [n]."""
 
     def lengths(self) -> Tensor:
-        """Keys of each sample, feature after feature; [F * B]."""
+        """Return the number of keys of each sample, feature by feature, [F * B]."""
 
     def weights_or_none(self) -> Tensor | None:
-        """A factor per key, float32 [n]."""
+        """Return a weight per key, float32 [n], or None."""
 
 
 class KeyedJagged:
-    """Keys of a batch in ragged columns, laid out as in TorchRec: feature after feature, sample after sample.
+    """Keys of a batch in ragged columns, laid out as in TorchRec: by feature, then by sample.
 
-    Keys are 64 bits without a sign in Sanderling and with one in torch: the bits are the same.
+    Keys are unsigned 64-bit integers in Sanderling and int64 in torch, with equal bits.
     """
 
     def __init__(self, keys: Sequence[str], values: Tensor, lengths: Tensor, weights: Tensor | None = None) -> None:
-        """Takes F names, int64 keys [n], lengths [F * B], and float32 factors [n] if keys have them."""
+        """Take F feature names, keys int64 [n], lengths [F * B], and weights of keys float32 [n]."""
         self._keys, self._values, self._weights = list(keys), values, weights
         self._lengths = lengths
 
     @classmethod
     def from_batch(cls, batch: sanderling.Batch, features: Sequence[str] | None = None) -> Self:
-        """The columns of a batch, or those named; weights if any of them has values (1 where a column has none)."""
+        """Make ragged tensors from the columns of a batch, by default all.
+
+        `weights` are the values of the keys, None if no column has values; a column without values has 1.
+        """
         names = list(batch.features) if features is None else list(features)
         keys = [batch.keys(name).view(np.int64) for name in names]
         lengths = [np.diff(batch.offsets(name).astype(np.int32)) for name in names]
@@ -68,36 +71,36 @@ class KeyedJagged:
         )
 
     def keys(self) -> list[str]:
-        """Names of the features, F of them."""
+        """Return the names of the F features."""
         return self._keys
 
     def values(self) -> Tensor:
-        """Keys of all samples, feature after feature; int64 [n]."""
+        """Return the keys of all samples, feature by feature, int64 [n]."""
         return self._values
 
     def lengths(self) -> Tensor:
-        """Keys of each sample, feature after feature; int32 [F * B]."""
+        """Return the number of keys of each sample, feature by feature, as given; int32 [F * B] from a batch."""
         return self._lengths
 
     def offsets(self) -> Tensor:
-        """Where the keys of each sample begin, and where the last ones end; int64 [F * B + 1]."""
+        """Return the offsets of the samples in `values`, int64 [F * B + 1]."""
         return torch.cat([self._lengths.new_zeros(1, dtype=torch.int64), self._lengths.cumsum(0)])
 
     def weights_or_none(self) -> Tensor | None:
-        """A factor per key, float32 [n]."""
+        """Return the weights of the keys, float32 [n], or None."""
         return self._weights
 
     def stride(self) -> int:
-        """Samples, B."""
+        """Return the number of samples, B."""
         return len(self._lengths) // len(self._keys) if self._keys else 0
 
 
 def to_batch(jagged: KeyedJaggedLike, labels: npt.NDArray[np.float32] | None = None) -> sanderling.Batch:
-    """Ragged columns as a batch of Sanderling, with `labels` float32 [B] if given.
+    """Convert ragged tensors to a `sanderling.Batch`, with `labels` float32 [B] if given.
 
-    Raises TypeError for what is no such thing, or if keys or lengths are not whole numbers,
-    `sanderling.LengthError` or `OffsetsError` if the lengths are not those of the keys, and `ConfigError` for weights
-    that require a gradient: they would get none.
+    Raises TypeError for an object without the methods of `KeyedJaggedLike` and for keys or lengths that are not
+    integers; `sanderling.LengthError` or `OffsetsError` for lengths that do not match the keys; and `ConfigError` for
+    weights that require a gradient, since they would get none.
     """
     methods = ("keys", "values", "lengths", "weights_or_none")
     if not all(callable(getattr(jagged, method, None)) for method in methods):
@@ -113,14 +116,14 @@ def to_batch(jagged: KeyedJaggedLike, labels: npt.NDArray[np.float32] | None = N
     ends = np.concatenate([[0], lengths.sum(axis=1).cumsum()])
     if ends[-1] != len(flat_keys):
         raise sanderling.LengthError(f"lengths add up to {ends[-1]}, but there are {len(flat_keys)} keys")
-    # Added up they might wrap around.
+    # The sum alone is no proof: it may have wrapped around.
     if ((flat_lengths < 0) | (flat_lengths > len(flat_keys))).any():
         raise sanderling.OffsetsError(f"lengths must be from 0 to the number of keys, {len(flat_keys)}")
     weights = jagged.weights_or_none()
     if weights is not None and weights.requires_grad and torch.is_grad_enabled():
         raise sanderling.ConfigError(
-            "weights of keys are data here and get no gradient, but these require one: give weights.detach(), or read"
-            " the feature with pooling 'none' and sum its rows times their weights"
+            "weights of keys get no gradient, but these require one: pass weights.detach(), or read the feature with"
+            " pooling 'none' and sum its rows times their weights"
         )
     factors = None if weights is None else weights.detach().cpu().to(torch.float32).numpy()
     columns = []
@@ -131,17 +134,17 @@ def to_batch(jagged: KeyedJaggedLike, labels: npt.NDArray[np.float32] | None = N
 
 
 def _whole(what: str, tensor: Tensor) -> npt.NDArray[np.int64]:
-    """Whole numbers in one dimension, [n]."""
+    """Return a one-dimensional integer tensor as an array, int64 [n]; TypeError or LengthError otherwise."""
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
         raise TypeError(f"{what} are whole numbers, such as int64, not {tensor.dtype}")
     if tensor.dim() != 1:
-        raise sanderling.LengthError(f"{what} are in one dimension, feature after feature, not {list(tensor.shape)}")
+        raise sanderling.LengthError(f"{what} are in one dimension, feature by feature, not {list(tensor.shape)}")
     return np.ascontiguousarray(tensor.detach().cpu().numpy().astype(np.int64, copy=False))
 
 
 @dataclass(frozen=True)
 class JaggedRows:
-    """Rows of a sequence feature: sample `i` has `values[offsets[i]:offsets[i + 1]]`."""
+    """Embedding rows of a sequence feature; those of sample `i` are `values[offsets[i]:offsets[i + 1]]`."""
 
     values: Tensor
     """float32 [n, D]."""
@@ -149,14 +152,14 @@ class JaggedRows:
     """int64 [B + 1], from 0 to n."""
 
     def lengths(self) -> Tensor:
-        """Rows of each sample, int64 [B]."""
+        """Return the number of rows of each sample, int64 [B]."""
         return self.offsets.diff()
 
     def padded(self, length: int | None = None, *, keep: Literal["first", "last"] = "first") -> tuple[Tensor, Tensor]:
-        """Rows as float32 [B, L, D], zeros after the end of each sequence, and where there are rows, bool [B, L].
+        """Return the rows padded with zeros, float32 [B, L, D], and their mask, bool [B, L].
 
-        `length` is L, by default that of the longest sequence. Of a longer one the `keep` rows stay: the first, so that
-        it is cut on the right, or the last, the most recent of a history.
+        `length` is L, by default the length of the longest sequence. A longer sequence keeps its "first" or its "last"
+        rows; the last ones are the most recent of a history.
         """
         if keep not in ("first", "last"):
             raise ValueError(f"keep={keep!r}: 'first' or 'last'")
@@ -175,23 +178,23 @@ class JaggedRows:
 
 
 class Embedded:
-    """The rows of a batch, as TorchRec's KeyedTensor has them, and its sequences."""
+    """Output of an embedding collection: pooled rows as in TorchRec's KeyedTensor, and `sequences` by feature."""
 
     def __init__(self, values: Tensor, dims: Mapping[str, int], sequences: Mapping[str, JaggedRows]) -> None:
-        """Takes the pooled rows side by side, the width of each, and the sequences by feature."""
+        """Take pooled rows float32 [B, width], the row width of each pooled feature, and sequences by feature."""
         self._values, self._dims = values, dims
         self.sequences = sequences
 
     def keys(self) -> list[str]:
-        """Names of the pooled features."""
+        """Return the names of the pooled features."""
         return list(self._dims)
 
     def values(self) -> Tensor:
-        """All pooled rows side by side, float32 [B, width]."""
+        """Return the pooled rows of all features side by side, float32 [B, width]."""
         return self._values
 
     def __getitem__(self, feature: str) -> Tensor:
-        """The pooled rows of a feature, float32 [B, D]."""
+        """Return the pooled rows of a feature, float32 [B, D]; KeyError for an unknown feature."""
         begin = 0
         for name, dim in self._dims.items():
             if name == feature:
@@ -200,7 +203,7 @@ class Embedded:
         raise KeyError(f"{feature!r} is not among the pooled features {', '.join(self._dims)}")
 
     def stacked(self) -> Tensor:
-        """The pooled rows, float32 [B, F, D]; only if all features have the same width."""
+        """Return the pooled rows, float32 [B, F, D]; ConfigError unless all features have one width."""
         widths = set(self._dims.values())
         if len(widths) != 1:
             raise sanderling.ConfigError(f"features of different widths {sorted(widths)} cannot be stacked")
@@ -208,7 +211,7 @@ class Embedded:
 
 
 def one_batch(batches: list[sanderling.Batch], features: tuple[str, ...]) -> sanderling.Batch:
-    """The samples of all batches, one batch after the other."""
+    """Concatenate the samples of several batches, without labels and weights."""
     columns = []
     for name in features:
         keys = np.concatenate([batch.keys(name) for batch in batches])

@@ -1,4 +1,4 @@
-"""Numeric features whose values are so large that they swamp a deep model. Knows no training."""
+"""Warnings about numeric features with values so large that they dominate a deep model."""
 
 from collections.abc import Iterable
 
@@ -7,21 +7,21 @@ import numpy as np
 import sanderling
 
 SWAMPS = 100.0
-"""A feature swamps the model if the root mean square of its values is at least this."""
-# Rows at the start of a run that are looked at.
+"""Root mean square of the values of a feature from which on it dominates the model."""
+# Number of rows at the start of a run that are examined.
 _LOOK_ROWS = 4096
 
 
 class Magnitudes:
-    """Looks at the first rows of a run."""
+    """Root mean square of the numeric features over the first rows of a run."""
 
     def __init__(self, numbers: Iterable[str]) -> None:
-        """Looks at the features of these names, which are numbers."""
+        """Take the names of the numeric features."""
         self._squares = dict.fromkeys(numbers, (0.0, 0))
         self._rows_left = _LOOK_ROWS if self._squares else 0
 
     def add(self, batch: sanderling.Batch) -> list[str]:
-        """Looks at a batch; once enough rows were looked at, sentences about features with large values."""
+        """Add a batch; returns the warnings once enough rows were added, otherwise an empty list."""
         if self._rows_left <= 0:
             return []
         for name, (total, count) in self._squares.items():
@@ -33,7 +33,7 @@ class Magnitudes:
         return [] if self._rows_left > 0 else self.large()
 
     def large(self) -> list[str]:
-        """Sentences about features with large values among the rows so far; after it nothing is looked at."""
+        """Return the warnings about the rows so far, and ignore all further rows."""
         sizes = {name: (total / max(count, 1)) ** 0.5 for name, (total, count) in self._squares.items()}
         self._rows_left, self._squares = 0, {}
         return [

@@ -1,4 +1,4 @@
-"""How far a piece of work is, and how long the rest takes. Knows no model, no data and no terminal."""
+"""Progress text of a task over rows: share done, speed and time left."""
 
 import time
 from collections.abc import Callable
@@ -9,26 +9,27 @@ _MINUTE_S, _HOUR_S = 60, 3600
 
 @dataclass
 class Pace:
-    """A piece of work over rows, such as a pass, from the moment when this is made."""
+    """Progress of a task over rows, such as a pass; the clock starts with the object."""
 
     name: str
     done: Callable[[], int]
-    """Rows that are done, of all trainers together."""
+    """Returns the rows done, of all trainers together."""
     total: Callable[[], int | None]
-    """Rows in all, as far as is known."""
+    """Returns the total or estimated number of rows; None if unknown."""
     detail: Callable[[], str] = lambda: ""
-    """Additional text, or an empty string."""
+    """Returns additional text, or an empty string."""
     clock: Callable[[], float] = time.monotonic
+    """Returns the time in seconds."""
 
     def __post_init__(self) -> None:
-        """Starts the clock; what an earlier session of the run has done is not of this pace."""
+        """Start the clock; rows done before, in an earlier session of the run, do not count for the speed."""
         self._began, self._done_before = self.clock(), self.done()
 
     def text(self) -> str:
-        """For people: the share that is done, the speed and the time left."""
+        """Return name, share done, detail, speed in examples/s, and time left; parts that are unknown are left out."""
         done, total, elapsed = self.done(), self.total(), self.clock() - self._began
         per_s = (done - self._done_before) / elapsed if elapsed > 0.0 else 0.0
-        # An estimate may be too low; what goes on is not over.
+        # The total may be estimated too low; a running task shows at most 99 %.
         share = None if not total else min(done / total, 0.99)
         parts = [
             None if share is None else f"{100 * share:.0f} %",
@@ -40,7 +41,7 @@ class Pace:
 
 
 def left(seconds: float) -> str:
-    """A duration as a person says it."""
+    """Format a duration in seconds, such as "40 s", "3 min" or "1.5 h"."""
     if seconds < _MINUTE_S:
         return f"{seconds:.0f} s"
     if seconds < _HOUR_S:

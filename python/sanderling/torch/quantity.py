@@ -1,4 +1,4 @@
-"""Durations and sizes of a configuration: text with a unit, such as "20s" and "4GiB"."""
+"""Parsers of durations and sizes with a unit, such as "20s" and "4GiB"."""
 
 import re
 
@@ -9,7 +9,10 @@ _BYTES = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 
 
 
 def seconds(name: str, text: object, least_s: float, most_s: float) -> float:
-    """Seconds of a text such as "20s"; ConfigError names the entry or option and the bounds."""
+    """Parse a duration such as "20s" (us, ms, s, m, h) to seconds; ConfigError outside `least_s` to `most_s`.
+
+    `name` is the configuration entry or option, for the error.
+    """
     found = re.fullmatch(r"(\d+(?:\.\d+)?) *(us|ms|s|m|h)", text.strip()) if isinstance(text, str) else None
     value = float(found[1]) * _SECONDS[found[2]] if found else -1.0
     if not least_s <= value <= most_s:
@@ -19,7 +22,10 @@ def seconds(name: str, text: object, least_s: float, most_s: float) -> float:
 
 
 def size_bytes(name: str, text: object) -> int:
-    """Bytes of a text such as "4GiB"; a whole number is taken as bytes."""
+    """Parse a size such as "4GiB" (B, KiB, MiB, GiB, TiB) to bytes; an integer is in bytes.
+
+    `name` is the configuration entry or option, for the ConfigError.
+    """
     if isinstance(text, int) and not isinstance(text, bool):
         text = str(text)
     found = re.fullmatch(r"(\d+) *(|B|KiB|MiB|GiB|TiB)", text.strip()) if isinstance(text, str) else None

@@ -1,4 +1,4 @@
-"""Learning rates of tables: what `lr` and `lr_scale` of a push come to for each. Knows no rows and no gradients."""
+"""Learning rates of several tables: conversion of `lr` and `lr_scale` to a rate or a factor per table."""
 
 import math
 from collections.abc import Mapping
@@ -6,21 +6,21 @@ from collections.abc import Mapping
 import sanderling
 
 Lr = float | Mapping[str, float] | None
-"""A learning rate of all tables, of some by name, or each table's own."""
+"""A learning rate for all tables, rates by table name, or None: each table's own rate."""
 
 
 class Rates:
-    """The learning rates of some tables, in their order."""
+    """Learning rates of several tables, in the order of the tables."""
 
     def __init__(self, tables: Mapping[str, sanderling.Table | sanderling.RemoteTable]) -> None:
-        """Reads the rates that the tables were made with."""
+        """Read the learning rates that the tables were made with."""
         self.own = {name: table.lr for name, table in tables.items()}
-        """None for FTRL, which has none."""
+        """Own rate by table; None for FTRL, which has no `lr`."""
         none = [name for name, lr in self.own.items() if lr is None]
         self._alphas = {name: float(tables[name].blocks[0]["optimizer"]["alpha"]) for name in none}
 
     def of(self, lr: Lr, lr_scale: float) -> dict[str, float]:
-        """The learning rate of each table; of FTRL `alpha`, which neither changes."""
+        """Return the learning rate of each table; for FTRL `alpha`, which neither argument changes."""
         rates = {}
         for name, own in self.own.items():
             wanted = lr.get(name) if isinstance(lr, Mapping) else lr
@@ -28,7 +28,7 @@ class Rates:
         return rates
 
     def scales(self, lr: Lr, lr_scale: float) -> list[float]:
-        """Factors on the tables' own learning rates; ConfigError for an `lr` that a table cannot have."""
+        """Return factors on the tables' own learning rates; ConfigError for an unknown table or an invalid `lr`."""
         if lr is None:
             return [lr_scale] * len(self.own)
         if isinstance(lr, Mapping):
@@ -38,7 +38,7 @@ class Rates:
         return [self._scale(name, lr) * lr_scale for name in self.own]
 
     def _scale(self, name: str, lr: float | None) -> float:
-        """The factor with which a table learns at `lr`."""
+        """Return the factor that makes the learning rate of a table `lr`; 1 for None."""
         if lr is None:
             return 1.0
         own = self.own[name]

@@ -1,7 +1,4 @@
-"""Output of a deep run: text lines, `metrics.jsonl` as of the built-in learners, event files of TensorBoard.
-
-Knows neither model nor data.
-"""
+"""Output of a deep run: text lines, progress, `metrics.jsonl` as of the built-in learners, and TensorBoard events."""
 
 import json
 import math
@@ -20,32 +17,32 @@ import sanderling
 from sanderling.torch.event_file import EventFile
 from sanderling.torch.pace import Pace
 
-# Seconds between two changes of the progress line of a terminal.
+# Interval between updates of the progress line in a terminal, in seconds.
 _PROGRESS_S = 0.2
-# Something is said to a log at least so often.
+# Interval of progress lines in a log, in seconds, when nothing else is written.
 LINE_EVERY_S = 10.0
 
+# A line of metrics.
 Line = dict[str, Any]
 # Labels, logits and weights, all float32 [rows].
 Columns = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
-
-# Rows whose scores are kept, 12 bytes each.
+# Limit of scored rows in memory, 12 bytes each.
 SCORES_MAX = 1 << 26
 
 
 class Scores:
-    """Rows scored since they were taken: labels, logits and weights; the last `most` ones."""
+    """Labels, logits and weights of the last scored rows, about `most` at most; `forgotten` counts dropped rows."""
 
     def __init__(self, most: int = SCORES_MAX) -> None:
-        """No rows yet."""
+        """Begin without rows."""
         self._parts: deque[tuple[npt.NDArray[np.float32], ...]] = deque()
         self._most, self.rows, self.forgotten = most, 0, 0
 
     def add(
         self, labels: npt.NDArray[np.float32], logits: npt.NDArray[np.float32], weights: npt.NDArray[np.float32]
     ) -> None:
-        """Adds rows, all float32 [B]; they are copied, since those of a batch are its own."""
+        """Add a copy of the rows of a batch, all float32 [B]; drops the oldest batches above the limit."""
         self._parts.append((labels.copy(), logits.copy(), weights.copy()))
         self.rows += len(labels)
         while self.rows > self._most and len(self._parts) > 1:
@@ -54,7 +51,7 @@ class Scores:
             self.forgotten += first
 
     def take(self) -> Columns:
-        """The rows; then there are none again."""
+        """Return all rows and clear them."""
         none = (np.zeros(0, np.float32),) * 3
         labels, logits, weights = (np.concatenate(column) for column in zip(none, *self._parts, strict=True))
         self._parts, self.rows, self.forgotten = deque(), 0, 0
@@ -62,7 +59,7 @@ class Scores:
 
 
 def metrics_of(rows: Columns) -> Line:
-    """Metrics of rows, as `sanderling.metrics` gives them."""
+    """Return the metrics of scored rows, as `sanderling.metrics`; DivergedError for logits that are not finite."""
     labels, logits, weights = rows
     if not np.isfinite(logits).all():
         raise sanderling.DivergedError("a prediction became infinite or undefined; lower the learning rates")
@@ -70,7 +67,7 @@ def metrics_of(rows: Columns) -> Line:
 
 
 class RunLog:
-    """The lines of one run."""
+    """Writer of the lines, files and progress of one run."""
 
     def __init__(
         self,
@@ -84,7 +81,12 @@ class RunLog:
         stream: TextIO | None = None,
         line_every_s: float = LINE_EVERY_S,
     ) -> None:
-        """Begins the files of a run, or goes on after the lines up to `resumed_step`."""
+        """Open the files of a run; with `resumed_step`, keep the lines of metrics up to that step.
+
+        `quiet` suppresses text, but not warnings; `warns=False` suppresses warnings. `on_line` is called with every
+        line of metrics. `stream` is by default standard error. If it is not a terminal, a thread writes a progress line
+        after `line_every_s` seconds without other output.
+        """
         path = run_dir / "metrics.jsonl"
         kept = _lines_until(path, resumed_step) if resumed_step is not None and path.exists() else []
         self._file = path.open("w")
@@ -95,7 +97,7 @@ class RunLog:
         self._quiet, self._warns, self._on_line = quiet, warns, on_line
         self._terminal = not quiet and self._stream.isatty()
         self._shown, self._shown_at = "", 0.0
-        # What there is to say of the piece of work at hand; a step, or a hub that is waited for, may take longer.
+        # Progress of the current task. A thread reports it, because a step or the wait for a hub may take longer.
         self._pace: Pace | None = None
         self._lock, self._said_at, self._line_every_s = threading.RLock(), time.monotonic(), line_every_s
         self._ended = threading.Event()
@@ -105,7 +107,7 @@ class RunLog:
             self._speaker.start()
 
     def line(self, kind: str, values: Line) -> None:
-        """A line of metrics, `kind` being "step" or "valid"."""
+        """Write a line of metrics to all outputs; `kind` is "step" or "valid"."""
         entry = {"kind": kind, **values}
         plain = {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in entry.items()}
         self._file.write(json.dumps(plain) + "\n")
@@ -125,7 +127,7 @@ class RunLog:
             self._on_line(plain)
 
     def say(self, text: str) -> None:
-        """A line for people."""
+        """Write a line of text unless the run is quiet."""
         if not self._quiet:
             with self._lock:
                 self._clear()
@@ -134,7 +136,7 @@ class RunLog:
                 self._said_at = time.monotonic()
 
     def warn(self, text: str) -> None:
-        """A warning; told even by a run that is quiet, since nothing else says it."""
+        """Write a warning, also in a quiet run."""
         if self._warns:
             with self._lock:
                 self._clear()
@@ -143,12 +145,12 @@ class RunLog:
                 self._said_at = time.monotonic()
 
     def begin(self, pace: Pace | None) -> None:
-        """The piece of work at hand from now on, or that there is none: a log hears of it every 10 s."""
+        """Set the current task for progress lines; None: no task."""
         with self._lock:
             self._pace = pace
 
     def progress(self) -> None:
-        """Work goes on: changes a terminal's last line."""
+        """Update the progress line of a terminal; called after each batch."""
         if self._terminal and self._pace is not None and time.monotonic() - self._shown_at > _PROGRESS_S:
             what = self._pace.text()
             self._clear()
@@ -157,7 +159,7 @@ class RunLog:
             self._shown, self._shown_at = what, time.monotonic()
 
     def _speak(self) -> None:
-        """Says how far the work is whenever nothing else was said for a while."""
+        """Write a progress line whenever nothing was written for `line_every_s` seconds; runs in its own thread."""
         wait = self._line_every_s
         while not self._ended.wait(max(wait, 0.0)):
             with self._lock:
@@ -167,7 +169,7 @@ class RunLog:
                 wait = self._line_every_s if self._pace is None else self._said_at + self._line_every_s - now
 
     def close(self) -> None:
-        """Ends the files."""
+        """Stop the progress thread and close the files."""
         self._ended.set()
         if self._speaker is not None:
             self._speaker.join()
@@ -183,13 +185,13 @@ class RunLog:
 
 
 def _scalars(group: str, values: Mapping[str, Any]) -> dict[str, float]:
-    """Scalars of a line for TensorBoard."""
+    """Return the scalars of a line for TensorBoard, by tag."""
     names = ("auc", "logloss", "prob_mean", "real_mean", "steps_per_s", "examples_per_s")
     return {f"{group}/{name}": float(values[name]) for name in names if name in values}
 
 
 def _lines_until(path: Path, step: int) -> list[str]:
-    """Whole lines up to a step; a killed run may have written more than it had saved, and half a line."""
+    """Return the complete lines up to a step. A killed run may have written later lines, and a partial one."""
     kept = []
     for line in path.read_text().splitlines():
         try:

@@ -1,6 +1,6 @@
-"""Default run names: an earlier run with another configuration keeps its directory.
+"""Default run names, numbered so that a run with another configuration keeps its directory.
 
-Knows no training; the built-in learners name theirs alike.
+The built-in learners use equal names.
 """
 
 import dataclasses
@@ -12,14 +12,16 @@ import sanderling
 from sanderling.torch import checkpoint
 from sanderling.torch.deep_config import DeepConfig
 
-# Largest number after a name.
+# Largest number appended to a name.
 _NUMBER_MAX = 9999
 
 
 def named(config: DeepConfig, runs_dir: Path, *, resume: bool) -> DeepConfig:
-    """The configuration with the first of NAME, NAME-2 and so on whose folder has no run, or one of this configuration.
+    """Return the configuration with the first free name of NAME, NAME-2 and so on.
 
-    A run that is resumed gets the name of the run that it can go on from, if there is one.
+    A name is free if its directory in `runs_dir` has no run, or a run with this configuration. With `resume`, it is the
+    name of the first run that can be resumed with this configuration, otherwise NAME. Raises ConfigError without a free
+    name.
     """
     for number in range(1, _NUMBER_MAX + 1):
         name = config.name if number == 1 else f"{config.name}-{number}"
@@ -29,17 +31,17 @@ def named(config: DeepConfig, runs_dir: Path, *, resume: bool) -> DeepConfig:
         if saved is None or _fits(config, saved, resume=resume):
             return dataclasses.replace(config, name=name)
     raise sanderling.ConfigError(
-        f"{runs_dir / config.name}: {_NUMBER_MAX} runs of this name are there; remove some, or give this another name"
+        f"{runs_dir / config.name}: {_NUMBER_MAX} runs have this name; remove some, or choose another name"
     )
 
 
 def replaces(run_dir: Path) -> bool:
-    """Whether a run that begins in this folder replaces an earlier one."""
+    """Return whether a run that begins in this directory replaces an earlier one."""
     return _saved(run_dir) is not None
 
 
 def _saved(run_dir: Path) -> dict[str, Any] | None:
-    """The configuration of the run in a folder; none if there is none that can be read: the run itself says why."""
+    """Return the configuration of the run in a directory; None without a readable one."""
     for name in ("last", "model"):
         try:
             config: dict[str, Any] = checkpoint.read_extra(run_dir / name)["config"]

@@ -1,6 +1,6 @@
 """Spec of an embedding collection: tables, and the features that read them.
 
-Plain data that a person writes and a TOML file can say; knows neither torch nor how rows are kept.
+Plain data, which a TOML file can express; this module does not import torch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,14 +11,14 @@ from typing import Any, Literal, Self, TypeVar
 import sanderling
 
 POOLINGS = ("sum", "mean", "max", "none")
-"""How the rows of a sample's keys become one: "none" keeps a row per key, for sequences."""
+"""Reductions of the rows of a sample to one row; "none" keeps a row per key, for sequences."""
 
 _Entry = TypeVar("_Entry", "TableSpec", "FeatureSpec")
 
 
 @dataclass(frozen=True)
 class TableSpec:
-    """A table of embedding rows; the arguments of `sanderling.Table`, which explains them."""
+    """An embedding table; the entries are the arguments of `sanderling.Table`, described there."""
 
     dim: int
     optimizer: dict[str, Any] | str | None = None
@@ -30,21 +30,21 @@ class TableSpec:
     eviction: dict[str, Any] | str | None = None
 
     def options(self) -> dict[str, Any]:
-        """Everything but the width, as keyword arguments of `sanderling.Table`."""
+        """Return all entries except `dim`, as keyword arguments of `sanderling.Table`."""
         return {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "dim"}
 
 
 @dataclass(frozen=True)
 class FeatureSpec:
-    """A feature of the batches, the table that has its rows, and how several rows of a sample become one."""
+    """A feature of the batches, its table, and its pooling."""
 
     name: str
     table: str = ""
-    """Features that name the same table share its rows; empty: a table of the feature's own name."""
+    """Name of the table; features may share one. Empty: a table with the name of the feature."""
     pooling: Literal["sum", "mean", "max", "none"] = "sum"
 
     def __post_init__(self) -> None:
-        """Fills in the table's name and refuses an unknown pooling."""
+        """Fill in the table's name; ConfigError for an unknown pooling."""
         if not self.table:
             object.__setattr__(self, "table", self.name)
         if self.pooling not in POOLINGS:
@@ -55,14 +55,14 @@ class FeatureSpec:
 
 @dataclass(frozen=True)
 class Spec:
-    """Tables by name, and features in the order of their columns."""
+    """Tables by name, and features in the order of their columns; `names` are the names of the features."""
 
     tables: Mapping[str, TableSpec]
     features: Sequence[FeatureSpec]
     names: tuple[str, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
-        """Refuses tables without a width or a feature, features without a table, and the same reading twice."""
+        """Raise ConfigError for a table without a width or a feature, a feature without a table, or a repeated one."""
         object.__setattr__(self, "names", tuple(feature.name for feature in self.features))
         for name, table in self.tables.items():
             try:
@@ -80,21 +80,21 @@ class Spec:
                     f"feature {feature.name!r} reads table {feature.table!r}, which is not among {known}"
                 )
         if repeated := {name for name in self.names if self.names.count(name) > 1}:
-            raise sanderling.ConfigError(f"features {', '.join(sorted(repeated))} are there twice")
+            raise sanderling.ConfigError(f"features {', '.join(sorted(repeated))} occur twice")
         if idle := set(self.tables) - {feature.table for feature in self.features}:
             raise sanderling.ConfigError(f"no feature reads the tables {', '.join(sorted(idle))}")
 
     @classmethod
     def alike(cls, features: Sequence[str], dim: int, **options: Any) -> Self:  # noqa: ANN401, those of TableSpec
-        """A table for each feature, all of the same width and with the same options of `TableSpec`."""
+        """Make a spec with a table per feature; all tables have width `dim` and the `options` of `TableSpec`."""
         return cls({name: TableSpec(dim, **options) for name in features}, [FeatureSpec(name) for name in features])
 
     @classmethod
     def of(cls, spec: "Spec | Mapping[str, Any]") -> "Spec":
-        """The spec itself, or what a dictionary says.
+        """Return a `Spec` as it is, or make one from a dictionary; ConfigError for unknown entries.
 
         The dictionary is `{"tables": {name: {"dim": 16, "optimizer": "adagrad", ...}}, "features": {name: {"table":
-        ..., "pooling": ...} | table's name}}`.
+        ..., "pooling": ...}}}`; the name of a table may stand for the entry of a feature.
         """
         if isinstance(spec, Spec):
             return spec
@@ -113,7 +113,7 @@ class Spec:
 
 
 def _entry(kind: type[_Entry], what: str, entry: _Entry | Mapping[str, Any]) -> _Entry:
-    """An entry of a dictionary as the dataclass it stands for; names what is misspelt."""
+    """Make a `TableSpec` or `FeatureSpec` from a dictionary; ConfigError for unknown or missing entries."""
     if isinstance(entry, kind):
         return entry
     if not isinstance(entry, Mapping):

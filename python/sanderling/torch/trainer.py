@@ -1,13 +1,13 @@
-"""The ready trainer of deep click models: a `DeepConfig` becomes a directory with the best model and metrics.
+"""Trainer of deep click models: trains a `DeepConfig` and writes model, metrics and report to a run directory.
 
-    runs/<name>/model/         checkpoint of the best validated pass, or without validation of the last one
-    runs/<name>/last/          checkpoint to resume from: after the last whole pass, or where the run was told to stop
-    runs/<name>/metrics.jsonl  a line per printed line, as the built-in learners write them
-    runs/<name>/summary.json   what the run came to
-    runs/<name>/report.html    the same with curves, tables and keys, for a browser
+    runs/<name>/model/         checkpoint of the best validated pass; without validation, of the last pass
+    runs/<name>/last/          checkpoint to resume from: the last one saved, after a pass, a stop or an interval
+    runs/<name>/metrics.jsonl  lines of metrics, in the format of the built-in learners
+    runs/<name>/summary.json   summary of the run
+    runs/<name>/report.html    HTML report: summary, curves, tables and keys
     runs/<name>/trainer-1/     lines of metrics of the second of several trainers, and so on
 
-Knows no command line, no training loop, and not where minibatches come from.
+The training loop is in `sanderling.torch.deep_run`, the command line in `sanderling.torch.command`.
 """
 
 import dataclasses
@@ -37,9 +37,9 @@ from sanderling.torch.run_log import Line, RunLog
 from sanderling.torch.run_name import named, replaces
 from sanderling.torch.workers import Workers, bound_of, join
 
-# Seconds of waiting without a notice.
+# Time of waiting before a notice is written, in seconds.
 _NOTICE_S = 2.0
-# How long trainers that torchrun started wait for each other, saving included.
+# Time limit of trainers under torchrun for each other, in seconds; it includes saving.
 _STEP_TIMEOUT_S = 300.0
 
 
@@ -48,10 +48,11 @@ class DeepResult:
     """Result of a run."""
 
     summary: dict[str, Any]
-    """Also in `summary.json`."""
+    """Content of `summary.json`."""
     run_dir: Path
+    """Directory of the run, `runs_dir/name`."""
     model: ClickModel
-    """As it is after the last step; `runs/<name>/model` has the best one."""
+    """Model after the last step; the best one is the checkpoint `runs/<name>/model`."""
 
 
 def train(
@@ -72,41 +73,40 @@ def train(
     hub_ca_file: Path | None = None,
     torch_threads: int | None = None,
 ) -> DeepResult:
-    """Trains as the configuration says: a `DeepConfig`, a dictionary, or a TOML file of that structure.
+    """Train a deep model; `config` is a `DeepConfig`, a dictionary, or a TOML file of that structure.
 
-    A run with `name` replaces an earlier one of that name. Without it the name is that of the configuration; an earlier
-    run of another configuration is kept, and this one is numbered (clicks-2). Of several trainers under torchrun, which
-    must agree on it, the name is always that of the configuration.
+    A run with `name` replaces an earlier run of that name. Without it, the name comes from the configuration; an
+    earlier run of another configuration is kept, and the new one is numbered (clicks-2). Under torchrun, the name is
+    always that of the configuration, because all trainers must have an equal one.
 
-    `resume` goes on where a run was told to stop (Ctrl-C, SIGTERM or `max_steps`), or was saved last. `on_line` gets
-    every line of metrics. Started several times by torchrun, the trainers go through the input together, their rows on
-    the servers of `ps`; `mode` says when gradients of rows are applied, as of `Workers`. A signal to any of them stops
-    all after the same step, which is saved; then KeyboardInterrupt is raised, and the process ignores both signals,
-    since torchrun sends them to all that are left when the first one has ended.
+    `resume` continues from the last checkpoint. `on_line` is called with every line of metrics. The device of the dense
+    part is `device`. `torch_threads` is the number of torch threads during the run; by default torch's own number if
+    OMP_NUM_THREADS is set, else the physical cores without `train.threads`, at least 1.
 
-    A server of `ps` that is away for longer than `train.ps_timeout` ends the run with a `ServerError`. The logger
-    `sanderling` warns after one second, and then more and more rarely. A `Connection` keeps the `timeout` that it was
-    made with.
+    Several trainers, started by torchrun, share the input and the tables on the servers of `ps`; `mode` selects when
+    gradients of rows are applied, see `Workers`. SIGINT or SIGTERM stops the run after the current step, which is
+    saved, and raises KeyboardInterrupt. A signal to one of several trainers stops all after the same step. They then
+    ignore both signals, because torchrun sends them to the others when the first trainer has ended.
 
-    Hubs that ask for one get `hub_token`; one that is away for longer than `hub_timeout_s` is a `HubError`.
-    torch computes with `torch_threads` threads meanwhile: unless given, with what OMP_NUM_THREADS says, or with a
-    thread for each physical core that the feed queue's `train.threads` leave, at least 1.
+    A server that is unreachable for longer than `train.ps_timeout` raises ServerError. The logger "sanderling" warns
+    after one second, and then with growing intervals. A `Connection` passed as `ps` keeps its own timeout.
 
-    For slow links `hub_compression` says how minibatches come. Hubs that speak TLS need `hub_ca_file`, as of
-    `FeedQueue`.
+    `hub_token` is the auth token of the hubs, `hub_ca_file` the CA bundle (PEM) to verify them with TLS, and
+    `hub_compression` the compression of minibatches for slow links. A hub that is unreachable for more than
+    `hub_timeout_s` seconds raises HubError.
     """
     if not isinstance(config, DeepConfig):
         config = DeepConfig.of(config) if isinstance(config, Mapping) else DeepConfig.read(Path(config))
     check_device(device)
-    # A single trainer shares it with no other.
+    # Checked here, because a single trainer does not use `mode`.
     bound_of(mode)
     threads = compute_threads.choose(torch_threads, config.train.threads)
     check_files(config)
     if config.train.l2_idle and ps is not None:
-        # Before a new run gives up what servers have of the one before.
+        # Checked before a new run drops the tables of an earlier one on the servers.
         raise sanderling.ConfigError(
-            "train.l2_idle passes over whole tables, which must be in this process: leave it out, or name no parameter"
-            " servers (--ps)"
+            "train.l2_idle passes over whole tables, which must be in this process: leave it out, or train without"
+            " parameter servers (--ps)"
         )
     if "://" in str(runs_dir):
         raise sanderling.ConfigError(
@@ -157,13 +157,13 @@ def train(
         if resume:
             run.resume()
         elif first and (run_dir / "last").exists():
-            # What an earlier run of this name left to resume from is not this run's.
+            # Remove the checkpoint of an earlier run of this name, from which this run cannot be resumed.
             shutil.rmtree(run_dir / "last")
         if ps is not None and not resume:
-            # That a server has no folder for checkpoints, or a full one, is found out before a pass is trained.
+            # Save before training, so that a server without a folder for checkpoints, or with a full one, fails now.
             run.save("last")
         if workers is not None:
-            # Alike until here; what is dropped out need not be.
+            # Initial parameters are equal on all trainers; dropout differs from here on.
             torch.manual_seed((config.seed + workers.rank) % (1 << 64))
         log = RunLog(
             run_dir if workers is None or first else _made(run_dir / f"trainer-{workers.rank}"),
@@ -190,7 +190,10 @@ def train(
 
 @contextmanager
 def _claimed(run_dir: Path | None) -> Iterator[None]:
-    """Locks the run's directory, as built-in runs do: two runs of one name would write over each other's files."""
+    """Lock the run directory inside the `with` block (flock), as built-in runs do; FileError if it is locked.
+
+    Two runs of one name would overwrite each other's files. None locks nothing.
+    """
     if run_dir is None:
         yield
         return
@@ -212,7 +215,7 @@ def _claimed(run_dir: Path | None) -> Iterator[None]:
 
 @contextmanager
 def _notice(text: str | None) -> Iterator[None]:
-    """Says on standard error what is waited for, if there is something to say and it takes longer than a moment."""
+    """Write `text` to standard error if the `with` block takes longer than `_NOTICE_S`; None writes nothing."""
     timer = threading.Timer(_NOTICE_S, lambda: sys.stderr.write(f"{text}\n"))
     timer.daemon = True
     if text is not None:
@@ -224,21 +227,21 @@ def _notice(text: str | None) -> Iterator[None]:
 
 
 def _workers(config: DeepConfig, ps: sanderling.Connection | None, mode: str) -> Workers | None:
-    """The trainers that torchrun started, if there are several."""
+    """Join the trainers that torchrun started; None for a single trainer. ConfigError without servers."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         return None
     if ps is None:
         raise sanderling.ConfigError("several trainers share their rows on parameter servers: name them (--ps)")
     if config.train.clip_norm > 0.0:
         raise sanderling.ConfigError(
-            "train.clip_norm: each of several trainers knows the norm of its own rows alone, and would clip the dense"
-            " part, which is to be the same everywhere, otherwise than the others; leave it out"
+            "train.clip_norm: not with several trainers: each has the norm of its own rows only, and would clip the"
+            " dense part differently; leave it out"
         )
     return join(ps, mode, step_timeout_s=_STEP_TIMEOUT_S)
 
 
 def _check_unchanged(config: DeepConfig, last: Path, extra: Mapping[str, Any]) -> None:
-    """Refuses to go on with a run whose rows, model or order of samples would be others."""
+    """Raise ModelError for a changed configuration that the saved run cannot be resumed with."""
     changed = config.changed_since(extra["config"], judged=extra["progress"]["best"] is not None)
     if changed is not None:
         raise sanderling.ModelError(
@@ -248,15 +251,15 @@ def _check_unchanged(config: DeepConfig, last: Path, extra: Mapping[str, Any]) -
 
 
 def _of_hubs(run_dir: Path, extra: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Saved properties of the hubs of a resumed run."""
+    """Return the saved spec and hubs of a resumed run, None for a new one; ModelError if the run read files."""
     if extra is None:
         return None
     if not extra.get("hubs"):
-        raise sanderling.ModelError(f"{run_dir / 'last'}: that run read files; go on with these, or start anew")
+        raise sanderling.ModelError(f"{run_dir / 'last'}: that run read files; resume it with them, or start anew")
     return {"spec": extra["spec"], "hubs": extra["hubs"]}
 
 
 def _made(directory: Path) -> Path:
-    """A directory that is there from now on."""
+    """Create a directory unless it exists; returns it."""
     directory.mkdir(parents=True, exist_ok=True)
     return directory

@@ -1,7 +1,7 @@
-"""Several trainers of one model: when each one's gradients of rows are applied, and how they start and end together.
+"""Several trainers of one model: start, synchronization of row gradients, and a common end.
 
-Knows no model. Dense parameters are torch's: DistributedDataParallel, or `Workers.average_gradients` where
-torch.distributed does not run. Trainers are called workers where they are numbered, from 0.
+Dense parameters are synchronized separately: by DistributedDataParallel, or by `Workers.average_gradients` without
+torch.distributed. A worker is a trainer with a rank, from 0.
 """
 
 import os
@@ -18,12 +18,12 @@ from torch import Tensor
 import sanderling
 
 _MODE = re.compile(r"async|sync|bounded:(\d{1,9})")
-# A step that is further than any.
+# A step number above all others.
 _NEVER = 2**63
 
 
 def bound_of(mode: str) -> int | None:
-    """How many steps ahead of the slowest a trainer may be, if `mode` bounds that; raises ConfigError for no mode."""
+    """Return STEPS of the mode "bounded:STEPS", None for other modes; ConfigError for an unknown mode."""
     parsed = _MODE.fullmatch(mode)
     if parsed is None:
         raise sanderling.ConfigError(f"mode {mode!r} is none of 'async', 'sync' and 'bounded:STEPS'")
@@ -31,36 +31,38 @@ def bound_of(mode: str) -> int | None:
 
 
 class Workers:
-    """One of the trainers of a job, for `EmbeddingCollection(..., workers=...)`; `join` makes it under torchrun.
+    """A trainer among several, for `EmbeddingCollection(..., workers=...)`; `join` makes one under torchrun.
 
-    `mode` says when gradients are applied. All trainers must give the same.
+    `mode` selects when gradients are applied; it must be equal for all trainers.
 
-    - "async": each trainer pushes on its own, without waiting.
-    - "bounded:4": as they come, and who is more than 4 steps ahead of the slowest waits.
-    - "sync": those of all trainers in one update per step. Losses are means over each trainer's batch, and the update
-      is that of the mean over trainers, as in DistributedDataParallel: n trainers are one with n times the batch.
+    - "async": each trainer pushes without waiting for others.
+    - "bounded:4": like "async", but a trainer more than 4 steps ahead of the slowest one waits.
+    - "sync": one update per step, with the gradients of all trainers. The loss is the mean over the batch of a trainer,
+      and gradients are averaged over trainers, as in DistributedDataParallel: n trainers equal one trainer with n times
+      the batch.
 
-    In "sync", and with DistributedDataParallel in any mode, all must take the same number of steps: see `batches`. A
-    collection's push is a step. A wait of more than `step_timeout_s` raises a GroupError that names
-    who did not come. In "sync" that ends it: what was handed in stays at the servers. Begin with another group from
-    the last checkpoint, or go on after `step` with new Workers over a SyncGroup with a higher `attempt`.
+    A push of a collection is a step. In "sync", and with DistributedDataParallel in any mode, all trainers must take an
+    equal number of steps: see `batches`. A wait of more than `step_timeout_s` seconds (see `SyncGroup`) raises a
+    GroupError that names the missing workers. In "sync", these Workers cannot continue after it, and gradients pushed
+    for the step stay at the servers. Restart from the last checkpoint with another group, or continue after `step` with
+    new Workers over a SyncGroup with a higher `attempt`.
     """
 
     def __init__(self, group: sanderling.SyncGroup, mode: str = "sync") -> None:
-        """Takes a group over the same connection, or a meeting of the same tables, as the collection."""
+        """Take a group over the connection of the collection, or over a `Meeting` of its tables."""
         self.group, self.mode = group, mode
         self.rank, self.size = group.worker, group.workers
         self.in_step = mode == "sync"
         self.bound = bound_of(mode)
-        # The last step that is finished here.
+        # The last step that this trainer has finished.
         self.step = group.applied
         self._failed = False
-        # Of the last batches of `batches`: the pass, over trainers the latest; samples, those of all and the fewest.
+        # Of the last batches from `batches`: latest pass, total samples and fewest samples over all trainers.
         self.pass_number, self.samples, self.samples_min = 0, 0, 0
         self.share = 1.0
-        """Loss factor of the last batch of `batches`: 1 unless trainers have different numbers of samples."""
+        """Loss factor of the last batch of `batches`; 1 unless trainers have different numbers of samples."""
         self.stopping = False
-        """Whether any trainer has called `stop`. It becomes true for all at the same batch of `batches`."""
+        """Whether any trainer has called `stop`; becomes true for all trainers at one batch of `batches`."""
         self._stops = False
 
     def push(
@@ -70,21 +72,22 @@ class Workers:
         lookup: sanderling.Lookup | None,
         scales: Sequence[float],
     ) -> None:
-        """Takes a step with the gradients of a lookup, or with nothing; called by the collection.
+        """Take a step with the gradients of a lookup, or with none; called by the collection.
 
-        `scales` are factors on the tables' learning rates, in their order.
+        `scales` are factors on the tables' learning rates, in the order of the tables. Raises GroupError if a trainer
+        is missing for too long, or after a failed synchronous step.
         """
         if not self.in_step:
             if lookup is not None:
                 lookup.push(lr_scale=scales)
             if self.bound is not None:
-                # What is not applied is not finished.
+                # A step is finished once its push is applied.
                 embedding.finish()
                 self.step += 1
                 self.group.progress(self.step, self.bound)
             return
         if self._failed:
-            # A second part of the same step would be added to the first.
+            # Gradients pushed again for this step would be added to the first ones.
             raise sanderling.GroupError(f"step {self.step + 1} failed before: take part with a higher attempt")
         self._failed = True
         if lookup is not None:
@@ -99,10 +102,11 @@ class Workers:
         self._failed = False
 
     def batches(self, batches: Iterable[sanderling.Batch]) -> Iterator[sanderling.Batch]:
-        """Batches as long as every trainer has one: all end after the same number.
+        """Yield batches as long as every trainer has one, so that all trainers take an equal number of steps.
 
-        What others have beyond that is dropped, at most one batch each if a `FeedQueue` shares them out with `rank` and
-        `ranks`. A short last batch is weighed by `share`. When `stopping` is true, the batch is the one to end with.
+        Further batches of other trainers are dropped: at most one per trainer if a `FeedQueue` distributes them with
+        `rank` and `ranks`. Multiply the loss by `share`, for batches of different sizes. End after the batch at which
+        `stopping` is true.
         """
         remaining = iter(batches)
         while True:
@@ -120,11 +124,11 @@ class Workers:
             yield batch
 
     def stop(self) -> None:
-        """Has all trainers stop together, soon: see `stopping`. May be called by a signal's handler."""
+        """Stop all trainers at a common batch: see `stopping`. A signal handler may call it."""
         self._stops = True
 
     def average_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Makes the gradients of dense parameters their means over trainers, where DistributedDataParallel does not."""
+        """Average the gradients of dense parameters over trainers, in place; without DistributedDataParallel only."""
         grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
         mine = np.concatenate([np.zeros(0), *(grad.double().cpu().numpy().ravel() for grad in grads)])
         means = torch.from_numpy(self.group.all_reduce("dense gradients", mine, "mean"))
@@ -132,16 +136,17 @@ class Workers:
             grad.copy_(part.view_as(grad))
 
     def leave(self) -> None:
-        """Makes no further steps; with "bounded:STEPS" the others no longer wait for this trainer."""
+        """Take no further steps: with "bounded:STEPS", the other trainers no longer wait for this one."""
         if self.bound is not None:
             self.group.progress(_NEVER, _NEVER)
 
 
 def join(ps: sanderling.Connection | str, mode: str = "sync", *, step_timeout_s: float = 60.0) -> Workers:
-    """Joins the other processes that torchrun started, which meet at parameter servers.
+    """Join the other trainers that torchrun started; they synchronize at the parameter servers `ps`.
 
-    Starts torch.distributed with gloo if the environment says RANK and WORLD_SIZE and it does not run yet. Without
-    either this is the only trainer, so that a script runs by itself too.
+    Initializes torch.distributed with gloo unless it is initialized, if the environment has RANK, WORLD_SIZE and
+    MASTER_ADDR. Without torch.distributed this is the only trainer, so a script also runs without torchrun.
+    `step_timeout_s` is the limit of every wait for other trainers, in seconds; for torch.distributed at least 60.
     """
     connection = sanderling.connect(ps) if isinstance(ps, str) else ps
     if not torch.distributed.is_initialized() and {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys():
@@ -150,6 +155,6 @@ def join(ps: sanderling.Connection | str, mode: str = "sync", *, step_timeout_s:
     rank, size = 0, 1
     if torch.distributed.is_initialized():
         rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        # A job of its own: what one before it left at the servers is not taken for its.
+        # A random number per job, so that the state of an earlier job at the servers is not used.
         torch.distributed.broadcast_object_list(group, src=0)
     return Workers(sanderling.SyncGroup(connection, group[0], rank, size, step_timeout_s=step_timeout_s), mode)

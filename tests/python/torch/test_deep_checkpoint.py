@@ -282,7 +282,7 @@ def test_damage_is_found_before_anything_changes(tmp_path: Path) -> None:
     writer = os.open(manifest, os.O_RDWR)
     closing = threading.Timer(10, os.close, [writer])
     closing.start()
-    with pytest.raises(sanderling.DamagedError, match="no regular file"):
+    with pytest.raises(sanderling.DamagedError, match="not a regular file"):
         other.load(tmp_path)
     closing.cancel()
     closing.join()

@@ -1,7 +1,7 @@
-"""Click models as plain modules: embeddings and dense values in, logits out. They know no table and no data.
+"""Click models as torch modules: embeddings and dense values in, logits out, without tables.
 
-All take `rows` float32 [B, fields, row_width] and `dense` float32 [B, dense] or None; `row_width` is `dim`, or `dim +
-1` for models whose rows hold a linear weight as well. DIN takes a history, too.
+All models take `rows` float32 [B, fields, row_width] and `dense` float32 [B, dense] or None, and return logits float32
+[B]. `row_width` is `dim`, or `dim + 1` if a row also has a linear weight. DIN also takes a history.
 """
 
 from sanderling.torch.models.dcn import DCN
@@ -16,5 +16,5 @@ __all__ = ["DCN", "DIN", "DLRM", "DNN", "DCNv2", "DeepFM", "WideDeep"]
 
 
 def __dir__() -> list[str]:
-    """Public names only."""
+    """List the public names only."""
     return sorted(__all__)

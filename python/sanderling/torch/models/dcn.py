@@ -1,4 +1,4 @@
-"""Deep & Cross (Wang et al. 2017): explicit products of bounded degree beside a perceptron."""
+"""Deep & Cross Network (Wang et al. 2017): explicit feature crosses of bounded degree and a perceptron."""
 
 from collections.abc import Sequence
 
@@ -9,23 +9,23 @@ from sanderling.torch.models.layers import Mlp, flat, start
 
 
 class Cross(nn.Module):
-    """`x' = x0 (x . w) + b + x` (equation 3): each layer raises the degree by one, at the cost of one vector."""
+    """`x' = x0 (x . w) + b + x` (equation 3): each layer raises the degree by one and has one weight vector."""
 
     def __init__(self, width: int) -> None:
-        """For vectors of `width`."""
+        """Make a layer for vectors of `width` numbers."""
         super().__init__()
         self.weight = nn.Linear(width, 1, bias=False)
         self.bias = nn.Parameter(torch.zeros(width))
         start(self.weight)
 
     def forward(self, first: Tensor, x: Tensor) -> Tensor:
-        """The input of the first layer and of this one, both [B, width]."""
+        """Map the input of the first layer and of this one, both [B, width], to the output [B, width]."""
         crossed: Tensor = first * self.weight(x) + self.bias + x
         return crossed
 
 
 class DCN(nn.Module):
-    """Cross layers and perceptron in parallel; one linear layer makes a logit of both."""
+    """Cross layers and a perceptron in parallel; a linear layer combines both to a logit."""
 
     cross_layer: type[nn.Module] = Cross
 
@@ -40,7 +40,7 @@ class DCN(nn.Module):
         batch_norm: bool = False,
         cross_layers: int = 3,
     ) -> None:
-        """Sizes of the perceptron's layers in `hidden`."""
+        """Take the layer sizes of the perceptron in `hidden`, and the number of cross layers."""
         super().__init__()
         self.row_width = dim
         width = fields * dim + dense
@@ -50,7 +50,7 @@ class DCN(nn.Module):
         start(self.score)
 
     def forward(self, rows: Tensor, dense: Tensor | None = None) -> Tensor:
-        """Rows float32 [B, fields, dim] and numbers [B, dense] to logits [B]."""
+        """Map rows float32 [B, fields, dim] and dense values [B, dense] to logits [B]."""
         first = x = flat(rows, dense)
         for cross in self.cross:
             x = cross(first, x)

@@ -1,4 +1,4 @@
-"""DCN-V2 (Wang et al. 2021) in its parallel form: cross layers with a whole matrix beside a perceptron."""
+"""DCN-V2 (Wang et al. 2021) in its parallel form: cross layers with a full matrix, and a perceptron."""
 
 from collections.abc import Sequence
 
@@ -9,22 +9,22 @@ from sanderling.torch.models.layers import start
 
 
 class CrossMatrix(nn.Module):
-    """`x' = x0 * (W x + b) + x` (equation 1), the product taken coordinate by coordinate."""
+    """`x' = x0 * (W x + b) + x` (equation 1), with an element-wise product."""
 
     def __init__(self, width: int) -> None:
-        """For vectors of `width`."""
+        """Make a layer for vectors of `width` numbers."""
         super().__init__()
         self.weight = nn.Linear(width, width)
         start(self.weight)
 
     def forward(self, first: Tensor, x: Tensor) -> Tensor:
-        """The input of the first layer and of this one, both [B, width]."""
+        """Map the input of the first layer and of this one, both [B, width], to the output [B, width]."""
         crossed: Tensor = first * self.weight(x) + x
         return crossed
 
 
 class DCNv2(DCN):
-    """DCN with other cross layers, and one more of them."""
+    """DCN with cross layers of a full matrix, 4 by default instead of 3."""
 
     cross_layer = CrossMatrix
 
@@ -39,7 +39,7 @@ class DCNv2(DCN):
         batch_norm: bool = False,
         cross_layers: int = 4,
     ) -> None:
-        """Sizes of the perceptron's layers in `hidden`."""
+        """Take the layer sizes of the perceptron in `hidden`, and the number of cross layers."""
         super().__init__(
             fields, dim, dense=dense, hidden=hidden, dropout=dropout, batch_norm=batch_norm, cross_layers=cross_layers
         )

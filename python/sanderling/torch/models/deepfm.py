@@ -8,7 +8,7 @@ from sanderling.torch.models.layers import Linear, Mlp, flat, pairs
 
 
 class DeepFM(nn.Module):
-    """Rows have `dim + 1` weights: the key's linear weight, then its factors, which are also its embedding."""
+    """DeepFM; a row has `dim + 1` weights: the linear weight of the key, then its factors, also its embedding."""
 
     def __init__(
         self,
@@ -20,14 +20,14 @@ class DeepFM(nn.Module):
         dropout: float = 0.0,
         batch_norm: bool = False,
     ) -> None:
-        """Sizes of the perceptron's layers in `hidden`."""
+        """Take the layer sizes of the perceptron in `hidden`."""
         super().__init__()
         self.row_width = dim + 1
         self.linear = Linear(dense)
         self.deep = Mlp(fields * dim + dense, hidden, dropout=dropout, batch_norm=batch_norm)
 
     def forward(self, rows: Tensor, dense: Tensor | None = None) -> Tensor:
-        """Rows float32 [B, fields, dim + 1] and numbers [B, dense] to logits [B]."""
+        """Map rows float32 [B, fields, dim + 1] and dense values [B, dense] to logits [B]."""
         factors = rows[:, :, 1:]
         linear: Tensor = self.linear(rows[:, :, 0], dense)
         deep: Tensor = self.deep(flat(factors, dense)).squeeze(1)

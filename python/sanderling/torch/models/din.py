@@ -1,4 +1,4 @@
-"""Deep Interest Network (Zhou et al. 2018): a history weighed by how much each step has to do with the candidate."""
+"""Deep Interest Network (Zhou et al. 2018): attention of a candidate to the steps of a history."""
 
 from collections.abc import Sequence
 
@@ -9,18 +9,18 @@ from sanderling.torch.models.layers import Mlp, flat
 
 
 class Attention(nn.Module):
-    """A weight for each step of a history, from step, candidate, their difference and product.
+    """Attention weight per step of a history, from step, candidate, their difference and their product.
 
-    As in the paper the weights are not normalised: their sum says how strong the interest is.
+    As in the paper, the weights are not normalized: their sum is the strength of the interest.
     """
 
     def __init__(self, dim: int, hidden: Sequence[int] = (64, 16)) -> None:
-        """For rows of `dim` weights."""
+        """Make an attention unit for rows of `dim` weights, with the layer sizes `hidden`."""
         super().__init__()
         self.mlp = Mlp(4 * dim, hidden)
 
     def forward(self, candidate: Tensor, history: Tensor, mask: Tensor) -> Tensor:
-        """Candidates [B, D], histories [B, L, D] and where they have steps, bool [B, L], to interests [B, D]."""
+        """Map candidates [B, D], histories [B, L, D] and their mask, bool [B, L], to interests [B, D]."""
         wide = candidate.unsqueeze(1).expand_as(history)
         weights = self.mlp(torch.cat([history, wide, history - wide, history * wide], 2)).squeeze(2)
         interest: Tensor = torch.bmm((weights * mask).unsqueeze(1), history).squeeze(1)
@@ -28,9 +28,9 @@ class Attention(nn.Module):
 
 
 class DIN(nn.Module):
-    """The interest that a history shows in the candidate, then a perceptron over it and all fields.
+    """Interest of a history in the candidate, then a perceptron over the interest and all fields.
 
-    `candidate` is the place of the candidate's field; its feature and the history share a table.
+    `candidate` is the index of the candidate's field; its feature and the history share a table.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class DIN(nn.Module):
         dropout: float = 0.0,
         batch_norm: bool = False,
     ) -> None:
-        """Sizes of the layers in `hidden`, and of those that weigh steps in `attention`."""
+        """Take the layer sizes of the perceptron in `hidden`, and of the attention unit in `attention`."""
         super().__init__()
         self.row_width = dim
         self.candidate = candidate
@@ -53,7 +53,7 @@ class DIN(nn.Module):
         self.mlp = Mlp((fields + 1) * dim + dense, hidden, dropout=dropout, batch_norm=batch_norm)
 
     def forward(self, rows: Tensor, dense: Tensor | None, history: Tensor, mask: Tensor) -> Tensor:
-        """Rows float32 [B, fields, dim], numbers [B, dense], history [B, L, dim] and mask bool [B, L] to logits [B]."""
+        """Map rows float32 [B, fields, dim], dense [B, dense], history [B, L, dim], mask bool [B, L] to logits [B]."""
         interest = self.attention(rows[:, self.candidate], history, mask)
         logits: Tensor = self.mlp(flat(torch.cat([rows, interest.unsqueeze(1)], 1), dense)).squeeze(1)
         return logits

@@ -1,4 +1,4 @@
-"""DLRM (Naumov et al. 2019): dense values become one more embedding, and all pairs of embeddings are multiplied."""
+"""DLRM (Naumov et al. 2019): a perceptron embeds the dense values; all pairs of embeddings interact."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from sanderling.torch.models.layers import Mlp
 
 
 class DLRM(nn.Module):
-    """A bottom perceptron over dense values, dot products of all pairs, a top perceptron over both."""
+    """Bottom perceptron over dense values, dot products of all pairs, and top perceptron over both."""
 
     def __init__(
         self,
@@ -22,19 +22,19 @@ class DLRM(nn.Module):
         dropout: float = 0.0,
         batch_norm: bool = False,
     ) -> None:
-        """Sizes of the layers below and above the products in `bottom` and `hidden`."""
+        """Take the hidden layer sizes of the bottom perceptron in `bottom`, and of the top one in `hidden`."""
         super().__init__()
         self.row_width = dim
         self.bottom = Mlp(dense, [*bottom, dim], dropout=dropout, batch_norm=batch_norm, score=False) if dense else None
         vectors = fields + (1 if dense else 0)
-        # The pairs below the diagonal, each once.
+        # Indices below the diagonal: every pair once.
         below = torch.tril_indices(vectors, vectors, offset=-1)
         self.register_buffer("below", below[0] * vectors + below[1], persistent=False)
         width = vectors * (vectors - 1) // 2 + (dim if dense else 0)
         self.top = Mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
 
     def forward(self, rows: Tensor, dense: Tensor | None = None) -> Tensor:
-        """Rows float32 [B, fields, dim] and numbers [B, dense] to logits [B]."""
+        """Map rows float32 [B, fields, dim] and dense values [B, dense] to logits [B]."""
         parts: list[Tensor] = []
         if self.bottom is not None:
             assert dense is not None, "the model was made for dense values"

@@ -1,4 +1,4 @@
-"""The plainest deep click model: a multilayer perceptron over all embeddings side by side."""
+"""DNN: a multilayer perceptron over the concatenated embeddings of all fields."""
 
 from collections.abc import Sequence
 
@@ -8,9 +8,9 @@ from sanderling.torch.models.layers import Mlp, flat
 
 
 class DNN(nn.Module):
-    """`fields` rows of `dim` weights and `dense` numbers to a logit.
+    """Multilayer perceptron over `fields` rows of `dim` weights and `dense` numbers.
 
-    Also the deep part of Covington et al. 2016 and of every other model here.
+    Its structure is that of the deep part of Covington et al. 2016, and of the perceptrons of the other models here.
     """
 
     def __init__(
@@ -23,12 +23,12 @@ class DNN(nn.Module):
         dropout: float = 0.0,
         batch_norm: bool = False,
     ) -> None:
-        """Sizes of the layers in `hidden`."""
+        """Take the layer sizes in `hidden`."""
         super().__init__()
         self.row_width = dim
         self.mlp = Mlp(fields * dim + dense, hidden, dropout=dropout, batch_norm=batch_norm)
 
     def forward(self, rows: Tensor, dense: Tensor | None = None) -> Tensor:
-        """Rows float32 [B, fields, dim] and numbers [B, dense] to logits [B]."""
+        """Map rows float32 [B, fields, dim] and dense values [B, dense] to logits [B]."""
         logits: Tensor = self.mlp(flat(rows, dense)).squeeze(1)
         return logits

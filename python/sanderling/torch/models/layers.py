@@ -1,6 +1,6 @@
-"""Layers that several click models share. They know neither tables nor training.
+"""Layers shared by the click models.
 
-Shapes: `B` samples, `F` fields, `D` weights of a field's row.
+Shapes: `B` samples, `F` fields, `D` weights of a field's row, `N` dense values.
 """
 
 from collections.abc import Sequence
@@ -10,12 +10,15 @@ from torch import Tensor, nn
 
 
 class Mlp(nn.Sequential):
-    """Layers of `hidden` units, each with batch norm if asked, ReLU and dropout; then one unit, if `score`."""
+    """Multilayer perceptron: hidden layers with optional batch norm, ReLU and dropout; then one unit if `score`."""
 
     def __init__(
         self, width: int, hidden: Sequence[int], *, dropout: float = 0.0, batch_norm: bool = False, score: bool = True
     ) -> None:
-        """Takes `width` inputs; weights start as Glorot and Bengio 2010 have it, biases at zero."""
+        """Make layers of `hidden` units over `width` inputs.
+
+        Initial weights are normal as in Glorot and Bengio 2010, biases are 0.
+        """
         layers: list[nn.Module] = []
         for units in hidden:
             layers.append(nn.Linear(width, units))
@@ -34,7 +37,7 @@ class Mlp(nn.Sequential):
 
 
 def start(layer: nn.Module) -> None:
-    """First weights of a linear layer; others are left as they are."""
+    """Initialize a linear layer (Glorot normal weights, biases 0); other layers are unchanged."""
     if isinstance(layer, nn.Linear):
         nn.init.xavier_normal_(layer.weight)
         if layer.bias is not None:
@@ -42,29 +45,26 @@ def start(layer: nn.Module) -> None:
 
 
 def flat(rows: Tensor, dense: Tensor | None) -> Tensor:
-    """Rows [B, F, D] of all fields side by side, dense values [B, N] after them: [B, F * D + N]."""
+    """Concatenate the rows [B, F, D] of all fields and dense values [B, N] to [B, F * D + N]."""
     side_by_side = rows.flatten(1)
     return side_by_side if dense is None else torch.cat([side_by_side, dense], 1)
 
 
 class Linear(nn.Module):
-    """The linear part of a score: a weight per key, which stands in the first column of its row, and a bias.
-
-    Dense values, N of them, have weights of their own.
-    """
+    """Linear part of a score: a bias, a weight per key (the first column of its row), and one per dense value."""
 
     def __init__(self, dense: int = 0) -> None:
-        """`dense` is N."""
+        """Take the number of dense values, N."""
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(()))
         self.weight = nn.Parameter(torch.zeros(dense)) if dense else None
 
     def forward(self, weights: Tensor, dense: Tensor | None) -> Tensor:
-        """Weights [B, F] and dense values [B, N] to scores [B]."""
+        """Map weights of keys [B, F] and dense values [B, N] to scores [B]."""
         score: Tensor = weights.sum(1) + self.bias
         return score if dense is None or self.weight is None else score + dense @ self.weight
 
 
 def pairs(rows: Tensor) -> Tensor:
-    """The sum of the products of all pairs of fields, [B, F, D] to [B] (Rendle 2010, lemma 3.1)."""
+    """Sum the dot products of all pairs of fields, [B, F, D] to [B] (Rendle 2010, lemma 3.1)."""
     return 0.5 * (rows.sum(1).square() - rows.square().sum(1)).sum(1)

@@ -1,4 +1,4 @@
-"""Wide & Deep (Cheng et al. 2016): a linear model that memorises beside a perceptron that generalises."""
+"""Wide & Deep (Cheng et al. 2016): a linear model, which memorizes, and a perceptron, which generalizes."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,9 @@ from sanderling.torch.models.layers import Linear, Mlp, flat
 
 
 class WideDeep(nn.Module):
-    """Rows have `dim + 1` weights: the key's own in the wide part, then its embedding.
+    """Wide & Deep; a row has `dim + 1` weights: the weight of the key in the wide part, then its embedding.
 
-    The wide part sees the same features as the deep one; crossed features (`type = "cross"` in the spec) are what it is
-    good at.
+    Both parts use all features. The wide part gains most from crossed features (`type = "cross"` in the spec).
     """
 
     def __init__(
@@ -24,14 +23,14 @@ class WideDeep(nn.Module):
         dropout: float = 0.0,
         batch_norm: bool = False,
     ) -> None:
-        """Sizes of the deep part's layers in `hidden`."""
+        """Take the layer sizes of the deep part in `hidden`."""
         super().__init__()
         self.row_width = dim + 1
         self.wide = Linear(dense)
         self.deep = Mlp(fields * dim + dense, hidden, dropout=dropout, batch_norm=batch_norm)
 
     def forward(self, rows: Tensor, dense: Tensor | None = None) -> Tensor:
-        """Rows float32 [B, fields, dim + 1] and numbers [B, dense] to logits [B]."""
+        """Map rows float32 [B, fields, dim + 1] and dense values [B, dense] to logits [B]."""
         wide: Tensor = self.wide(rows[:, :, 0], dense)
         deep: Tensor = self.deep(flat(rows[:, :, 1:], dense)).squeeze(1)
         return wide + deep
