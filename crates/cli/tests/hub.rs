@@ -283,7 +283,7 @@ fn input_that_cannot_be_read_is_said_by_hub_and_trainer() {
             0,
             "warning: share 1/2 of few.csv: no rows",
         ),
-        ("", 2, "name some input"),
+        ("", 2, "no input: name files"),
         ("-", 2, "format: the name of - does not tell it; it is one of libsvm, libffm, csv"),
     ] {
         let (found, said) = run(dir.path(), &format!("hub --listen 127.0.0.1:0 --spec spec.toml {options}"));
