@@ -79,7 +79,7 @@ pub(crate) struct Args {
     /// Random seed of the shuffle [default: seed of --config, or 42]
     #[arg(long)]
     seed: Option<u64>,
-    /// Number of decoding threads; does not affect the order of rows
+    /// Number of decoding threads, 1 to 256; the order of rows does not depend on it
     #[arg(long, default_value_t = 2)]
     threads: usize,
     /// Shard of the input: index of this hub, from 0, and number of hubs; by file, or by block of few files
@@ -126,7 +126,7 @@ struct Resources {
     /// Queue size: maximum bytes of minibatches encoded ahead
     #[arg(long, value_name = "BYTES", default_value = "256MiB")]
     depth_bytes: String,
-    /// Maximum unacknowledged minibatches per trainer
+    /// Maximum unacknowledged minibatches per trainer, 1 to 2048
     #[arg(long, value_name = "N", default_value_t = limit::WINDOW_DEFAULT)]
     window: u32,
     /// Maximum unacknowledged bytes of all trainers; above it a trainer gets one minibatch at a time
