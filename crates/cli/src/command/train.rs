@@ -73,7 +73,7 @@ pub(crate) struct Args {
     /// Write a CPU profile to the run directory: profile.svg (flame graph) and profile.txt (by function)
     #[arg(long)]
     profile: bool,
-    /// Run name; an earlier run of this name is replaced [default: name, or the file's name, numbered if taken]
+    /// Run name; an earlier run of this name is replaced [default: name, or that of CONFIG, numbered if taken]
     #[arg(long, help_heading = "Overrides", value_parser = NonEmptyStringValueParser::new())]
     name: Option<String>,
     /// Training files or patterns; - for standard input [default: data.train]

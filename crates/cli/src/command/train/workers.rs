@@ -97,7 +97,7 @@ impl WorkerArgs {
         let trust = self.worker_ca_file.as_ref().map(|path| TlsClient::from_ca_file(path)).transpose();
         let silence = quantity::time(&self.worker_timeout).map_err(|error| usage("worker-timeout", error))?;
         if silence < Duration::from_secs(1) {
-            return Err(usage("worker-timeout", "must be 1s or more: a busy machine pauses for moments"));
+            return Err(usage("worker-timeout", "must be at least 1s"));
         }
         // Copies of a file on other machines may differ.
         let files = input::expand(&config.data.train.0)?;
