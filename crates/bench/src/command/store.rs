@@ -22,11 +22,11 @@ Examples:
   sanderling bench store --keys 1000000 --threads 1 --ids shifted --json - \\
       > store.json
 
-The memory limit is the rate of the same memory accesses with all addresses known: one independent index line and the row \
-of each key for a pull, the rows alone for a pooled pull and a push. It alternates with the operation, at the best prefetch \
-distance of a sweep; with f16 and bf16 it reads the same bytes but does not convert them. Each round draws new keys; zipf \
-ranks are scattered over the keys. ns/key is per thread, p50 and p99 are per batch (in the mix: of its pulls), GB/s counts \
-the cache lines that must be touched. Measure on an idle machine.")]
+The memory limit is the rate of the same memory accesses with all addresses known: one independent index line and the \
+row of each key for a pull, the rows alone for a pooled pull and a push. It alternates with the operation, at the \
+best prefetch distance of a sweep; with f16 and bf16 it reads the same bytes but does not convert them. Each round \
+draws new keys; zipf ranks are scattered over the keys. ns/key is per thread, p50 and p99 are per batch (in the mix: \
+of its pulls), GB/s counts the cache lines that must be touched. Measure on an idle machine.")]
 pub(super) struct Args {
     /// Number of keys in the table, loaded before the measurement
     #[arg(long, default_value_t = StoreOptions::default().keys)]

@@ -45,8 +45,8 @@ Examples:
 Each minibatch goes to one trainer, which acknowledges it. Unacknowledged minibatches go to the same trainer again when it \
 restarts, or to other trainers after --trainer-timeout.
 
-With --feed, trainers get minibatches without the keys of the feature, and ask the servers for its pooled rows by the number \
-of the minibatch. No other feature may read that table.
+With --feed, trainers get minibatches without the keys of the feature, and ask the servers for its pooled rows by the \
+number of the minibatch. No other feature may read that table.
 
 Addresses: host:port, tcp://host:port, unix:PATH, shm:NAME. Prints a line per address when ready. Exit code 0 when all passes \
 are acknowledged, or after SIGTERM or Ctrl-C with the position saved. An input error ends the hub with the exit code of that \
@@ -200,8 +200,8 @@ impl Args {
                 let names_its_features = [Format::Libsvm, Format::Libffm, Format::Criteo, Format::Batch];
                 if !format.is_some_and(|format| names_its_features.contains(&format)) {
                     let what = format!(
-                        "{}: only libsvm, libffm, criteo and batch files imply their features; name them with --spec or \
-                         --config (`sanderling inspect --suggest` proposes some)",
+                        "{}: only libsvm, libffm, criteo and batch files imply their features; name them with \
+                         --spec or --config (`sanderling inspect --suggest` proposes some)",
                         self.data[0]
                     );
                     return Err(Failure::Usage(what));

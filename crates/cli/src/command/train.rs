@@ -51,10 +51,10 @@ With --ps, rows and optimizer state are on parameter servers (sanderling ps), in
 run of this name are replaced. The trained model is downloaded to runs/<name>. --resume uploads the rows of the last local \
 checkpoint first, so the servers may have been restarted, replaced, or left out.
 
-With --algorithm, several workers train together: train.shuffle_rows does not apply, and train.batch_size counts rows per \
-worker, or rows of all workers with -sync. -sync shuffles the rows of all workers before each pass, -sync-no-shuffle does \
-not (docs/learners.md). A job is saved after every pass; --resume continues it with any number of workers. \
-With --hosts, each worker is a command of its own with its own --rank: see docs/distributed.md.")]
+With --algorithm, several workers train together: train.shuffle_rows does not apply, and train.batch_size counts rows \
+per worker, or rows of all workers with -sync. -sync shuffles the rows of all workers before each pass, \
+-sync-no-shuffle does not (docs/learners.md). A job is saved after every pass; --resume continues it with any number \
+of workers. With --hosts, each worker is a command of its own with its own --rank: see docs/distributed.md.")]
 pub(crate) struct Args {
     /// Run configuration (TOML)
     config: PathBuf,

@@ -67,11 +67,11 @@ Examples:
   sanderling load list serve --source > my.rn
   sanderling load run my.rn -P keys=1e6 -f pull:9,push:1
 
-Missing tables are created, and filled if they have fewer rows than the workload has keys. On servers the command asks first \
-(--create answers yes); it creates temporary tables, which are never saved, and drops them at the end unless --keep is given. \
-In an open loop (--rate) calls are due at the times of --arrivals, and latency counts from the due time, so that queueing is \
-included. A run is NOT VALID if the client was the \
-bottleneck, if too many calls failed, or if Ctrl-C ended it. After Ctrl-C the exit code is 130, and no file is replaced.")]
+Missing tables are created, and filled if they have fewer rows than the workload has keys. On servers the command \
+asks first (--create answers yes); it creates temporary tables, which are never saved, and drops them at the end \
+unless --keep is given. In an open loop (--rate) calls are due at the times of --arrivals, and latency counts from \
+the due time, so that queueing is included. A run is NOT VALID if the client was the bottleneck, if too many calls \
+failed, or if Ctrl-C ended it. After Ctrl-C the exit code is 130, and no file is replaced.")]
 pub(super) struct RunArgs {
     #[command(flatten)]
     workload: WorkloadArgs,
