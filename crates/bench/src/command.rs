@@ -20,13 +20,13 @@ mod store;
     version,
     max_term_width = 100,
     after_help = "\
-Example:
+Examples:
   # table operations, beside the limit of the memory
   sanderling bench store
   # pulls over all transports, and over gRPC
   sanderling bench rpc
-  # its options
-  sanderling bench rpc --help"
+  # in seconds, on a small table
+  sanderling bench store --keys 100000 --rounds 2 --threads 1 --ops pull"
 )]
 pub(crate) struct Args {
     #[command(subcommand)]

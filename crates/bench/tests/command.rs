@@ -178,10 +178,10 @@ fn what_cannot_be_measured_is_said() {
         assert!(text(&done.stderr).contains(part), "{line}: {}", text(&done.stderr));
     }
     for line in ["--help", "rpc --help"] {
-        assert!(text(&run(line).stdout).contains("Example:\n"), "{line}");
+        assert!(text(&run(line).stdout).contains("Examples:\n"), "{line}");
     }
     let help = run("store --help");
-    for part in ["Example:\n", "\n  sanderling bench store\n"] {
+    for part in ["Examples:\n", "\n  sanderling bench store\n"] {
         assert!(text(&help.stdout).contains(part), "{}", text(&help.stdout));
     }
 }

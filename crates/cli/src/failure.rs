@@ -90,13 +90,13 @@ impl Failure {
             | Failure::Learn(LearnError::Client(_))
             | Failure::Hub(ServiceError::Feed { .. }) => terminal::advice_on_servers(&self.to_string()),
             Failure::Control(ControlError::Refused { code: Code::Unauthenticated, .. }) => {
-                Some("here, name its file with --token-file")
+                Some("give its file with --token-file")
             }
             Failure::Control(ControlError::Unreachable { url, .. }) if url.starts_with("http://") => {
-                Some("one that talks TLS needs --ca-file")
+                Some("a server with TLS needs --ca-file")
             }
             Failure::Control(ControlError::Unreachable { .. }) => {
-                Some("one that talks no TLS wants no --ca-file")
+                Some("a server without TLS needs no --ca-file")
             }
             _ => None,
         }
@@ -144,10 +144,10 @@ impl Failure {
 
 /// Reasons of a server or hub for not listening, and the options that mend them.
 const OF_LISTENING: [(&str, &str); 4] = [
-    ("not a loopback address", "here, --expose, with --cert-file, --key-file and --token-file"),
-    ("exposed without TLS and a token", "here, --cert-file, --key-file and --token-file, or --insecure"),
-    ("the token must have", "it is what stands in the file of --token-file"),
-    ("need a folder for checkpoints", "name one with --data"),
+    ("not a loopback address", "give --expose, --cert-file, --key-file and --token-file"),
+    ("exposed without TLS and a token", "give --cert-file, --key-file and --token-file, or --insecure"),
+    ("the token must have", "it is the content of the --token-file"),
+    ("need a checkpoint directory", "name one with --data"),
 ];
 
 fn advice_on_listening(text: &str) -> Option<&'static str> {

@@ -16,14 +16,13 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Workers")]
 pub(crate) struct JobArgs {
-    /// Distributed algorithm: ftrl (logistic regression) or fm (factorization machine), asynchronous; -sync: synchronous steps
-    /// and a global shuffle before each pass. See docs/learners.md
+    /// Distributed algorithm: ftrl (logistic regression) or fm (factorization machine), asynchronous or -sync
     #[arg(long, value_name = "NAME", value_parser = algorithms())]
     algorithm: Option<Algorithm>,
-    /// Number of workers [default: train.threads]
+    /// Number of workers, threads of this process without --hosts [default: train.threads]
     #[arg(long, value_name = "N", requires = "algorithm", value_parser = clap::value_parser!(u32).range(1..))]
     workers: Option<u32>,
-    /// Largest lead of a worker over the slowest one, in minibatches (ftrl and fm) [default: unbounded]
+    /// Maximum lead over the slowest worker, in minibatches; ftrl and fm only [default: unbounded]
     #[arg(long, value_name = "MINIBATCHES", requires = "algorithm")]
     staleness: Option<u64>,
 }

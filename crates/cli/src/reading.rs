@@ -12,13 +12,14 @@ use crate::output;
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Reading")]
 pub(crate) struct ReadArgs {
-    /// Input format: libsvm, libffm, csv, tsv, criteo, parquet, arrow, tfrecord, protobuf or batch [default: by file extension]
+    /// Input format: libsvm, libffm, csv, tsv, criteo, parquet, arrow, tfrecord, protobuf or batch
+    /// [default: by file extension]
     #[arg(long)]
     pub(crate) format: Option<Format>,
-    /// Column separator of CSV and TSV: one or more ASCII characters, such as :: [default: comma, tab]
+    /// Column separator of CSV and TSV: one or more ASCII characters, such as :: [default: comma or tab, by format]
     #[arg(long, value_name = "TEXT")]
     pub(crate) separator: Option<String>,
-    /// Header line in CSV and TSV files; true overrides saved column names [default: true unless columns are named]
+    /// Header line in CSV and TSV files; true overrides configured columns [default: false with columns, else true]
     #[arg(long, value_name = "true|false")]
     pub(crate) header: Option<bool>,
     /// Column names in file order, separated by commas, for files without a header
@@ -27,7 +28,7 @@ pub(crate) struct ReadArgs {
     /// First character of comment lines in CSV and TSV [default: none]
     #[arg(long, value_name = "CHAR")]
     pub(crate) comment: Option<char>,
-    /// Action on unreadable rows: fail, skip, or skip:N (fail after N rows) [default: fail]
+    /// Action on a bad row: fail, skip, or skip:N (skip up to N rows per pass, then fail) [default: fail]
     #[arg(long, value_name = "POLICY")]
     pub(crate) on_bad_row: Option<BadRowPolicy>,
 }

@@ -376,7 +376,7 @@ fn only_those_with_the_token_may_ask() {
     let rows: fn(&Said) -> Value = |said| said.json()[0]["counters"]["rows"].clone();
     assert_eq!(rows(&server.ctl(folder.path(), "--token-file token --json status")), 0);
     for words in ["status", "--token-file wrong status", "--token-file wrong drain"] {
-        server.ctl(folder.path(), words).fails(1, "here, name its file with --token-file");
+        server.ctl(folder.path(), words).fails(1, "give its file with --token-file");
     }
     assert_eq!(run(services(&server.control, None)).unwrap_err().code(), Code::Unauthenticated);
     assert_eq!(server.get("/metrics", "Authorization: Bearer secreT\r\n").0, 401);
@@ -414,7 +414,7 @@ fn only_those_with_the_token_may_ask() {
     let plain = server.control.replace("https://localhost", "http://127.0.0.1");
     let said =
         Said::of(sanderling(folder.path(), &format!("ctl --token-file token --server {plain} status")));
-    said.fails(1, "one that talks TLS needs --ca-file");
+    said.fails(1, "a server with TLS needs --ca-file");
 }
 
 #[test]
@@ -423,7 +423,7 @@ fn where_the_control_plane_may_listen() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     for (options, code, expected) in [
-        ("--control 0.0.0.0:0", 2, "; here, --expose, with --cert-file"),
+        ("--control 0.0.0.0:0", 2, "; give --expose, --cert-file"),
         ("--control 0.0.0.0:0 --expose", 2, "--token-file, or --insecure"),
         ("--control unix:c.sock", 2, "TCP only"),
         ("--control nonsense", 2, "--control: "),

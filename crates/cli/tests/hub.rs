@@ -254,8 +254,8 @@ fn input_that_cannot_be_read_is_said_by_hub_and_trainer() {
         ("day_7.csv", 1, "day_7.csv"),
         ("--share 2/2 day_0.csv", 2, "share: 2/2"),
         ("--assign turns day_0.csv", 2, "--assign"),
-        ("--depth 0 day_0.csv", 2, "queue: 0"),
-        ("--depth-bytes 0 day_0.csv", 2, "queue_bytes: 0"),
+        ("--depth 0 day_0.csv", 2, "depth: 0"),
+        ("--depth-bytes 0 day_0.csv", 2, "depth_bytes: 0"),
         ("--position nowhere/position day_0.csv", 1, "nowhere/position"),
         ("--token-file empty day_0.csv", 2, "--token-file: empty is empty"),
         ("--trainer-timeout 100ms no_rows.csv", 3, "no_rows.csv: no rows to work on"),
@@ -283,7 +283,7 @@ fn input_that_cannot_be_read_is_said_by_hub_and_trainer() {
             0,
             "warning: share 1/2 of few.csv: no rows",
         ),
-        ("", 2, "name some input"),
+        ("", 2, "no input: name files"),
         ("-", 2, "format: the name of - does not tell it; it is one of libsvm, libffm, csv"),
     ] {
         let (found, said) = run(dir.path(), &format!("hub --listen 127.0.0.1:0 --spec spec.toml {options}"));

@@ -481,8 +481,8 @@ fn what_cannot_be_fed_is_said_at_the_start() {
     let shared = "[[feature]]\nname = \"id\"\ntable = \"t\"\n[[feature]]\nname = \"history\"\ntable = \"t\"";
     std::fs::write(dir.path().join("shared.toml"), shared).unwrap();
     let cases = [
-        ("--feed history=t", "say with --ps which servers"),
-        (&format!("--ps {ps}"), "say with --feed"),
+        ("--feed history=t", "needs --ps ADDR"),
+        (&format!("--ps {ps}"), "needs --feed FEATURE=TABLE"),
         (&format!("--ps {ps} --feed history"), "FEATURE=TABLE[:POOLING]"),
         (&format!("--ps {ps} --feed history=t:max"), "cannot be fed with pooling \"max\""),
         (&format!("--ps {ps} --feed history=t:none"), "cannot be fed with pooling \"none\""),

@@ -234,9 +234,9 @@ fn what_is_wrong_is_said_before_it_listens() {
         ("--listen nonsense", 2, "nonsense"),
         ("--listen 127.0.0.1:0 --shard 2/2", 2, "shard 2/2"),
         ("--listen 127.0.0.1:0 --shard 0/2 --peers 127.0.0.1:1,x", 2, "peer \"x\""),
-        ("--listen 0.0.0.0:0", 2, "; here, --expose, with --cert-file, --key-file and --token-file"),
-        ("--listen 0.0.0.0:0 --expose", 2, "; here, --cert-file, --key-file and --token-file, or --insecure"),
-        ("--listen 0.0.0.0:0 --insecure", 2, "; here, --expose"),
+        ("--listen 0.0.0.0:0", 2, "; give --expose, --cert-file, --key-file and --token-file"),
+        ("--listen 0.0.0.0:0 --expose", 2, "; give --cert-file, --key-file and --token-file, or --insecure"),
+        ("--listen 0.0.0.0:0 --insecure", 2, "; give --expose"),
         (
             "--listen 127.0.0.1:0 --cert-file no.pem --key-file no.pem",
             2,
@@ -250,7 +250,7 @@ fn what_is_wrong_is_said_before_it_listens() {
         (
             "--listen 127.0.0.1:0 --save-every 10m",
             2,
-            "need a folder for checkpoints (data); name one with --data",
+            "need a checkpoint directory (data); name one with --data",
         ),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_sanderling"))

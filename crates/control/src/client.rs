@@ -38,8 +38,8 @@ pub enum ControlError {
     Io(#[from] std::io::Error),
     /// No server answers at the address, or not by this protocol.
     #[error(
-        "{url}: not reached: {reason}; is the server running, and is this its control address? It prints \"control at\" \
-         with it, by default the port of --listen plus 100"
+        "{url}: not reached: {reason}; start the server, or give its control address, by default the port of \
+         --listen plus 100"
     )]
     Unreachable {
         /// The server.

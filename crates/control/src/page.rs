@@ -39,9 +39,7 @@ pub enum PageError {
         source: std::io::Error,
     },
     /// Other machines could reach the address.
-    #[error(
-        "metrics at {address}: anybody who reaches it can read it; use an address of this machine, such as 127.0.0.1:9100"
-    )]
+    #[error("metrics at {address}: not a loopback address; use one, such as 127.0.0.1:9100")]
     NotLoopback {
         /// The given address.
         address: String,

@@ -21,15 +21,16 @@ mod selftest;
     version,
     max_term_width = 100,
     after_help = "\
-Example:
+Examples:
   # the serving workload, on tables in this process
   sanderling load run
   # against a server; prints two lines and writes the whole result to a file
   sanderling load run --ps 127.0.0.1:7000 --create -o run.json
-  # an open loop: latency counts from the time at which a request is due
+  # an open loop at 20,000 calls/s: latency counts from the due time of a call
   sanderling load run ycsb_a --ps 127.0.0.1:7000 --create --rate 20k
   sanderling load search --slo 'p99<5ms' --ps 127.0.0.1:7000 --create
-  sanderling load sweep --rates 5k..200k:log12 --ps 127.0.0.1:7000 --create -o sweep.json
+  sanderling load sweep --rates 5k..200k:log12 --ps 127.0.0.1:7000 --create \\
+      -o sweep.json
   sanderling load plot sweep.json -o sweep.svg
   sanderling load ab 127.0.0.1:7000 127.0.0.1:7001 --create --runs 10
   # workloads, their parameters and functions

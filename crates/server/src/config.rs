@@ -108,7 +108,7 @@ impl Config {
             "nothing to listen at; name an address such as 127.0.0.1:7000".to_owned()
         } else if self.shards == 0 || self.shards > SHARDS_MAX || self.shard >= self.shards {
             format!(
-                "shard {}/{}: shards are numbered from 0, and there are 1 to {SHARDS_MAX}",
+                "shard {}/{}: the index must be below the number of shards, 1 to {SHARDS_MAX}",
                 self.shard, self.shards
             )
         } else if !self.peers.is_empty() && self.peers.len() != usize::from(self.shards) {
@@ -121,14 +121,14 @@ impl Config {
         }) {
             format!("peer {peer:?}: {error}")
         } else if self.workers > WORKERS_MAX {
-            format!("{} workers; at most {WORKERS_MAX} are possible", self.workers)
+            format!("{} threads; at most {WORKERS_MAX} are possible", self.workers)
         } else if !(limit::FRAME_BYTES_MIN..=limit::FRAME_BYTES_MAX).contains(&frame) {
             let (min, max) = (limit::FRAME_BYTES_MIN, limit::FRAME_BYTES_MAX);
-            format!("frames of at most {frame} bytes; {min} to {max} are possible")
+            format!("frame_max is {frame} bytes: it must be {min} to {max}")
         } else if self.data.is_none() && (self.save_every.is_some() || self.restore.is_some()) {
-            "saving and restoring need a folder for checkpoints (data)".to_owned()
+            "save_every and restore need a checkpoint directory (data)".to_owned()
         } else if self.save_every.is_some_and(|every| every < Duration::from_secs(1)) {
-            "saving more often than once a second is not possible".to_owned()
+            "save_every must be at least 1s".to_owned()
         } else if self
             .token
             .as_ref()

@@ -238,7 +238,7 @@ pub fn generate(
     let format = config.format.or_else(|| SynthFormat::of_path(path)).ok_or_else(|| {
         let path = path.display();
         SampleError::Settings(format!(
-            "{path}: its ending tells no format; let it end in .libsvm, .tsv, .csv or .parquet, or name a format"
+            "{path}: unknown file extension; use .libsvm, .tsv, .csv or .parquet, or give --format"
         ))
     })?;
     if format == SynthFormat::Parquet && Compression::of_path(path) != Compression::None {

@@ -20,7 +20,7 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Parameter servers")]
 pub struct ServerArgs {
-    /// Addresses of all parameter servers, separated by commas: host:port, tcp://host:port, unix:PATH or shm:NAME
+    /// Addresses of all servers, comma-separated: host:port, tcp://host:port, unix:PATH or shm:NAME [default: none]
     #[arg(long, value_name = "ADDR,...")]
     ps: Option<String>,
     #[command(flatten)]
@@ -31,26 +31,25 @@ pub struct ServerArgs {
 #[derive(Debug, Default, PartialEq, Args)]
 #[command(next_help_heading = "Parameter servers")]
 pub struct AskArgs {
-    /// File with the auth token of the servers
+    /// File with the auth token of the servers [default: the generated token of this user]
     #[arg(long, value_name = "FILE")]
     ps_token_file: Option<PathBuf>,
     /// CA bundle (PEM) to verify servers; enables TLS
     #[arg(long, value_name = "FILE")]
     ps_ca_file: Option<PathBuf>,
-    /// Use the given addresses as they are; no shared memory or unix socket to servers of this host
+    /// Use the addresses as given, without switching to shared memory or a unix socket on this host
     #[arg(long)]
     ps_no_local: bool,
     /// Send pulled rows in half precision: half the bytes, relative rounding error at most 2^-11
     #[arg(long)]
     ps_f16_rows: bool,
-    /// Compression of requests and answers, for slow links: lz4 or zstd [default: none]
+    /// Compression codec of requests and replies, for slow links: lz4 or zstd [default: none]
     #[arg(long, value_name = "CODEC", value_parser = compression)]
     ps_compression: Option<Compression>,
-    /// Send a pull again over a second connection after this time, such as 500us, or after the 95th percentile of earlier pulls
-    /// (p95); at most 5 % of pulls [default: off]
+    /// Delay before a hedged second pull, such as 500us or p95 (95th percentile); at most 5 % of pulls [default: off]
     #[arg(long, value_name = "TIME|p95")]
     ps_hedge: Option<Hedge>,
-    /// Request timeout, also while a server is unreachable, such as 20s or 5m [default: train.ps_timeout, or 20s]
+    /// Request timeout, also of an unreachable server, 10ms to 24h; overrides train.ps_timeout [default: 20s]
     #[arg(long, value_name = "TIME", value_parser = timeout)]
     ps_timeout: Option<Duration>,
 }

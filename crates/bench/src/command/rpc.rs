@@ -17,7 +17,7 @@ use crate::progress::Bar;
 /// Measure pulls over each transport, beside a constant answer and beside gRPC
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Example:
+Examples:
   # 10 M rows, all transports; minutes
   sanderling bench rpc
   sanderling bench rpc --transports shm,tcp,grpc-unary --in-flight 4 \\
@@ -31,13 +31,13 @@ first to the answer of the last. At half load pulls are due at fixed times, and 
 tuned (windows, frames, no delay, an allocator that keeps memory) but for grpc-unary-untuned. \
 Measure on an idle machine.")]
 pub(super) struct Args {
-    /// in-process, shm, unix, tcp, tls, grpc-unary, grpc-bidi, grpc-unary-untuned
+    /// Transports to measure, comma-separated: those of the default, and tls
     #[arg(long, value_delimiter = ',', default_values_t = RpcOptions::default().transports)]
     transports: Vec<Transport>,
-    /// Rows in the table, all created before the measurement
+    /// Number of rows in the table, created before the measurement
     #[arg(long, default_value_t = RpcOptions::default().rows)]
     rows: u64,
-    /// Weights per row
+    /// Embedding dimension: weights per row
     #[arg(long, default_value_t = RpcOptions::default().dim)]
     dim: usize,
     /// Rows per pull
@@ -46,40 +46,40 @@ pub(super) struct Args {
     /// Old name of --batch-size.
     #[arg(long, hide = true, value_parser = super::renamed)]
     batch: Option<usize>,
-    /// Concurrent pulls per connection
+    /// Concurrent pulls per connection to measure, comma-separated
     #[arg(long, value_delimiter = ',', default_values_t = RpcOptions::default().in_flight)]
     in_flight: Vec<usize>,
-    /// Connections per transport, each with its own client thread
+    /// Number of connections per transport, each with its own client thread
     #[arg(long, default_value_t = RpcOptions::default().connections)]
     connections: usize,
-    /// Pinning: unpinned, or pinned (servers on one half of the processors, the client on the other)
+    /// CPU pinning to measure: unpinned, or pinned (servers on one half of the processors, client on the other)
     #[arg(long, value_delimiter = ',', default_values_t = RpcOptions::default().pinnings)]
     pinnings: Vec<Pinning>,
-    /// Calls per request, in the statistics of whole requests
+    /// Pulls per whole request, whose latency ends with the last reply
     #[arg(long, default_value_t = RpcOptions::default().calls)]
     calls: usize,
-    /// Rounds, in each of which every transport is measured
+    /// Number of rounds; each measures every transport
     #[arg(long, default_value_t = RpcOptions::default().rounds)]
     rounds: usize,
-    /// Seconds per transport and round
+    /// Measured time per transport and round, in seconds
     #[arg(long, default_value_t = RpcOptions::default().seconds)]
     seconds: f64,
-    /// Skip the measurements at half load
+    /// Skip the latencies at half of the maximum throughput
     #[arg(long)]
     no_half_load: bool,
-    /// Busy-poll time of both sides before blocking, in microseconds
+    /// Busy-poll time of client and server before they block, in microseconds
     #[arg(long, value_name = "N", default_value_t = RpcOptions::default().spin_us)]
     spin_us: u32,
-    /// Key distribution: uniform, or zipf with its exponent
+    /// Key distribution: uniform, or zipf with an exponent up to 4, such as zipf0.99
     #[arg(long, default_value_t = RpcOptions::default().dist)]
     dist: Dist,
     /// Random seed of the keys and the initial rows
     #[arg(long, default_value_t = RpcOptions::default().seed)]
     seed: u64,
-    /// JSON file to write; - prints only JSON to standard output
+    /// JSON file to write; - for standard output, without the table [default: none]
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
-    /// No progress
+    /// Suppress progress output
     #[arg(long, short)]
     quiet: bool,
 }

@@ -13,7 +13,7 @@ use crate::progress::Bar;
 /// Measure pull, pooled pull, push and a mix, each beside the memory limit
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Example:
+Examples:
   # 10 M keys of dim 32; minutes
   sanderling bench store
   sanderling bench store --keys 50000000 --optimizer sgd --ops pull \\
@@ -22,27 +22,28 @@ Example:
   sanderling bench store --keys 1000000 --threads 1 --ids shifted --json - \\
       > store.json
 
-The memory limit is the rate of the same memory accesses with all addresses known: one independent index line and the row \
-of each key for a pull, the rows alone for a pooled pull and a push. It alternates with the operation, at the best prefetch \
-distance of a sweep. Each round draws new keys; zipf ranks are scattered over the keys. ns/key is per thread, p50 and p99 \
-are per batch (in the mix: of its pulls), GB/s counts the cache lines that must be touched. Measure on an idle machine.")]
+The memory limit is the rate of the same memory accesses with all addresses known: one independent index line and the \
+row of each key for a pull, the rows alone for a pooled pull and a push. It alternates with the operation, at the \
+best prefetch distance of a sweep; with f16 and bf16 it reads the same bytes but does not convert them. Each round \
+draws new keys; zipf ranks are scattered over the keys. ns/key is per thread, p50 and p99 are per batch (in the mix: \
+of its pulls), GB/s counts the cache lines that must be touched. Measure on an idle machine.")]
 pub(super) struct Args {
-    /// Keys in the table, all loaded before the measurement
+    /// Number of keys in the table, loaded before the measurement
     #[arg(long, default_value_t = StoreOptions::default().keys)]
     keys: u64,
-    /// Weights per row
+    /// Embedding dimension: weights per row
     #[arg(long, default_value_t = StoreOptions::default().dim)]
     dim: usize,
-    /// Optimizer: adagrad (as much state as weights) or sgd (weights only, so that more keys fit)
+    /// Optimizer: adagrad (doubles the row: state beside the weights) or sgd (weights only)
     #[arg(long, default_value_t = StoreOptions::default().optimizer)]
     optimizer: RowOptimizer,
-    /// Type of the weights: f32, f16 or bf16; the memory limit reads the same bytes but does not convert them
+    /// Data type of the weights: f32, f16 or bf16
     #[arg(long, default_value = "f32", value_parser = dtype)]
     dtype: Dtype,
-    /// Prefetch distances: keys ahead for buckets, cache lines ahead for rows
+    /// Prefetch distances: keys ahead for index buckets, cache lines ahead for rows [default: 48,192]
     #[arg(long, value_name = "KEYS,LINES", value_parser = distances)]
     distances: Option<Distances>,
-    /// Keys per request
+    /// Keys per request (pull, push and mix98)
     #[arg(long, default_value_t = StoreOptions::default().batch)]
     batch_size: usize,
     /// Old name of --batch-size.
@@ -51,34 +52,34 @@ pub(super) struct Args {
     /// Samples per pooled request, each with 26 features of 1 to 10 ids
     #[arg(long, default_value_t = StoreOptions::default().samples)]
     samples: usize,
-    /// Thread counts, for example 1,2 [default: 1 and all processors]
+    /// Thread counts to measure, comma-separated, such as 1,2 [default: 1 and one per processor]
     #[arg(long, value_delimiter = ',')]
     threads: Vec<usize>,
-    /// Operations to measure
+    /// Operations to measure, comma-separated
     #[arg(long, value_delimiter = ',', default_values_t = StoreOptions::default().ops)]
     ops: Vec<Op>,
-    /// Key distributions: uniform, or zipf with its exponent, for example zipf0.99
+    /// Key distributions, comma-separated: uniform, or zipf with an exponent up to 4, such as zipf0.99
     #[arg(long, value_delimiter = ',', default_values_t = StoreOptions::default().dists)]
     dists: Vec<Dist>,
     /// Pattern of the 64-bit ids: random, dense (0, 1, 2, ...) or shifted (dense, shifted left by 20 bits)
     #[arg(long, default_value_t = StoreOptions::default().ids)]
     ids: Ids,
-    /// Rounds, in each of which every operation alternates with its limit
+    /// Number of rounds; each measures every operation and its limit once
     #[arg(long, default_value_t = StoreOptions::default().rounds)]
     rounds: usize,
-    /// Requests per thread and round
+    /// Number of requests per thread and round
     #[arg(long, default_value_t = StoreOptions::default().batches)]
     batches: usize,
     /// Random seed of the keys
     #[arg(long, default_value_t = StoreOptions::default().seed)]
     seed: u64,
-    /// Also print the memory limit at each prefetch distance
+    /// Print the memory limit at each prefetch distance, too
     #[arg(long)]
     sweep: bool,
-    /// JSON file to write; - prints only JSON to standard output
+    /// JSON file to write; - for standard output, without the table [default: none]
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
-    /// No progress
+    /// Suppress progress output
     #[arg(long, short)]
     quiet: bool,
 }

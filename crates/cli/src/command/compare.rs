@@ -25,10 +25,10 @@ that B is worse. Run times vary: repeat both runs before you trust a small diffe
 
 This command reads summary.json of training runs. To compare load tests, use sanderling load show A B or sanderling load ab.")]
 pub(crate) struct Args {
-    /// Run directory, or its summary.json
+    /// Baseline run: its directory, or its summary.json
     #[arg(value_name = "RUN_A")]
     a: PathBuf,
-    /// Run directory to compare with, or its summary.json
+    /// Run to compare with the baseline: its directory, or its summary.json
     #[arg(value_name = "RUN_B")]
     b: PathBuf,
     /// Print the result as a JSON object

@@ -8,11 +8,16 @@ use crate::failure::Failure;
 
 /// Print a shell completion script
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example:\n  sanderling completions bash > ~/.local/share/bash-completion/completions/sanderling"
-)]
+#[command(after_help = "\
+Examples:
+  # in this shell
+  source <(sanderling completions bash)
+  # in every new shell
+  mkdir -p ~/.local/share/bash-completion/completions
+  sanderling completions bash \\
+      > ~/.local/share/bash-completion/completions/sanderling")]
 pub(crate) struct Args {
-    /// Shell
+    /// Shell to complete in
     shell: Shell,
 }
 

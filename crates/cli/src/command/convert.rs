@@ -44,16 +44,16 @@ pub(crate) struct Args {
     /// Batch file to write
     #[arg(value_name = "OUT.batch")]
     output: PathBuf,
-    /// Input files or patterns instead of data.train; - for standard input
+    /// Input files or patterns; - for standard input [default: data.train]
     #[arg(long, num_args = 1.., value_name = "FILE", conflicts_with = "valid")]
     input: Vec<String>,
-    /// Read the input of data.valid instead of data.train
+    /// Encode data.valid instead of data.train
     #[arg(long)]
     valid: bool,
-    /// Block compression: none, lz4 or zstd
+    /// Compression codec of the blocks: none, lz4 or zstd
     #[arg(long, default_value_t)]
     compression: BlockCompression,
-    /// Rows per block; batch sizes that divide it avoid a copy
+    /// Rows per block, 1 to 1048576; a batch size that divides it avoids a copy
     #[arg(long, default_value_t = BLOCK_ROWS as u32, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     block_rows: u32,
     /// Replace an existing file
@@ -86,11 +86,11 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     output::not_a_url("OUT.batch", &args.output)?;
     if Format::of_path(&args.output) != Some(Format::Batch) {
         let path = args.output.display();
-        return Err(Failure::Usage(format!("{path}: name it .batch, as what it will be")));
+        return Err(Failure::Usage(format!("{path}: the output must end in .batch; rename it")));
     }
     if !args.force && args.output.is_file() {
         let path = args.output.display();
-        return Err(Failure::Usage(format!("{path}: is there already; --force replaces it")));
+        return Err(Failure::Usage(format!("{path}: exists already; replace it with --force")));
     }
     let config = Config::read(&args.config, |config| {
         args.reading.apply(&mut config.data.reading);

@@ -36,7 +36,7 @@ Examples:
   sanderling ctl stats --peers
   # save all tables of all named servers
   sanderling ctl save before-upgrade
-  sanderling ctl --json tables | jq .tables[].rows
+  sanderling ctl --json tables | jq '.tables[].rows'
   sanderling ctl --server db1:7100 --token-file token --ca-file ca.pem drain
 
 --server takes control addresses, which sanderling ps prints: by default port 7100 for a server on port 7000.
@@ -48,7 +48,7 @@ servers, or it changes none.
 Exit codes: 0 success on all servers; 1 a server was unreachable or refused, or checkpoints differ; 2 wrong arguments; 4 \
 unknown or damaged table or checkpoint.")]
 pub(crate) struct Args {
-    /// Control addresses of the servers: host:port, http://host:port or https://host:port, separated by commas
+    /// Control addresses of the servers, comma-separated: host:port, http://host:port or https://host:port
     #[arg(long, value_name = "ADDR,...", value_delimiter = ',', default_value = SERVER_DEFAULT, global = true)]
     server: Vec<String>,
     /// File with the auth token of the servers [default: the generated token of this user]
@@ -57,7 +57,7 @@ pub(crate) struct Args {
     /// CA bundle (PEM) to verify servers; enables TLS
     #[arg(long, value_name = "FILE", global = true)]
     ca_file: Option<PathBuf>,
-    /// Print a JSON object per server and line
+    /// Print one line of JSON per server
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
@@ -67,7 +67,7 @@ pub(crate) struct Args {
 /// Repetition of a query.
 #[derive(Debug, Clone, Copy, clap::Args)]
 struct Watch {
-    /// Repeat at this interval until Ctrl-C [default: 2s]
+    /// Repeat until Ctrl-C, every 2s or at this interval, 100ms to 24h [default: once]
     #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = WATCH_DEFAULT)]
     #[arg(value_parser = interval)]
     watch: Option<Duration>,
@@ -82,16 +82,16 @@ enum Order {
     Status(Watch),
     /// List tables with rows, memory and counters
     #[command(
-        after_help = "Examples:\n  sanderling ctl tables\n  sanderling ctl --json tables | jq .tables[].rows"
+        after_help = "Examples:\n  sanderling ctl tables\n  sanderling ctl --json tables | jq '.tables[].rows'"
     )]
     Tables(Watch),
     /// List client connections
     #[command(after_help = "Example:\n  sanderling ctl connections")]
     Connections(Watch),
-    /// Show request latencies since the start of the server
+    /// Show request latencies since the start of the server, by command
     #[command(after_help = "Examples:\n  sanderling ctl stats --watch\n  sanderling ctl stats --peers")]
     Stats {
-        /// Group by peer and command instead of by command
+        /// Show latencies by peer and command
         #[arg(long)]
         peers: bool,
         #[command(flatten)]
@@ -100,19 +100,19 @@ enum Order {
     /// Save all tables as a named checkpoint, while requests continue
     #[command(after_help = "Example:\n  sanderling ctl save before-upgrade")]
     Save {
-        /// Checkpoint name: letters, digits, '.', '_', '-', '/'; a server starts from "latest"
+        /// Checkpoint name: letters, digits, '.', '_', '-', '/'; "latest" is restored at the next start
         name: String,
     },
     /// Replace all tables by those of a checkpoint
     #[command(after_help = "Example:\n  sanderling ctl restore before-upgrade")]
     Restore {
-        /// Checkpoint name
+        /// Checkpoint name, as shown by ctl checkpoints
         name: String,
     },
-    /// List checkpoints with their size in bytes
+    /// List checkpoints of all servers with their sizes
     #[command(after_help = "Example:\n  sanderling ctl checkpoints")]
     Checkpoints,
-    /// Drop tables and their rows on all shards
+    /// Drop tables and their rows on all named servers
     #[command(after_help = "\
 Examples:
   sanderling ctl drop clicks/site
@@ -120,7 +120,7 @@ Examples:
   sanderling ctl drop 'clicks/*'
   sanderling ctl --server 10.0.0.5:7100,10.0.0.6:7100 drop --yes 'clicks/*' old")]
     Drop(Drop),
-    /// Finish pending requests, save all tables, and exit
+    /// Shut the servers down: answer pending requests, save all tables, exit
     #[command(
         after_help = "Example:\n  sanderling ctl --server db1:7100 --token-file token --ca-file ca.pem drain"
     )]

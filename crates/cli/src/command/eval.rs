@@ -26,7 +26,7 @@ Examples:
 
 With --ps, rows are read from the tables that train --ps made on the servers; MODEL supplies only the configuration.")]
 pub(crate) struct Args {
-    /// Model directory
+    /// Model directory, such as runs/clicks/model
     model: PathBuf,
     /// Input files, patterns or URLs (s3://, gs://, az://, https://); - for standard input
     #[arg(required = true)]
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     /// Suppress progress output
     #[arg(long, short)]
     quiet: bool,
-    /// Number of threads
+    /// Number of threads, 1 to 1024; if not given one per processor, at most 64
     #[arg(long, default_value_t = default_threads(), value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: u16,
     #[command(flatten)]

@@ -38,12 +38,15 @@ Examples:
   sanderling hub --listen 127.0.0.1:7201 --share 1/2 --config clicks.toml
   # continue at the saved position
   sanderling hub --position hub.position --config clicks.toml
-  # feeds keys to the servers
+  # feed the keys of one feature to the servers
   sanderling hub --config clicks.toml --ps 127.0.0.1:7000 \\
       --feed history=run/history:mean
 
 Each minibatch goes to one trainer, which acknowledges it. Unacknowledged minibatches go to the same trainer again when it \
 restarts, or to other trainers after --trainer-timeout.
+
+With --feed, trainers get minibatches without the keys of the feature, and ask the servers for its pooled rows by the \
+number of the minibatch. No other feature may read that table.
 
 Addresses: host:port, tcp://host:port, unix:PATH, shm:NAME. Prints a line per address when ready. Exit code 0 when all passes \
 are acknowledged, or after SIGTERM or Ctrl-C with the position saved. An input error ends the hub with the exit code of that \
@@ -52,13 +55,13 @@ pub(crate) struct Args {
     /// Input files or patterns; - for standard input [default: data.train of --config]
     #[arg(value_name = "DATA")]
     data: Vec<String>,
-    /// Run configuration (TOML) with data, features, batch size, passes, shuffle buffer and seed
+    /// Run configuration (TOML): data, features, batch size, passes, shuffle buffer, seed [default: none]
     #[arg(long, value_name = "FILE", conflicts_with = "spec")]
     config: Option<PathBuf>,
     /// Label and features (TOML); not needed for libsvm, criteo and batch files
     #[arg(long, value_name = "FILE")]
     spec: Option<PathBuf>,
-    /// Addresses to listen on, separated by commas [default: 127.0.0.1:7200]
+    /// Addresses to listen on, comma-separated: host:port, unix:PATH or shm:NAME [default: 127.0.0.1:7200]
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     listen: Vec<String>,
     /// Hub name in lists and logs [default: the first address]
@@ -76,31 +79,31 @@ pub(crate) struct Args {
     /// Random seed of the shuffle [default: seed of --config, or 42]
     #[arg(long)]
     seed: Option<u64>,
-    /// Number of decoding threads; does not affect the order of rows
+    /// Number of decoding threads, 1 to 256; the order of rows does not depend on it
     #[arg(long, default_value_t = 2)]
     threads: usize,
-    /// Index of this hub and number of hubs that share the input, by files, or by blocks if there are fewer files
+    /// Shard of the input: index of this hub, from 0, and number of hubs; by file, or by block of few files
     #[arg(long, value_name = "I/N", default_value = "0/1")]
     share: String,
-    /// Assignment of minibatches: any trainer, or strided:N (minibatch s to rank s modulo N)
+    /// Assignment of minibatches: any (next free trainer) or strided:N (minibatch s to rank s modulo N)
     #[arg(long, value_name = "POLICY", default_value = "any")]
     assign: String,
-    /// File for the acknowledged position; a restarted hub continues from it
+    /// File for the acknowledged position; a restarted hub continues from it [default: none]
     #[arg(long, value_name = "FILE")]
     position: Option<PathBuf>,
-    /// Interval between saves of the position
+    /// Interval between saves of --position
     #[arg(long, value_name = "TIME", default_value = "10s")]
     save_every: String,
     /// Interval between status lines on standard error, such as 10s [default: none]
     #[arg(long, value_name = "TIME")]
     print_every: Option<String>,
-    /// Local address for GET /metrics (Prometheus) and /healthz, such as 127.0.0.1:9100; port 0: any [default: none]
+    /// Loopback address of /metrics (Prometheus) and /healthz, such as 127.0.0.1:9100 [default: none]
     #[arg(long, value_name = "HOST:PORT")]
     metrics: Option<String>,
-    /// Time after which minibatches of a disconnected trainer go to other trainers
+    /// Time until minibatches of a disconnected trainer go to other trainers
     #[arg(long, value_name = "TIME", default_value = "60s")]
     trainer_timeout: String,
-    /// Time to wait at the end for trainers to close their connections
+    /// Maximum wait at the end for trainers to close their connections
     #[arg(long, value_name = "TIME", default_value = "10s")]
     linger: String,
     #[command(flatten)]
@@ -117,25 +120,25 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Resources")]
 struct Resources {
-    /// Maximum minibatches that are ready ahead
+    /// Queue depth: maximum number of minibatches encoded ahead
     #[arg(long, value_name = "N", default_value_t = limit::QUEUE_BATCHES_DEFAULT)]
     depth: usize,
-    /// Maximum bytes of minibatches that are ready ahead
+    /// Queue size: maximum bytes of minibatches encoded ahead
     #[arg(long, value_name = "BYTES", default_value = "256MiB")]
     depth_bytes: String,
-    /// Maximum unacknowledged minibatches per trainer
+    /// Maximum unacknowledged minibatches per trainer, 1 to 2048
     #[arg(long, value_name = "N", default_value_t = limit::WINDOW_DEFAULT)]
     window: u32,
-    /// Maximum unacknowledged bytes of all trainers; beyond it each trainer gets one minibatch at a time
+    /// Maximum unacknowledged bytes of all trainers; above it a trainer gets one minibatch at a time
     #[arg(long, value_name = "BYTES", default_value = "1GiB")]
     unacknowledged_bytes: String,
-    /// Maximum frame size; a minibatch must fit into a frame
+    /// Maximum frame size, 64KiB to 64MiB; a minibatch must fit into a frame
     #[arg(long, value_name = "BYTES", default_value = "16MiB")]
     frame_max: String,
-    /// Time after which a trainer whose send buffer stays full is closed
+    /// Disconnect a trainer whose send buffer stays full this long
     #[arg(long, value_name = "TIME", default_value = "5m")]
     write_timeout: String,
-    /// Busy-poll time before a thread blocks, such as 50us [default: by the number of processors]
+    /// Busy-poll time before a thread blocks, such as 100us; 50us if not given, always 0s on one processor
     #[arg(long, value_name = "TIME")]
     spin: Option<String>,
 }
@@ -144,7 +147,7 @@ struct Resources {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Security")]
 struct Security {
-    /// File with the shared auth token
+    /// File with the shared auth token [default: no token]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// Accept a token file that other users can read, such as a mounted secret
@@ -153,13 +156,13 @@ struct Security {
     /// Certificate chain (PEM); enables TLS on TCP
     #[arg(long, value_name = "FILE", requires = "key_file")]
     cert_file: Option<PathBuf>,
-    /// Private key of the certificate (PEM)
+    /// Private key of --cert-file (PEM)
     #[arg(long, value_name = "FILE", requires = "cert_file")]
     key_file: Option<PathBuf>,
-    /// Accept connections from other machines; needs TLS and a token
+    /// Allow --listen addresses that other machines reach; needs TLS and a token
     #[arg(long)]
     expose: bool,
-    /// Allow --expose without TLS and token: every machine that reaches the port can take minibatches
+    /// Allow --expose without TLS and token: any machine that reaches the port can take minibatches
     #[arg(long)]
     insecure: bool,
 }
@@ -182,7 +185,7 @@ impl Args {
         }
         if self.data.is_empty() {
             return Err(Failure::Usage(
-                "name some input, or a configuration that does (--config)".to_owned(),
+                "no input: name files, or a run configuration with --config".to_owned(),
             ));
         }
         // A file that is not there is not one whose features are not known.
@@ -197,8 +200,8 @@ impl Args {
                 let names_its_features = [Format::Libsvm, Format::Libffm, Format::Criteo, Format::Batch];
                 if !format.is_some_and(|format| names_its_features.contains(&format)) {
                     let what = format!(
-                        "{}: only libsvm, libffm, criteo and batch files say what their features are; name them with --spec or \
-                         --config (`sanderling inspect --suggest` proposes some)",
+                        "{}: only libsvm, libffm, criteo and batch files imply their features; name them with \
+                         --spec or --config (`sanderling inspect --suggest` proposes some)",
                         self.data[0]
                     );
                     return Err(Failure::Usage(what));
@@ -233,7 +236,7 @@ impl Args {
             _ => {
                 return Err(usage(
                     "assign",
-                    format!("{:?} is neither any nor strided:N, N from 1 on", self.assign),
+                    format!("{:?} is neither any nor strided:N with N at least 1", self.assign),
                 ));
             }
         };
@@ -264,7 +267,8 @@ impl Args {
             shuffle: self.shuffle_rows.unwrap_or(run.train.shuffle_rows),
             seed: self.seed.unwrap_or(run.seed),
             threads: self.threads,
-            share: share.ok_or_else(|| usage("share", format!("{:?} is not of the form 0/2", self.share)))?,
+            share: share
+                .ok_or_else(|| usage("share", format!("{:?} is not INDEX/COUNT, such as 0/2", self.share)))?,
             position: self.position.clone(),
             save_every: time("save-every", &self.save_every)?,
             stride,

@@ -12,14 +12,13 @@ use crate::servers::ServerArgs;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Keys fed to parameter servers")]
 pub(crate) struct FeedArgs {
-    /// Feed the keys of this feature to its table on the servers of --ps, which pool its rows, sum or mean [default: sum];
-    /// trainers get minibatches without them and ask the servers by the batch's number. No other feature may read the table
+    /// Feature whose keys go to its table on the --ps servers, which pool its rows by sum or mean [default: sum]
     #[arg(long, value_name = "FEATURE=TABLE[:POOLING]", value_delimiter = ',')]
     feed: Vec<String>,
-    /// Feed keys like --feed, but only for minibatches where this saves bytes to the trainer
+    /// Feature to feed as by --feed, but only in minibatches where this saves bytes to the trainer
     #[arg(long, value_name = "FEATURE=TABLE[:POOLING]", value_delimiter = ',')]
     feed_auto: Vec<String>,
-    /// How long servers and tables may be away, before the hub and its trainers fail
+    /// Maximum absence of servers and tables before the hub and its trainers fail
     #[arg(long, value_name = "TIME", default_value = "60s")]
     feed_timeout: String,
     #[command(flatten)]
@@ -43,11 +42,11 @@ impl FeedArgs {
         let Some(address) = address.filter(|_| !features.is_empty()) else {
             return match (address, features.first()) {
                 (None, Some(to)) => Err(Failure::Usage(format!(
-                    "--feed {}={}: say with --ps which servers have the table",
+                    "--feed {}={} needs --ps ADDR,..., the servers of the table",
                     to.feature, to.table
                 ))),
                 (Some(_), None) => Err(Failure::Usage(
-                    "--ps: say with --feed which features' keys are for these servers".to_owned(),
+                    "--ps needs --feed FEATURE=TABLE, the keys for these servers".to_owned(),
                 )),
                 _ => Ok(None),
             };

@@ -21,15 +21,15 @@ Examples:
   # tables, rows, norms, frequent keys
   sanderling inspect runs/clicks/model")]
 pub(crate) struct Args {
-    /// Model directory, data file or URL, - for standard input; of a folder or pattern, the first file
+    /// Model directory, data file, URL, or - for standard input; folder or pattern: its first file
     path: PathBuf,
-    /// Print a configuration for sanderling train
+    /// Print a run configuration (TOML) for sanderling train
     #[arg(long)]
     suggest: bool,
-    /// Number of rows to read from the start of a data file [default: all]
+    /// Number of rows to read, from the start of the file [default: all]
     #[arg(long, value_name = "N")]
     rows: Option<u64>,
-    /// Number of frequent values or keys to show
+    /// Number of most frequent values or keys to show, 1 to 1000
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     top: u64,
     /// Print the result as a JSON object on the last line of standard output

@@ -28,7 +28,7 @@ line, so line numbers still match.
 
 With --ps, rows are read from the tables that train --ps made on the servers; MODEL supplies only the configuration.")]
 pub(crate) struct Args {
-    /// Model directory
+    /// Model directory, such as runs/clicks/model
     model: PathBuf,
     /// Input files, patterns or URLs (s3://, gs://, az://, https://); - for standard input
     #[arg(required = true)]
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     if Compression::of_path(&args.output) != Compression::None {
         let name = args.output.display();
         return Err(Failure::Usage(format!(
-            "--output {name}: scores are written as CSV or Parquet, not compressed"
+            "--output {name}: compressed output is not supported; end the name in .csv or .parquet"
         )));
     }
     output::not_a_url("--output", &args.output)?;

@@ -52,7 +52,7 @@ The file of --config has the same options with _ instead of -, such as save_ever
 Prints a line per address when ready, and notifies systemd. SIGTERM or Ctrl-C drains the server: pending requests are answered, \
 tables are saved, exit code 0. A second signal ends the process at once.")]
 pub(crate) struct Args {
-    /// File with options (TOML)
+    /// Options file (TOML): these options with _ for -; the command line overrides it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -63,37 +63,37 @@ pub(crate) struct Args {
 #[derive(Debug, Default, clap::Args, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Options {
-    /// Addresses to listen on, separated by commas [default: 127.0.0.1:7000]
+    /// Addresses to listen on, comma-separated: host:port, unix:PATH or shm:NAME [default: 127.0.0.1:7000]
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     listen: Vec<String>,
-    /// Address of the control plane, host:port [default: first TCP address, port + 100]
+    /// Control plane address, host:port [default: host of the first TCP address, port + 100]
     #[arg(long, value_name = "ADDR", conflicts_with = "no_control")]
     control: Option<String>,
     /// Run without a control plane
     #[arg(long)]
     no_control: bool,
-    /// Shard index and number of shards [default: 0/1]
+    /// Shard index, from 0, and number of shards, such as 1/2 [default: 0/1]
     #[arg(long, value_name = "I/N")]
     shard: Option<String>,
-    /// Addresses of all shards in order, for clients that know only one of them
+    /// Addresses of all shards by index, comma-separated, for clients that know only one [default: none]
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     peers: Vec<String>,
     /// Server name in lists and logs [default: the shard, such as 0/1]
     #[arg(long)]
     name: Option<String>,
-    /// Checkpoint directory; the latest checkpoint is restored at start and saved at exit [default: no checkpoints]
+    /// Checkpoint directory; "latest" is restored at start and saved at exit [default: no checkpoints]
     #[arg(long, value_name = "DIR", help_heading = "Checkpoints")]
     data: Option<PathBuf>,
-    /// Name of the checkpoint to restore at start [default: latest]
+    /// Checkpoint to restore at start, by name; needs --data [default: latest, if there is one]
     #[arg(long, value_name = "NAME", help_heading = "Checkpoints")]
     restore: Option<String>,
-    /// Maximum number of named checkpoints; further saves are refused [default: 64]
+    /// Maximum number of named checkpoints besides latest; further saves are refused [default: 64]
     #[arg(long, value_name = "N", help_heading = "Checkpoints")]
     checkpoints_max: Option<usize>,
-    /// Checkpoint interval, such as 10m [default: at exit only]
+    /// Checkpoint interval, such as 10m, at least 1s; needs --data [default: at exit only]
     #[arg(long, value_name = "TIME", help_heading = "Checkpoints")]
     save_every: Option<String>,
-    /// Memory limit per table, such as 4GiB [default: none]
+    /// Memory limit per table, such as 4GiB; at the limit the table's eviction policy applies [default: none]
     #[arg(long, value_name = "BYTES", help_heading = "Resources")]
     table_budget: Option<String>,
     /// Number of server threads [default: one per processor]
@@ -102,16 +102,16 @@ struct Options {
     /// Pin each server thread to a processor
     #[arg(long, help_heading = "Resources")]
     pin: bool,
-    /// Busy-poll time before a thread blocks, such as 50us [default: by the number of processors]
+    /// Busy-poll time before a thread blocks, such as 100us; 50us if not given, always 0s on one processor
     #[arg(long, value_name = "TIME", help_heading = "Resources")]
     spin: Option<String>,
-    /// Maximum frame size, and maximum buffer size per connection [default: 16MiB]
+    /// Maximum frame size and buffer size per connection, 64KiB to 64MiB [default: 16MiB]
     #[arg(long, value_name = "BYTES", help_heading = "Resources")]
     frame_max: Option<String>,
-    /// Time after which a client whose send buffer stays full is closed [default: 10s]
+    /// Disconnect a client whose send buffer stays full this long [default: 10s]
     #[arg(long, value_name = "TIME", help_heading = "Resources")]
     write_timeout: Option<String>,
-    /// Time limit for pending requests after SIGTERM [default: 10s]
+    /// Time limit to answer pending requests after SIGTERM, Ctrl-C or ctl drain [default: 10s]
     #[arg(long, value_name = "TIME", help_heading = "Resources")]
     drain_timeout: Option<String>,
     /// File with the shared auth token [default: generated, found by clients of this user on this host]
@@ -123,25 +123,25 @@ struct Options {
     /// Disable the auth token: every user of this host can read, change and drop all tables
     #[arg(long, help_heading = "Security")]
     no_token: bool,
-    /// Additional host names of the control plane of a server without a token
+    /// Host names that the control plane of a server without a token also accepts, comma-separated
     #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Security")]
     allow_host: Vec<String>,
     /// Certificate chain (PEM); enables TLS on TCP
     #[arg(long, value_name = "FILE", requires = "key_file", help_heading = "Security")]
     cert_file: Option<PathBuf>,
-    /// Private key of the certificate (PEM)
+    /// Private key of --cert-file (PEM)
     #[arg(long, value_name = "FILE", requires = "cert_file", help_heading = "Security")]
     key_file: Option<PathBuf>,
-    /// Accept connections from other machines; needs TLS and a token
+    /// Allow --listen addresses that other machines reach; needs TLS and a token
     #[arg(long, help_heading = "Security")]
     expose: bool,
-    /// Allow --expose without TLS and token: every machine that reaches the port can read and change all tables
+    /// Allow --expose without TLS and token: any machine that reaches the port can read and change all tables
     #[arg(long, help_heading = "Security")]
     insecure: bool,
     /// Disable the extra shared-memory and unix addresses for clients of this host
     #[arg(long, help_heading = "Security")]
     no_local: bool,
-    /// Directory of the unix socket for clients of this host [default: by user]
+    /// Directory of the unix socket [default: $XDG_RUNTIME_DIR/sanderling, or /tmp/sanderling-UID]
     #[arg(long, value_name = "DIR", help_heading = "Security")]
     runtime_dir: Option<PathBuf>,
 }
@@ -194,7 +194,9 @@ impl Options {
     fn control(&self) -> Result<Wanted, Failure> {
         let address = match (&self.control, self.no_control) {
             (Some(_), true) => {
-                return Err(Failure::Usage("--control, --no-control: one contradicts the other".to_owned()));
+                return Err(Failure::Usage(
+                    "--control and --no-control exclude each other; give one".to_owned(),
+                ));
             }
             (None, true) => return Ok(Wanted::No),
             (None, false) => return Ok(Wanted::IfPossible),
@@ -215,16 +217,13 @@ impl Options {
         if let Some(text) = &self.shard {
             let numbers = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
             (config.shard, config.shards) =
-                numbers.ok_or_else(|| usage("shard", format!("{text:?} is not of the form 0/2")))?;
+                numbers.ok_or_else(|| usage("shard", format!("{text:?} is not INDEX/COUNT, such as 0/2")))?;
         }
         if let Some(path) = &self.token_file {
             let token = read_server_token(path, self.open_token_file);
             config.token = Some(token.map_err(|error| usage("token_file", error))?);
             if self.no_token {
-                return Err(usage(
-                    "token_file",
-                    "goes without --no-token: one contradicts the other".to_owned(),
-                ));
+                return Err(usage("token_file", "excludes --no-token; give one of them".to_owned()));
             }
         }
         config.hosts = self.allow_host;
@@ -243,7 +242,7 @@ impl Options {
         config.drain_within = time("drain_timeout", &self.drain_timeout)?.unwrap_or(config.drain_within);
         config.table_budget_bytes = bytes("table_budget", &self.table_budget)?;
         if config.table_budget_bytes == Some(0) {
-            let reason = "no table fits in 0 bytes; leave it out for no limit";
+            let reason = "no table fits in 0 bytes; omit it for no limit";
             return Err(usage("table_budget", reason.to_owned()));
         }
         let (budget, most) = (config.table_budget_bytes.unwrap_or(0), sanderling_store::budget_bytes_max());
@@ -258,7 +257,7 @@ impl Options {
         config.tls = match (self.cert_file, self.key_file) {
             (Some(certificate), Some(key)) => Some((certificate, key)),
             (None, None) => None,
-            _ => return Err(usage("cert_file", "goes with --key-file: one needs the other".to_owned())),
+            _ => return Err(usage("cert_file", "one needs the other: give --key-file, too".to_owned())),
         };
         (config.local, config.expose, config.insecure) = (!self.no_local, self.expose, self.insecure);
         (config.peers, config.data, config.restore) = (self.peers, self.data, self.restore);
@@ -434,7 +433,7 @@ mod tests {
     fn what_makes_no_sense_is_said() {
         for (text, expected) in [
             ("listen = ['x']", "listen: address \"x\""),
-            ("shard = '1'", "shard: \"1\" is not of the form 0/2"),
+            ("shard = '1'", "shard: \"1\" is not INDEX/COUNT, such as 0/2"),
             ("save_every = '5 lightyears'", "--save-every: "),
             ("table_budget = '0'", "--table-budget: no table fits in 0 bytes"),
             ("table_budget = '1024TiB'", "--table-budget: 1125899906842624 bytes are more than the "),

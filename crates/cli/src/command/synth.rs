@@ -16,21 +16,21 @@ use crate::output;
 #[command(after_help = "\
 Examples:
   sanderling synth train.libsvm --rows 1000000
-  # more of the same stream
+  # the rows after these
   sanderling synth valid.libsvm --rows 100000 --first-row 1000000
-  sanderling synth clicks.parquet --multi-valued 3
+  sanderling synth clicks.parquet --rows 100000 --multi-valued 3
 
 A seed gives equal bytes on any number of threads. The file is renamed into place when it is complete.")]
 pub(crate) struct Args {
-    /// Output file: .libsvm, .tsv (Criteo layout), .csv or .parquet, text also .gz or .zst; - for standard output
+    /// Output file: .libsvm, .tsv (Criteo layout), .csv (text also .gz or .zst), .parquet; - for standard output
     output: PathBuf,
     /// Number of rows
     #[arg(long, default_value_t = SynthConfig::default().rows)]
     rows: u64,
-    /// Number of the first row, to continue the stream of an earlier file
+    /// Index of the first row, from 0, to continue the rows of an earlier file
     #[arg(long, default_value_t = 0)]
     first_row: u64,
-    /// Random seed
+    /// Random seed of features and labels
     #[arg(long, default_value_t = SynthConfig::default().seed)]
     seed: u64,
     /// Output format: libsvm, tsv, csv or parquet [default: by file extension]
@@ -39,16 +39,16 @@ pub(crate) struct Args {
     /// Number of distinct ids over all categorical features
     #[arg(long, default_value_t = SynthConfig::default().vocabulary)]
     vocabulary: u32,
-    /// Zipf exponent of the ids
+    /// Zipf exponent of the id frequencies; larger: more skewed
     #[arg(long, default_value_t = SynthConfig::default().zipf_exponent)]
     zipf_exponent: f64,
     /// Number of categorical features with several values, 0 to 26
     #[arg(long, default_value_t = 0)]
     multi_valued: usize,
-    /// Maximum values per multi-valued feature
+    /// Maximum values per row of a multi-valued feature
     #[arg(long, default_value_t = SynthConfig::default().values_max)]
     values_max: u32,
-    /// Share of positive labels, 0 to 1
+    /// Expected fraction of positive labels, between 0 and 1
     #[arg(long, default_value_t = SynthConfig::default().positive_rate)]
     positive_rate: f64,
     /// Number of threads; 0: one per processor

@@ -36,8 +36,9 @@ Examples:
   sanderling train clicks.toml --ps 127.0.0.1:7000,127.0.0.1:7001
   sanderling train examples/adult_ftrl_sync.toml --algorithm ftrl-sync \\
       --workers 2
-  sanderling train clicks.toml --algorithm ftrl-sync --ps s1:7000 \\
-      --hosts a:7300,b:7300 --rank 1 ...
+  # worker 1 of two commands on this host; the other one has --rank 0
+  sanderling train clicks.toml --algorithm ftrl-sync --ps 127.0.0.1:7000 \\
+      --hosts 127.0.0.1:7300,127.0.0.1:7301 --rank 1
   sanderling train clicks.toml --threads 2 --passes 3 --json | tail -1 | jq .auc
   # write a CPU flame graph
   sanderling train clicks.toml --profile
@@ -50,13 +51,14 @@ With --ps, rows and optimizer state are on parameter servers (sanderling ps), in
 run of this name are replaced. The trained model is downloaded to runs/<name>. --resume uploads the rows of the last local \
 checkpoint first, so the servers may have been restarted, replaced, or left out.
 
-With --algorithm, several workers train together: train.shuffle_rows does not apply, and train.batch_size counts rows per \
-worker, or rows of all workers with -sync. A job is saved after every pass; --resume continues it with any number of workers. \
-With --hosts, each worker is a command of its own with its own --rank: see docs/distributed.md.")]
+With --algorithm, several workers train together: train.shuffle_rows does not apply, and train.batch_size counts rows \
+per worker, or rows of all workers with -sync. -sync shuffles the rows of all workers before each pass, \
+-sync-no-shuffle does not (docs/learners.md). A job is saved after every pass; --resume continues it with any number \
+of workers. With --hosts, each worker is a command of its own with its own --rank: see docs/distributed.md.")]
 pub(crate) struct Args {
     /// Run configuration (TOML)
     config: PathBuf,
-    /// Continue from the last checkpoint of the run; without it the run starts over
+    /// Continue the run from its last checkpoint [default: start over]
     #[arg(long)]
     resume: bool,
     /// Parent directory of runs
@@ -68,11 +70,10 @@ pub(crate) struct Args {
     /// Suppress progress and metric lines
     #[arg(long, short)]
     quiet: bool,
-    /// Write a CPU profile to the run directory: profile.svg (flame graph) and profile.txt (functions)
+    /// Write a CPU profile to the run directory: profile.svg (flame graph) and profile.txt (by function)
     #[arg(long)]
     profile: bool,
-    /// Run name; replaces an earlier run of this name. Without it, an earlier run with another configuration is kept and this
-    /// one is numbered (clicks-2)
+    /// Run name; an earlier run of this name is replaced [default: name, or that of CONFIG, numbered if taken]
     #[arg(long, help_heading = "Overrides", value_parser = NonEmptyStringValueParser::new())]
     name: Option<String>,
     /// Training files or patterns; - for standard input [default: data.train]
@@ -81,7 +82,7 @@ pub(crate) struct Args {
     /// Validation files or patterns [default: data.valid]
     #[arg(long, num_args = 1.., value_name = "FILE", help_heading = "Overrides")]
     valid: Vec<String>,
-    /// Number of training threads; 1 is reproducible [default: train.threads, 1]
+    /// Number of training threads; only 1 is reproducible [default: train.threads, 1]
     #[arg(long, help_heading = "Overrides")]
     threads: Option<usize>,
     /// Number of passes over the training input [default: train.passes, 1]
@@ -93,7 +94,7 @@ pub(crate) struct Args {
     /// Random seed of initial weights and shuffles [default: seed, 42]
     #[arg(long, help_heading = "Overrides")]
     seed: Option<u64>,
-    /// Number of steps after which the run stops and can be resumed; 0: no limit [default: train.max_steps, 0]
+    /// Maximum number of steps, then stop and allow --resume; 0: no limit [default: train.max_steps, 0]
     #[arg(long, help_heading = "Overrides")]
     max_steps: Option<u64>,
     /// Option of the Python package; hidden here.

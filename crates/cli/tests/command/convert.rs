@@ -91,9 +91,9 @@ fn what_cannot_be_converted_or_read() {
     place.write("worse.svm", "1 x\n1 y\n");
     place.write("empty.svm", "");
     for (line, code, part) in [
-        ("convert c.toml a.batch", 2, "a.batch: is there already; --force replaces it"),
+        ("convert c.toml a.batch", 2, "a.batch: exists already; replace it with --force"),
         ("convert c.toml a.batch --input a.batch --force", 2, "a.batch: it is one of the input files"),
-        ("convert c.toml a.csv", 2, "a.csv: name it .batch"),
+        ("convert c.toml a.csv", 2, "a.csv: the output must end in .batch"),
         ("convert c.toml b.batch --valid", 2, "data.valid names no input"),
         ("convert c.toml b.batch --input bad.svm", 3, "bad.svm:2: column"),
         ("convert c.toml b.batch --input nothing.svm", 1, "nothing.svm"),

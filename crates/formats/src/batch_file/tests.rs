@@ -303,7 +303,7 @@ fn files_that_cannot_be_mapped_or_replaced() {
     let (path, options) = (place.path("a.batch"), BatchFileOptions::default());
     let create = |path: &Path| BatchFileWriter::create(path, &spec(SPEC), options);
     let error = create(&path).err().unwrap().to_string();
-    assert!(error.ends_with("a.batch: is there already; --force replaces it"), "{error}");
+    assert!(error.ends_with("a.batch: exists already; replace it with --force"), "{error}");
     // A file that is not finished leaves nothing behind.
     let mut out = create(&place.path("b.batch")).unwrap();
     out.write(&Rows::all(&rows(3))).unwrap();

@@ -67,7 +67,7 @@ impl BatchFileWriter {
         options: BatchFileOptions,
     ) -> Result<BatchFileWriter, SampleError> {
         if !options.overwrite && path.is_file() {
-            return Err(bad_file(path, "is there already; --force replaces it"));
+            return Err(bad_file(path, "exists already; replace it with --force"));
         }
         let failed = io_error(path);
         let json = serde_json::to_vec(&spec.expand()?).map_err(|error| failed(error.into()))?;

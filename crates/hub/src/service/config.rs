@@ -133,7 +133,7 @@ impl ServiceConfig {
         } else if self.inputs.is_empty() {
             "no input".to_owned()
         } else if !(1..=limit::BATCH_MAX).contains(&self.batch) {
-            format!("batch: {} rows; 1 to {} are possible", self.batch, limit::BATCH_MAX)
+            format!("batch_size: {} rows; 1 to {} are possible", self.batch, limit::BATCH_MAX)
         } else if self.passes == 0 {
             "passes: 0; at least 1".to_owned()
         } else if let Some(name) = self.inputs.iter().find(|name| self.passes > 1 && input::read_once(name)) {
@@ -143,20 +143,25 @@ impl ServiceConfig {
         } else if !(1..=limit::THREADS_MAX).contains(&self.threads) {
             format!("threads: {}; 1 to {} are possible", self.threads, limit::THREADS_MAX)
         } else if self.shuffle > limit::SHUFFLE_MAX {
-            format!("shuffle: {} rows; at most {}", self.shuffle, limit::SHUFFLE_MAX)
+            format!("shuffle_rows: {}; at most {} are possible", self.shuffle, limit::SHUFFLE_MAX)
         } else if of == 0 || index >= of {
-            format!("share: {index}/{of}; of 4 hubs one is 0/4, the last 3/4")
+            format!("share: {index}/{of}; the index must be below the number of hubs")
         } else if !frames.contains(&(self.frame_bytes_max as usize)) {
-            format!("frame_max: {}; {frames:?} are possible", self.frame_bytes_max)
+            format!(
+                "frame_max: {} bytes; {} to {} are possible",
+                self.frame_bytes_max,
+                frames.start(),
+                frames.end()
+            )
         } else if let Some((what, _)) = [
-            ("queue", self.queue_batches),
-            ("queue_bytes", self.queue_bytes),
+            ("depth", self.queue_batches),
+            ("depth_bytes", self.queue_bytes),
             ("unacknowledged_bytes", self.unacknowledged_bytes),
         ]
         .into_iter()
         .find(|(_, most)| *most == 0)
         {
-            format!("{what}: 0; at least one minibatch must be ready")
+            format!("{what}: 0; at least 1 is needed")
         } else if let Some(token) =
             self.token.as_ref().filter(|token| !(1..=wire_limit::TOKEN_BYTES_MAX).contains(&token.len()))
         {

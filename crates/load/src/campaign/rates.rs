@@ -29,7 +29,7 @@ pub fn rate(text: &str) -> Result<f64, String> {
     let number = digits.parse::<f64>().ok().map(|number| number * unit);
     number
         .filter(|number| number.is_finite() && *number > 0.0)
-        .ok_or_else(|| format!("{text:?} is no number above 0; write 50k, 1.5M or 200"))
+        .ok_or_else(|| format!("{text:?} is not a number above 0; write 200, 50k or 1.5M"))
 }
 
 impl FromStr for Rates {
@@ -56,9 +56,9 @@ fn range(from: &str, rest: &str) -> Result<Vec<f64>, String> {
     let (to, steps) = rest.split_once(':').unwrap_or((rest, "log8"));
     let (from, to) = (rate(from)?, rate(to)?);
     if to <= from {
-        return Err(format!("the range from {from} to {to} is empty"));
+        return Err(format!("the range {from}..{to} is empty; write the lower rate first"));
     }
-    let wrong = || format!("{steps:?} does not say how many rates; write log12 or lin10");
+    let wrong = || format!("{steps:?} is not a number of rates; write log12 or lin10");
     let (is_log, count) = match (steps.strip_prefix("log"), steps.strip_prefix("lin")) {
         (Some(count), _) => (true, count),
         (_, Some(count)) => (false, count),
@@ -99,10 +99,10 @@ mod tests {
         check("2M,500,1.5k", Ok(&[500.0, 1500.0, 2e6]));
         check("1k..100k:log3", Ok(&[1000.0, 10_000.0, 100_000.0]));
         check("1k..2k:lin3,1500", Ok(&[1000.0, 1500.0, 2000.0]));
-        check("0", Err("\"0\" is no number above 0"));
-        check("-5", Err("no number above 0"));
-        check("inf", Err("no number above 0"));
-        check("", Err("no number"));
+        check("0", Err("\"0\" is not a number above 0"));
+        check("-5", Err("not a number above 0"));
+        check("inf", Err("not a number above 0"));
+        check("", Err("not a number"));
         check("2k..1k", Err("empty"));
         check("1k..2k:4", Err("write log12 or lin10"));
         check("1k..2k:log1", Err("2 to 1000"));

@@ -17,10 +17,10 @@ const DROP_WITHIN: Duration = Duration::from_secs(5);
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Tables on servers")]
 pub(super) struct CreationArgs {
-    /// Create and fill tables on servers without asking
+    /// Create and fill missing tables on servers without confirmation
     #[arg(long)]
     create: bool,
-    /// Keep the created tables: they are saved in checkpoints and not dropped at the end
+    /// Keep the created tables after the run and in checkpoints [default: drop them at the end]
     #[arg(long)]
     keep: bool,
 }

@@ -21,8 +21,10 @@ use crate::servers::{AskArgs, ServerArgs};
 /// Run a workload at several rates: latency as a function of throughput
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Example:
-  sanderling load sweep --rates 5k..200k:log12 --ps 127.0.0.1:7000 --create -o sweep.json
+Examples:
+  # 12 rates of 10 s each, at most
+  sanderling load sweep --rates 5k..200k:log12 --ps 127.0.0.1:7000 --create \\
+      -o sweep.json
   sanderling load plot sweep.json -o sweep.svg
 
 A sweep ends at the first rate that the server cannot sustain.")]
@@ -33,13 +35,13 @@ pub(super) struct SweepArgs {
     servers: ServerArgs,
     #[command(flatten)]
     looped: LoopArgs,
-    /// Calls per second: a list (5k,10k,50k) or a range with its number of steps (5k..200k:log12 or :lin12)
+    /// Arrival rates, in calls per second: a list (5k,10k,50k) or a range in 12 steps (5k..200k:log12 or :lin12)
     #[arg(long)]
     rates: Rates,
-    /// Latency objectives to show beside the results, for example p99<5ms
+    /// Latency objectives to show beside the results, such as 'p50<1ms,p99<5ms' [default: none]
     #[arg(long, value_name = "P<TIME,...")]
     slo: Option<String>,
-    /// Result file to write (JSON)
+    /// Result file to write (JSON), for sanderling load show and plot [default: none]
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -47,10 +49,10 @@ pub(super) struct SweepArgs {
 /// Find the highest rate that meets a latency objective
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Example:
+Examples:
   sanderling load search --slo 'p99<5ms' --ps 127.0.0.1:7000 --create
-  sanderling load search --slo 'p50<500us,p99.9<20ms' ctr --ps 127.0.0.1:7000 --create \\
-      -o search.json
+  sanderling load search --slo 'p50<500us,p99.9<20ms' \\
+      --ps 127.0.0.1:7000 --create -o search.json
 
 The search starts at the rate of a closed loop, then bisects between a rate that meets the objective and one that does not. \
 A run of full length confirms the answer or lowers it. A trial in which the client was late, or in which no call fell, \
@@ -62,16 +64,16 @@ pub(super) struct SearchArgs {
     servers: ServerArgs,
     #[command(flatten)]
     looped: LoopArgs,
-    /// Latency objectives, from the time at which a call is due to its end
+    /// Latency objectives, from the due time of a call to its end, such as 'p50<1ms,p99<5ms'
     #[arg(long, value_name = "P<TIME,...", default_value = "p99<5ms")]
     slo: String,
-    /// Length of a trial, for example 3s
+    /// Measured time per trial rate; the answer is confirmed by a run of --duration
     #[arg(long, default_value = "3s", value_parser = time)]
     trial: Duration,
-    /// Precision of the rate, in percent
+    /// Relative precision of the found rate, in percent
     #[arg(long, default_value_t = 5.0)]
     precision: f64,
-    /// Result file to write (JSON)
+    /// Result file to write (JSON), for sanderling load show and plot [default: none]
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -79,15 +81,17 @@ pub(super) struct SearchArgs {
 /// Compare the speed of two targets, with a test of significance
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Example:
+Examples:
   sanderling load ab 127.0.0.1:7000 127.0.0.1:7001 --create --runs 10
-  sanderling load ab shm:a tcp://127.0.0.1:7000 --create --runs 6 -d 5s -o ab.json
+  # two transports to one server
+  sanderling load ab shm:port-7000 tcp://127.0.0.1:7000 --ps-no-local \\
+      --create --runs 6 -d 5s -o ab.json
 
 Runs alternate (A B B A and so on), so that drift of the machine affects both alike.")]
 pub(super) struct AbArgs {
-    /// Address of A
+    /// Addresses of target A, as for --ps of sanderling load run
     a: String,
-    /// Address of B
+    /// Addresses of target B
     b: String,
     #[command(flatten)]
     workload: AbWorkload,
@@ -95,13 +99,13 @@ pub(super) struct AbArgs {
     ask: AskArgs,
     #[command(flatten)]
     looped: LoopArgs,
-    /// Runs per side
+    /// Number of runs per target, at least 2
     #[arg(long, default_value_t = 10)]
     runs: usize,
-    /// Calls per second of an open loop, for example 20k [default: closed loop]
+    /// Arrival rate of an open loop, in calls per second, such as 20k [default: closed loop]
     #[arg(short, long, value_parser = campaign::rate, help_heading = "Load")]
     rate: Option<f64>,
-    /// Result file to write (JSON)
+    /// Result file to write (JSON), for sanderling load show and plot [default: none]
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -110,16 +114,16 @@ pub(super) struct AbArgs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Workload")]
 pub(super) struct AbWorkload {
-    /// Built-in workload or path of a script (.rn)
+    /// Built-in workload (see sanderling load list), or path of a script (.rn)
     #[arg(short, long, default_value = "serve")]
     workload: String,
-    /// Parameter of the script, for example -P keys=1e8
+    /// Parameter of the workload, such as keys=1e8; may be repeated (names: sanderling load list WORKLOAD)
     #[arg(short = 'P', long = "param", value_name = "NAME=VALUE")]
     params: Vec<String>,
-    /// Functions and their weights, for example -f pull:98,push:2
+    /// Mix of functions by weight, such as pull:98,push:2 [default: weights of the workload]
     #[arg(short, long, value_name = "NAME:WEIGHT,...")]
     functions: Option<String>,
-    /// Random seed
+    /// Random seed of keys, sizes and arrivals
     #[arg(long, default_value_t = 42)]
     seed: u64,
 }

@@ -19,16 +19,16 @@ use crate::servers::{AskArgs, ServerArgs};
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Workload")]
 pub(super) struct WorkloadArgs {
-    /// Built-in workload (see `load list`) or path of a script (.rn)
+    /// Built-in workload (see sanderling load list), or path of a script (.rn)
     #[arg(default_value = "serve")]
     pub(super) workload: String,
-    /// Parameter of the script, for example -P keys=1e8
+    /// Parameter of the workload, such as keys=1e8; may be repeated (names: sanderling load list WORKLOAD)
     #[arg(short = 'P', long = "param", value_name = "NAME=VALUE")]
     params: Vec<String>,
-    /// Functions and their weights, for example -f pull:98,push:2 [default: the script's weights]
+    /// Mix of functions by weight, such as pull:98,push:2 [default: weights of the workload]
     #[arg(short, long, value_name = "NAME:WEIGHT,...")]
     functions: Option<String>,
-    /// Random seed; one seed gives the same requests with any number of threads
+    /// Random seed; equal seeds give equal requests, whatever the number of threads
     #[arg(long, default_value_t = 42)]
     seed: u64,
     /// Random seed of keys [default: --seed]
@@ -46,37 +46,37 @@ pub(super) struct WorkloadArgs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Load")]
 pub(super) struct LoopArgs {
-    /// Client threads, each with its own connection, script and random generators
+    /// Number of client threads, each with its own connections
     #[arg(short, long, default_value_t = 1)]
     threads: usize,
-    /// Concurrent calls per thread [default: 1 in a closed loop, 64 in an open loop]
+    /// Maximum concurrent calls per thread [default: 1 in a closed loop, 64 in an open loop]
     #[arg(short, long)]
     concurrency: Option<usize>,
-    /// Length of the measurement, for example 60s
+    /// Measured time per run, after the warm-up, such as 60s
     #[arg(short, long, default_value = "10s", value_parser = time)]
     duration: Duration,
-    /// Number of calls to measure, instead of --duration
+    /// Number of measured calls per run, instead of --duration [default: none]
     #[arg(short = 'n', long, conflicts_with = "duration")]
     count: Option<u64>,
-    /// Length of the warm-up before the measurement [default: 1s; 0s with --count]
+    /// Warm-up time per run, not measured, such as 5s [default: 1s; 0s with --count]
     #[arg(long, value_parser = time)]
     warmup: Option<Duration>,
-    /// Arrivals in an open loop: poisson, uniform, burst:FACTOR:PERIOD or sine:AMPLITUDE:PERIOD [default: poisson]
+    /// Arrivals of an open loop: poisson, uniform, burst:FACTOR:PERIOD, sine:AMPLITUDE:PERIOD [default: poisson]
     #[arg(long)]
     arrivals: Option<Arrivals>,
-    /// Cycles of this client, where several clients share a load
+    /// Range of cycles (call numbers) of this client, such as 0..1M, to split a load by client [default: all]
     #[arg(long, value_name = "FROM..TO", value_parser = cycles)]
     cycles: Option<Range<u64>>,
-    /// Share of calls that may fail in a valid run; with more, the exit code is 1
+    /// Maximum fraction of failed calls, such as 1% or 0.01; above it the exit code is 1
     #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = share)]
     max_failures: f64,
-    /// Deadline of a call after it is due; servers refuse requests that they cannot answer in time
+    /// Deadline of a call, from its due time, such as 50ms; late ones are refused and fail [default: none]
     #[arg(long, value_name = "TIME", value_parser = time)]
     deadline: Option<Duration>,
-    /// Do not fill tables that lack rows
+    /// Leave tables with too few rows as they are, do not fill them
     #[arg(long)]
     pub(super) no_load: bool,
-    /// No progress
+    /// Suppress progress output
     #[arg(long, short)]
     pub(super) quiet: bool,
     #[command(flatten)]
@@ -181,7 +181,7 @@ pub(super) fn reach(address: &str, ask: &AskArgs) -> Result<Target, Failure> {
 }
 
 fn cycles(text: &str) -> Result<Range<u64>, String> {
-    let read = |part: &str| rate_or_zero(part).ok_or_else(|| format!("{part:?} is no number"));
+    let read = |part: &str| rate_or_zero(part).ok_or_else(|| format!("{part:?} is not a number"));
     let (from, to) = text.split_once("..").ok_or_else(|| "write FROM..TO, as in 0..1M".to_owned())?;
     Ok(read(from)?..read(to)?)
 }

@@ -14,7 +14,7 @@ use crate::output;
 /// Show one result, or two side by side
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Example:
+Examples:
   sanderling load show run.json
   # a star marks a significant difference
   sanderling load show yesterday.json today.json
@@ -23,11 +23,11 @@ Example:
 
 To compare training runs, use sanderling compare.")]
 pub(super) struct ShowArgs {
-    /// Result file of `run`, `sweep`, `search` or `ab`
+    /// Result file of sanderling load run, sweep, search or ab
     result: PathBuf,
-    /// Second result file, to show beside the first
+    /// Second result file, to show beside the first; both of one run
     other: Option<PathBuf>,
-    /// File for the histograms over time, in the HdrHistogram log format
+    /// HdrHistogram log to write, with the histograms over time [default: none]
     #[arg(long, value_name = "FILE", conflicts_with = "other")]
     hdr_log: Option<PathBuf>,
 }
@@ -35,20 +35,20 @@ pub(super) struct ShowArgs {
 /// Draw results as SVG
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Example:
-  # response time as a function of throughput
+Examples:
+  # latency as a function of throughput
   sanderling load plot sweep.json -o sweep.svg
   # throughput and latencies over time
   sanderling load plot run.json --kind time -o run.svg
   sanderling load plot a.json b.json --kind percentiles -o ab.svg")]
 pub(super) struct PlotArgs {
-    /// Result files of `run`, `sweep`, `search` or `ab`
+    /// Result files of sanderling load run, sweep, search or ab
     #[arg(required = true)]
     results: Vec<PathBuf>,
-    /// curve: latency by throughput; time: one run over time; percentiles: latency by percentile, runs overlaid
+    /// Figure: latency by throughput (curve), one run over time, or by percentile [default: by number of runs]
     #[arg(long)]
     kind: Option<Kind>,
-    /// SVG file to write
+    /// SVG file to write, with the ending .svg
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
 }
@@ -63,7 +63,7 @@ enum Kind {
 /// List the built-in workloads, or describe one
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Example:
+Examples:
   sanderling load list
   sanderling load list ctr
   # a script to start from
@@ -71,7 +71,7 @@ Example:
 pub(super) struct ListArgs {
     /// Workload to describe: a built-in name or the path of a script
     workload: Option<String>,
-    /// Print the source of the script
+    /// Print the source of the script instead
     #[arg(long, requires = "workload")]
     source: bool,
 }

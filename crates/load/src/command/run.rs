@@ -19,7 +19,11 @@ use crate::servers::ServerArgs;
 
 /// Create the tables of a workload, or check the configuration of existing ones
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  sanderling load schema ctr --ps 127.0.0.1:7000")]
+#[command(after_help = "\
+Example:
+  sanderling load schema ctr --ps 127.0.0.1:7000
+
+The tables stay on the servers until sanderling ctl drop. Without --ps they are in this process and end with it.")]
 pub(super) struct SchemaArgs {
     #[command(flatten)]
     workload: WorkloadArgs,
@@ -29,19 +33,23 @@ pub(super) struct SchemaArgs {
 
 /// Create the tables of a workload and fill them
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  sanderling load load serve -P keys=1e8 --threads 4 --ps 127.0.0.1:7000")]
+#[command(after_help = "\
+Example:
+  sanderling load load serve -P keys=1e6 --threads 4 --ps 127.0.0.1:7000
+
+The tables stay on the servers until sanderling ctl drop. Without --ps they are in this process and end with it.")]
 pub(super) struct LoadArgs {
     #[command(flatten)]
     workload: WorkloadArgs,
     #[command(flatten)]
     servers: ServerArgs,
-    /// Client threads
+    /// Number of client threads, each with its own connections
     #[arg(short, long, default_value_t = 1)]
     threads: usize,
-    /// Concurrent calls per thread
+    /// Maximum concurrent calls per thread
     #[arg(short, long, default_value_t = 4)]
     concurrency: usize,
-    /// No progress
+    /// Suppress progress output
     #[arg(long, short)]
     quiet: bool,
 }
@@ -49,18 +57,21 @@ pub(super) struct LoadArgs {
 /// Run a workload in a closed loop, or in an open loop with --rate
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Example:
+Examples:
   # 98 % pulls, 2 % pushes of 512 keys, in this process
   sanderling load run
   sanderling load run --ps 127.0.0.1:7000 --create --threads 4 --concurrency 8
   sanderling load run ctr --ps 127.0.0.1:7000 --create --rate 20k \\
       --arrivals poisson -d 60s -o run.json
-  sanderling load run my.rn -P keys=1e8 -f pull:9,push:1
+  # a workload of your own
+  sanderling load list serve --source > my.rn
+  sanderling load run my.rn -P keys=1e6 -f pull:9,push:1
 
-Missing tables are created, and filled if they have fewer rows than the workload has keys. On servers the command asks first \
-(--create answers yes); it creates temporary tables, which are never saved, and drops them at the end unless --keep is given. \
-In an open loop calls are due by the clock, and latency counts from then on. A run is NOT VALID if the client was the \
-bottleneck, if too many calls failed, or if Ctrl-C ended it. After Ctrl-C the exit code is 130, and no file is replaced.")]
+Missing tables are created, and filled if they have fewer rows than the workload has keys. On servers the command \
+asks first (--create answers yes); it creates temporary tables, which are never saved, and drops them at the end \
+unless --keep is given. In an open loop (--rate) calls are due at the times of --arrivals, and latency counts from \
+the due time, so that queueing is included. A run is NOT VALID if the client was the bottleneck, if too many calls \
+failed, or if Ctrl-C ended it. After Ctrl-C the exit code is 130, and no file is replaced.")]
 pub(super) struct RunArgs {
     #[command(flatten)]
     workload: WorkloadArgs,
@@ -68,16 +79,16 @@ pub(super) struct RunArgs {
     servers: ServerArgs,
     #[command(flatten)]
     looped: LoopArgs,
-    /// Calls per second of an open loop, for example 20k or 1.5M [default: closed loop]
+    /// Arrival rate of an open loop, in calls per second, such as 20k or 1.5M [default: closed loop]
     #[arg(short, long, value_parser = rate, help_heading = "Load")]
     rate: Option<f64>,
-    /// Result file to write (JSON), for `load show` and `load plot`
+    /// Result file to write (JSON), for sanderling load show and plot [default: none]
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Print the whole result instead of two lines
+    /// Print the whole result instead of a summary of two lines
     #[arg(long)]
     full: bool,
-    /// Print the result as JSON
+    /// Print the whole result as JSON
     #[arg(long)]
     json: bool,
 }

@@ -14,22 +14,22 @@ use crate::quantity::time;
 /// Measure the load generator itself on this machine
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Example:
+Examples:
   sanderling load selftest
   sanderling load selftest --threads 4 --each 2s --json
 
 Near these rates a load test measures its client, not the server: use more threads or more machines.")]
 pub(super) struct Args {
-    /// Threads of the measurements with several threads
+    /// Number of threads of the multi-threaded parts
     #[arg(short, long, default_value_t = 2)]
     threads: usize,
-    /// Length of each part, which is measured three times
+    /// Measured time per part; each part is measured three times
     #[arg(long, default_value = "1s", value_parser = time)]
     each: Duration,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
-    /// No progress
+    /// Suppress progress output
     #[arg(long, short)]
     quiet: bool,
 }

@@ -20,9 +20,7 @@ pub enum ScriptError {
         reason: String,
     },
     /// There is no such workload among those that ship.
-    #[error(
-        "no workload is called {name:?}{hint}; those that ship: {known}; a script of your own needs its path"
-    )]
+    #[error("there is no workload {name:?}{hint}; built in: {known}; give a script by its path")]
     UnknownWorkload {
         /// As it was given.
         name: String,

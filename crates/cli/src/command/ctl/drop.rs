@@ -17,13 +17,13 @@ const LISTED_MAX: usize = 20;
 /// Options of `ctl drop`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Drop {
-    /// Table names; * matches any characters
+    /// Table names; * matches any characters, in quotes: 'clicks/*'
     #[arg(required = true, value_name = "TABLE")]
     tables: Vec<String>,
-    /// Drop without asking
+    /// Drop without confirmation; needed without a terminal
     #[arg(long, short)]
     yes: bool,
-    /// Drop on the named servers even if a table has shards on others
+    /// Drop on the servers of --server even if the tables have shards on others
     #[arg(long)]
     some_shards: bool,
 }

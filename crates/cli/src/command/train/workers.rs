@@ -23,37 +23,37 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Workers on several hosts")]
 pub(crate) struct WorkerArgs {
-    /// Rank of this worker, from 0; worker 0 validates and saves
+    /// Rank of this worker, 0 to N-1; rank 0 validates and saves
     #[arg(long, value_name = "R", requires = "hosts")]
     rank: Option<u32>,
-    /// Addresses of all workers in the order of ranks: host:port or unix:PATH, separated by commas; equal for all workers
+    /// Addresses of all workers by rank, comma-separated: host:port or unix:PATH; the same list on every worker
     #[arg(long, value_name = "ADDR,...", requires = "rank")]
     hosts: Option<String>,
-    /// Number of earlier starts of this job; equal for all workers
+    /// Restart count of the job, the same on every worker; add 1 with each --resume
     #[arg(long, value_name = "K", default_value_t = 0, requires = "hosts")]
     attempt: u32,
-    /// Action when a worker is lost: redo (the others take over its rows) or stop (restart the job with --resume)
+    /// Action when a worker is lost: redo (others take over its rows) or stop (restart with --resume)
     #[arg(long, value_name = "ACTION", default_value = "redo", requires = "hosts")]
     on_worker_loss: Loss,
-    /// Silence after which a worker counts as lost
+    /// Time without a message after which a worker counts as lost, at least 1s
     #[arg(long, value_name = "TIME", default_value = "30s", requires = "hosts")]
     worker_timeout: String,
-    /// File with the auth token of the workers
+    /// File with the shared auth token of the workers [default: no token]
     #[arg(long, value_name = "FILE", requires = "hosts")]
     worker_token_file: Option<PathBuf>,
-    /// CA bundle (PEM) to verify workers; enables TLS
+    /// CA bundle (PEM) to verify workers; enables TLS, with --worker-cert-file
     #[arg(long, value_name = "FILE", requires_all = ["hosts", "worker_cert_file"])]
     worker_ca_file: Option<PathBuf>,
     /// Certificate chain of this worker (PEM)
     #[arg(long, value_name = "FILE", requires_all = ["worker_key_file", "worker_ca_file"])]
     worker_cert_file: Option<PathBuf>,
-    /// Private key of the certificate (PEM)
+    /// Private key of --worker-cert-file (PEM)
     #[arg(long, value_name = "FILE", requires = "worker_cert_file")]
     worker_key_file: Option<PathBuf>,
-    /// Accept connections from other machines; needs TLS and a token
+    /// Allow an own --hosts address that other machines reach; needs TLS and a token
     #[arg(long, requires = "hosts")]
     worker_expose: bool,
-    /// Allow --worker-expose without TLS and token: every machine that reaches the port can join the job
+    /// Allow --worker-expose without TLS and token: any machine that reaches the port can join the job
     #[arg(long, requires = "worker_expose")]
     worker_insecure: bool,
 }
@@ -97,7 +97,7 @@ impl WorkerArgs {
         let trust = self.worker_ca_file.as_ref().map(|path| TlsClient::from_ca_file(path)).transpose();
         let silence = quantity::time(&self.worker_timeout).map_err(|error| usage("worker-timeout", error))?;
         if silence < Duration::from_secs(1) {
-            return Err(usage("worker-timeout", "must be 1s or more: a busy machine pauses for moments"));
+            return Err(usage("worker-timeout", "must be at least 1s"));
         }
         // Copies of a file on other machines may differ.
         let files = input::expand(&config.data.train.0)?;
