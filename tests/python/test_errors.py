@@ -151,7 +151,7 @@ def test_a_deep_model_is_sent_to_who_trains_it(as_file: bool, tmp_path: Path) ->
 def test_a_full_table_says_what_it_left_out() -> None:
     table = Table("clicks", 2, budget_bytes=1 << 20)
     keys = np.arange(1 << 20, dtype=np.uint64)
-    with pytest.raises(sanderling.TableFullError, match=r"clicks.*left out"):
+    with pytest.raises(sanderling.TableFullError, match=r"clicks.*rejected"):
         table.push(keys, np.ones((len(keys), 2), dtype=np.float32))
     assert table.bytes <= 1 << 20
     assert len(table) < len(keys)

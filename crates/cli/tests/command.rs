@@ -356,7 +356,7 @@ fn help_and_exit_codes() {
         ("inspect unnamed --comment #", 2, "--comment: only for CSV and TSV, and unnamed is libsvm"),
         ("train c.toml --header true", 2, "--header: only for CSV and TSV, and train.svm is libsvm"),
         ("eval runs/c/model valid.svm --separator ;", 2, "--separator: only for CSV and TSV"),
-        ("predict runs/c/model valid.svm --columns a", 2, "--columns: only CSV and TSV"),
+        ("predict runs/c/model valid.svm --columns a", 2, "--columns: only for CSV and TSV"),
         ("inspect none-*.svm", 1, "none-*.svm: no file matches this pattern"),
         ("train c.toml --train none-*.svm", 1, "none-*.svm: no file matches this pattern"),
         ("train c.toml --valid empty.svm", 3, "empty.svm: no rows"),

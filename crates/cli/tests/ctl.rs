@@ -94,7 +94,7 @@ fn an_operator_sees_how_servers_are() {
     let words = format!("ctl --server {nobody},{} status", one.control);
     let said = Said::of(sanderling(folder.path(), &words));
     said.fails(1, &format!("http://{nobody}: not reached"));
-    assert!(said.errors.contains("is the server running") && said.out.contains("one"), "{said:?}");
+    assert!(said.errors.contains("start the server, or give") && said.out.contains("one"), "{said:?}");
     // The address of the data plane is no such thing either.
     let data = one.address.to_string().replace("tcp://", "");
     Said::of(sanderling(folder.path(), &format!("ctl --server {data} status"))).fails(1, "plus 100");

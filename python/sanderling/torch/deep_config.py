@@ -274,6 +274,8 @@ class DeepConfig:
                 entries, here = entries or {}, here or {}
                 pairs = [(f"{section}.{key}", entries.get(key), here.get(key)) for key in {**entries, **here}]
             for name, one, other in pairs:
+                if name == "model.table_budget":
+                    one, other = (size_bytes(name, size) if size else 0 for size in (one, other))
                 if name not in may_change and one != other:
                     return name
         return None

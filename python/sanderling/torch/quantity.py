@@ -26,9 +26,8 @@ def size_bytes(name: str, text: object) -> int:
 
     `name` is the configuration entry or option, for the ConfigError.
     """
-    if isinstance(text, int) and not isinstance(text, bool):
-        text = str(text)
-    found = re.fullmatch(r"(\d+) *(|B|KiB|MiB|GiB|TiB)", text.strip()) if isinstance(text, str) else None
+    words = str(text) if isinstance(text, int) and not isinstance(text, bool) else text
+    found = re.fullmatch(r"(\d+) *(|B|KiB|MiB|GiB|TiB)", words.strip()) if isinstance(words, str) else None
     size = int(found[1]) * _BYTES[found[2]] if found else -1
     if not 0 <= size < 1 << 63:
         raise sanderling.ConfigError(

@@ -42,7 +42,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("bad.csv", "label,a\nyes,1,2\n"),
         ("narrow.csv", "label,b\n" + rows),
         ("clicks.toml", CONFIG),
-        ("unknown.toml", CONFIG.replace("batch", "btch")),
+        ("unknown.toml", CONFIG.replace("batch_size", "btch")),
         ("broken.toml", "name ="),
         ("din.toml", CONFIG.replace("dnn", "din")),
         ("ca.pem", "no certificate"),
@@ -94,7 +94,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         check(4, "manifest.json is the manifest of a built-in learner", "clicks.toml", "--name", "learner"),
         check(1, "nowhere.csv", "clicks.toml", "--train", "nowhere.csv"),
         check(1, "rows.csv/clicks: cannot be", "clicks.toml", "--runs-dir", "rows.csv"),
-        check(1, "nobody is gone", "clicks.toml", "--train", GONE, "--hub-timeout", "100ms"),
+        check(1, "nobody has been unreachable", "clicks.toml", "--train", GONE, "--hub-timeout", "100ms"),
     ],
 )
 def test_what_is_wrong_has_its_exit_code(

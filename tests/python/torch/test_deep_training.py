@@ -289,11 +289,11 @@ def test_a_resumed_run_has_each_pass_once(device: str, data: Path, tmp_path: Pat
     # A run that is over has nothing to go on with, be it by its last pass or by early stopping.
     assert sanderling.torch.train(settings, runs_dir=tmp_path, resume=True).summary["steps"] == 4 * steps
     early = config(data, "dnn", passes=9, early_stop=1, schedule={"type": "exponential", "factor": 0.01})
-    ended = sanderling.torch.train(early, runs_dir=tmp_path).summary
-    assert ended["passes"] < 9
-    plots = (tmp_path / "run/report.html").read_text().count("<svg")
-    assert sanderling.torch.train(early, runs_dir=tmp_path, resume=True).summary["steps"] == ended["steps"]
-    assert (tmp_path / "run/report.html").read_text().count("<svg") == plots, "those of its passes are still there"
+    ended = sanderling.torch.train(early, name="early", runs_dir=tmp_path).summary
+    plots = (tmp_path / "early/report.html").read_text().count("<svg")
+    again = sanderling.torch.train(early, name="early", runs_dir=tmp_path, resume=True)
+    assert again.summary["steps"] == ended["steps"] < 9 * steps
+    assert (tmp_path / "early/report.html").read_text().count("<svg") == plots, "those of its passes are still there"
     # Before the first validation what was learned so far is the best model there is.
     stopped = sanderling.torch.train({**config(data, "dnn", max_steps=5), "name": "short"}, runs_dir=tmp_path)
     assert (stopped.summary["steps"], stopped.summary["stopped"]) == (5, True)

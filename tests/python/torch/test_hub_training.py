@@ -242,7 +242,7 @@ def test_over_tls_with_a_token(
 def test_torchrun_trains_from_a_hub_in_step(folder: Path, forks: Forks, one_server: str) -> None:
     trainers = Trainers(forks, folder, 2, "--json", "--ps", one_server)
     with hub(folder, "--batch-size", "25", "--assign", "strided:2") as address:
-        text = CONFIG.replace(f"batch_size = {BATCH}", "batch = 25")
+        text = CONFIG.replace(f"batch_size = {BATCH}", "batch_size = 25")
         (folder / "clicks.toml").write_text(text)
         summary = json.loads(trainers.run("--train", address, "--name", "step").splitlines()[-1])
         # The hub's passes are of one stream of minibatches, so that none is left over between them.

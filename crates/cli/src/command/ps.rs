@@ -417,7 +417,7 @@ mod tests {
             ("", Options::default(), Ok(Wanted::IfPossible)),
             ("no_control = true", Options::default(), Ok(Wanted::No)),
             ("control = '[::1]:9'", Options { no_control: true, ..Options::default() }, Ok(Wanted::No)),
-            ("no_control = true\ncontrol = 'h:1'", Options::default(), Err("contradicts")),
+            ("no_control = true\ncontrol = 'h:1'", Options::default(), Err("exclude each other")),
             ("control = 'h'", Options::default(), Err("control: address \"h\"")),
         ] {
             let file: Options = toml::from_str(file).expect(file);
