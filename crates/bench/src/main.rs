@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use sanderling_terminal::{failure, output, program, progress};
+use sanderling_terminal::{failure, output, program, progress, quantity};
 
 mod command;
 

@@ -91,7 +91,7 @@ fn a_table_for_people_and_json_in_a_file() {
 
 const TRANSPORTS: [&str; 8] =
     ["in-process", "shm", "unix", "tcp", "tls", "grpc-unary", "grpc-bidi", "grpc-unary-untuned"];
-const TINY_RPC: &str = "rpc --rows 3000 --dim 4 --batch-size 16 --rounds 2 --seconds 0.02 --calls 3";
+const TINY_RPC: &str = "rpc --rows 3000 --dim 4 --batch-size 16 --rounds 2 --duration 20ms --calls 3";
 
 /// That answers are right is checked by the benchmark itself, which ends otherwise.
 #[test]

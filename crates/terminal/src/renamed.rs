@@ -3,7 +3,7 @@
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// Old name, new name.
-pub const OPTIONS: [(&str, &str); 21] = [
+pub const OPTIONS: [(&str, &str); 22] = [
     ("--batch", "--batch-size"),
     ("--shuffle", "--shuffle-rows"),
     ("--ps-ca", "--ps-ca-file"),
@@ -25,6 +25,7 @@ pub const OPTIONS: [(&str, &str); 21] = [
     ("--hub-ca", "--hub-ca-file"),
     ("--hub-compress", "--hub-compression"),
     ("--out", "--output"),
+    ("--seconds", "--duration"),
 ];
 
 /// The new name of an unknown option, as a message.

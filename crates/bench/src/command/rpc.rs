@@ -3,6 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use sanderling_bench::Dist;
 use sanderling_bench::rpc::{
@@ -13,6 +14,7 @@ use sanderling_observe::{LatencySummary, LatencyTable, Machine};
 use crate::failure::Failure;
 use crate::output;
 use crate::progress::Bar;
+use crate::quantity;
 
 /// Measure pulls over each transport, beside a constant answer and beside gRPC
 #[derive(Debug, clap::Args)]
@@ -61,15 +63,15 @@ pub(super) struct Args {
     /// Number of rounds; each measures every transport
     #[arg(long, default_value_t = RpcOptions::default().rounds)]
     rounds: usize,
-    /// Measured time per transport and round, in seconds
-    #[arg(long, default_value_t = RpcOptions::default().seconds)]
-    seconds: f64,
+    /// Measured time per transport and round
+    #[arg(long, value_name = "TIME", default_value = "300ms", value_parser = quantity::time)]
+    duration: Duration,
     /// Skip the latencies at half of the maximum throughput
     #[arg(long)]
     no_half_load: bool,
-    /// Busy-poll time of client and server before they block, in microseconds
-    #[arg(long, value_name = "N", default_value_t = RpcOptions::default().spin_us)]
-    spin_us: u32,
+    /// Busy-poll time of client and server before they block
+    #[arg(long, value_name = "TIME", default_value = "50us", value_parser = quantity::time)]
+    spin: Duration,
     /// Key distribution: uniform, or zipf with an exponent up to 4, such as zipf0.99
     #[arg(long, default_value_t = RpcOptions::default().dist)]
     dist: Dist,
@@ -95,9 +97,9 @@ pub(super) fn run(args: &Args) -> Result<u8, Failure> {
         pinnings: args.pinnings.clone(),
         calls: args.calls,
         rounds: args.rounds,
-        seconds: args.seconds,
+        seconds: args.duration.as_secs_f64(),
         half_load: !args.no_half_load,
-        spin_us: args.spin_us,
+        spin_us: quantity::spin_us(args.spin),
         dist: args.dist,
         seed: args.seed,
     };

@@ -42,7 +42,7 @@ pub(super) struct SweepArgs {
     #[arg(long, value_name = "P<TIME,...")]
     slo: Option<String>,
     /// Result file to write (JSON), for sanderling load show and plot [default: none]
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long = "output", value_name = "FILE")]
     out: Option<PathBuf>,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct SearchArgs {
     #[arg(long, default_value_t = 5.0)]
     precision: f64,
     /// Result file to write (JSON), for sanderling load show and plot [default: none]
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long = "output", value_name = "FILE")]
     out: Option<PathBuf>,
 }
 
@@ -106,7 +106,7 @@ pub(super) struct AbArgs {
     #[arg(short, long, value_parser = campaign::rate, help_heading = "Load")]
     rate: Option<f64>,
     /// Result file to write (JSON), for sanderling load show and plot [default: none]
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long = "output", value_name = "FILE")]
     out: Option<PathBuf>,
 }
 

@@ -49,7 +49,7 @@ pub(super) struct PlotArgs {
     #[arg(long)]
     kind: Option<Kind>,
     /// SVG file to write, with the ending .svg
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long = "output", value_name = "FILE")]
     out: PathBuf,
 }
 
@@ -116,7 +116,7 @@ pub(super) fn show(args: &ShowArgs) -> Result<u8, Failure> {
 }
 
 pub(super) fn plot(args: &PlotArgs) -> Result<u8, Failure> {
-    output::not_a_url("--out", &args.out)?;
+    output::not_a_url("--output", &args.out)?;
     let files = args.results.iter().map(|path| read(path)).collect::<Result<Vec<_>, _>>()?;
     let several = files.iter().any(|file| file.runs.len() > 1);
     let single = files.len() == 1;
@@ -159,7 +159,7 @@ pub(super) fn plot(args: &PlotArgs) -> Result<u8, Failure> {
         _ => {
             let out = args.out.display();
             return Err(Failure::Usage(format!(
-                "--out {out}: figures are written as .svg; for pixels, convert that with rsvg-convert"
+                "--output {out}: figures are written as .svg; for pixels, convert that with rsvg-convert"
             )));
         }
     };

@@ -83,7 +83,7 @@ pub(super) struct RunArgs {
     #[arg(short, long, value_parser = rate, help_heading = "Load")]
     rate: Option<f64>,
     /// Result file to write (JSON), for sanderling load show and plot [default: none]
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long = "output", value_name = "FILE")]
     out: Option<PathBuf>,
     /// Print the whole result instead of a summary of two lines
     #[arg(long)]
@@ -182,8 +182,8 @@ pub(super) fn failed_too_often(run: &RunResult, plan: &Plan) -> bool {
 /// Refuses a file that cannot be written, a url, or the script itself, if one was named.
 pub(super) fn check(path: Option<&PathBuf>, workload: &str) -> Result<(), Failure> {
     let Some(path) = path else { return Ok(()) };
-    output::not_a_url("--out", path)?;
-    output::not_over("--out", path, Program::path(workload).into_iter())?;
+    output::not_a_url("--output", path)?;
+    output::not_over("--output", path, Program::path(workload).into_iter())?;
     output::check(path)
 }
 

@@ -194,7 +194,7 @@ fn mistakes_are_told_with_their_place() {
     check_wrong(folder, "run --arrivals uniform", 2, &["--arrivals", "--rate"]);
     check_wrong(folder, "ab embedded: embedded: --arrivals uniform", 2, &["--arrivals", "--rate"]);
     check_wrong(folder, "show bad.rn", 1, &["bad.rn"]);
-    check_wrong(folder, "run ./stop.rn -o stop.rn", 2, &["--out stop.rn", "one of the input files"]);
+    check_wrong(folder, "run ./stop.rn -o stop.rn", 2, &["--output stop.rn", "one of the input files"]);
     // Errors of the script fail the run, and it says so.
     let done = run(folder, "run ./stop.rn -n 20");
     let text = String::from_utf8_lossy(&done.stdout);
