@@ -29,7 +29,7 @@ EDGES: dict[str, set[str]] = {
     "store": set(),
     "sync": {"store"},
     "wire": set(),
-    "client": {"sample", "store", "sync", "wire", "transport", "observe"},
+    "client": {"random", "sample", "store", "sync", "wire", "transport", "observe"},
     "feed": {"sample", "formats", "loader", "hub", "client", "store", "observe"} | {"random"},
     "job": {"sample", "formats", "random", "client", "sync", "wire", "transport", "store", "observe"},
     "learner": {"files", "sample", "formats", "loader", "job", "client", "store", "observe"} | {"inspect", "synth"},

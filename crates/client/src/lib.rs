@@ -81,8 +81,6 @@ pub use rpc_state::{Hedge, HedgeCounts, IN_FLIGHT_MAX, Peer};
 mod checkpoint;
 pub use checkpoint::{CheckpointSize, check_same_save};
 
-mod random;
-
 mod statistics;
 
 pub use sanderling_observe::{LatencySummary, LatencyTable};

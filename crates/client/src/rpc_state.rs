@@ -13,7 +13,7 @@ use sanderling_wire::{
 };
 
 use crate::outage::LAST_TRY;
-use crate::random::Random;
+use sanderling_random::SplitMix64;
 
 mod answers;
 
@@ -124,7 +124,7 @@ pub(crate) struct RpcState {
     patience: Patience,
     token: String,
     name: String,
-    random: Random,
+    random: SplitMix64,
     phase: Phase,
     offer: Offer,
     agreed: Agreed,
@@ -159,7 +159,7 @@ impl RpcState {
             patience,
             token: token.to_owned(),
             name: name.to_owned(),
-            random: Random::new(patience.seed),
+            random: SplitMix64::new(patience.seed),
             phase: Phase::Down { until_us: 0 },
             offer,
             agreed: Agreed {

@@ -15,6 +15,7 @@ use std::time::Instant;
 use sanderling_formats::{
     BLOCK_BYTES, BadRowPolicy, BadRows, Block, DataConfig, Decoder, Format, Isa, Reader, count_newlines,
 };
+use sanderling_random::SplitMix64;
 use sanderling_sample::{Batch, EncodeOptions, Encoder, LabelUse, Spec};
 
 const TEXT_BYTES: usize = 64 << 20;
@@ -26,23 +27,10 @@ const CATEGORICAL_FEATURES: u64 = 26;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((u128::from(bits ^ (bits >> 31)) * u128::from(bound)) >> 64) as u64
-    }
-}
-
 /// Lines of 39 features: 13 numbers of one to four digits, a third with two decimals, and 26 ids of one to eight
 /// digits.
 fn libsvm_text(bytes: usize) -> Result<String, Failure> {
-    let (mut random, mut text) = (Random(7), String::new());
+    let (mut random, mut text) = (SplitMix64::new(7), String::new());
     while text.len() < bytes {
         write!(text, "{}", u8::from(random.below(4) == 0))?;
         for feature in 1..=NUMERIC_FEATURES {
@@ -63,7 +51,7 @@ fn libsvm_text(bytes: usize) -> Result<String, Failure> {
 }
 
 fn csv_text(bytes: usize) -> Result<String, Failure> {
-    let mut random = Random(8);
+    let mut random = SplitMix64::new(8);
     let mut text = "label".to_string();
     (1..=CATEGORICAL_FEATURES + NUMERIC_FEATURES).try_for_each(|n| write!(text, ",f{n}"))?;
     text.push('\n');

@@ -62,6 +62,30 @@ pub fn splitmix(n: u64) -> u64 {
     mix(n.wrapping_add(SPLITMIX_STEP))
 }
 
+/// A sequence of random numbers by splitmix64 (Steele, Lea, Flood 2014), for backoff and tests. Not for secrets.
+#[derive(Debug, Clone)]
+pub struct SplitMix64(u64);
+
+impl SplitMix64 {
+    /// The sequence of a seed.
+    #[must_use]
+    pub fn new(seed: u64) -> SplitMix64 {
+        SplitMix64(seed)
+    }
+
+    /// 64 random bits.
+    #[expect(clippy::should_implement_trait, reason = "it never ends, so an Option would only be in the way")]
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(SPLITMIX_STEP);
+        mix(self.0)
+    }
+
+    /// A number in `0..n`; `n` is at least 1.
+    pub fn below(&mut self, n: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
+    }
+}
+
 /// Maps 32 random bits to `0..n`.
 #[inline]
 #[must_use]
@@ -171,6 +195,17 @@ fn alias_table(weights: &[f64]) -> Vec<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_sequence_is_that_of_splitmix64() {
+        let mut random = SplitMix64::new(1_234_567);
+        // Published test vector of the reference implementation.
+        assert_eq!(
+            [(); 3].map(|()| random.next()),
+            [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]
+        );
+        assert!((0..1000).all(|_| random.below(7) < 7));
+    }
 
     /// Chi-square of `draws` ranks, grouped by octave and, below 64, one by one, against the exact law.
     fn check(n: u64, exponent: f64) {

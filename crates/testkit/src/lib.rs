@@ -1,12 +1,11 @@
 //! Helpers that the tests of several crates share. A development dependency only: no program links it.
 //!
-//! The random generator is always there. A server in this process and a client that sends single requests need the feature
+//! A server in this process and a client that sends single requests need the feature
 //! `server`, so that the tests of small crates do not build the server. The feature `web` has a small web server, the feature `messages`
 //! the protocol-buffer messages of the input formats as `prost` derives them.
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc)] // a panic is a failed test
 
 pub mod outputs;
-mod random;
 
 #[cfg(feature = "messages")]
 pub mod messages;
@@ -20,6 +19,5 @@ mod server;
 
 #[cfg(feature = "server")]
 pub use client::{DIM, Failed, LONG, RawClient, Received, TABLE, rows};
-pub use random::Random;
 #[cfg(feature = "server")]
 pub use server::TestServer;

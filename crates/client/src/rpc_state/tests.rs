@@ -33,7 +33,7 @@ struct Link {
 }
 
 struct World {
-    random: Random,
+    random: SplitMix64,
     weather: Weather,
     now_us: u64,
     rpc: RpcState,
@@ -67,7 +67,7 @@ impl World {
     fn new(seed: u64, weather: Weather) -> World {
         let patience = Patience { timeout: Duration::from_micros(TIMEOUT_US), away: Duration::MAX, seed };
         World {
-            random: Random::new(seed ^ 0x5EED),
+            random: SplitMix64::new(seed ^ 0x5EED),
             weather,
             now_us: 0,
             rpc: RpcState::new(patience, "", "test"),

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sanderling_random::{Rng, ZIPF_RANKS_MAX, Zipf, mix};
+use sanderling_random::{Rng, ZIPF_RANKS_MAX, Zipf, splitmix};
 
 use super::drift::Drift;
 use super::scatter::Scatter;
@@ -243,7 +243,7 @@ impl KeySource {
     #[must_use]
     pub fn key(&self, n: u64) -> u64 {
         match self.spread {
-            Spread::Scrambled => scrambled(n),
+            Spread::Scrambled => splitmix(n),
             Spread::Dense => n,
             Spread::Shifted(bits) => n.rotate_left(bits),
         }
@@ -265,7 +265,7 @@ impl KeySource {
         let keys = &mut out[first..];
         match self.spread {
             _ if matches!(self.law, Law::Trace(_)) => {}
-            Spread::Scrambled => keys.iter_mut().for_each(|n| *n = scrambled(*n)),
+            Spread::Scrambled => keys.iter_mut().for_each(|n| *n = splitmix(*n)),
             Spread::Dense => {}
             Spread::Shifted(bits) => keys.iter_mut().for_each(|n| *n = n.rotate_left(bits)),
         }
@@ -321,11 +321,6 @@ impl KeySource {
             }
         }
     }
-}
-
-#[inline]
-fn scrambled(n: u64) -> u64 {
-    mix(n.wrapping_add(0x9e37_79b9_7f4a_7c15))
 }
 
 /// Maps 64 random bits to `0..n`, uneven by `n / 2^64` at most.

@@ -23,7 +23,7 @@ struct Mood {
 }
 
 struct Race {
-    random: Random,
+    random: SplitMix64,
     mood: Mood,
     now_us: u64,
     hedging: Hedging,
@@ -53,7 +53,7 @@ impl Race {
         };
         let counters = Arc::default();
         Race {
-            random: Random::new(seed ^ 0x4ACE),
+            random: SplitMix64::new(seed ^ 0x4ACE),
             mood,
             now_us: 0,
             hedging: Hedging::new(when, &counters),
