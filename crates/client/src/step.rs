@@ -54,7 +54,7 @@ impl Default for SyncOptions {
 #[derive(Debug)]
 pub struct SyncGroup {
     way: Way,
-    who: Participant,
+    participant: Participant,
     timeout: Duration,
     cancel: CancelFlags,
     /// The last step that is applied, as far as this worker knows.
@@ -115,11 +115,11 @@ impl SyncGroup {
         workers: u32,
         options: SyncOptions,
     ) -> Result<SyncGroup, ClientError> {
-        let who = check(worker, workers, options)?;
-        let mut servers = Box::new(Servers::new(cluster, tables, group, who)?);
+        let participant = check(worker, workers, options)?;
+        let mut servers = Box::new(Servers::new(cluster, tables, group, participant)?);
         let (applied, round) = servers.recover(options.timeout)?;
         let (way, cancel) = (Way::Servers(servers), CancelFlags::default());
-        Ok(SyncGroup { way, who, timeout: options.timeout, cancel, applied, handed: 0, round })
+        Ok(SyncGroup { way, participant, timeout: options.timeout, cancel, applied, handed: 0, round })
     }
 
     /// Takes the places of dead workers and completes decided steps for them; the last applied step.
@@ -151,11 +151,11 @@ impl SyncGroup {
         worker: u32,
         options: SyncOptions,
     ) -> Result<SyncGroup, ClientError> {
-        let who = check(worker, meeting.workers(), options)?;
-        let Progress { applied, round, .. } = meeting.recover(who, options.timeout)?;
+        let participant = check(worker, meeting.workers(), options)?;
+        let Progress { applied, round, .. } = meeting.recover(participant, options.timeout)?;
         let way = Way::Here(Arc::clone(meeting), Handed::default());
         let cancel = CancelFlags::default();
-        Ok(SyncGroup { way, who, timeout: options.timeout, cancel, applied, handed: 0, round })
+        Ok(SyncGroup { way, participant, timeout: options.timeout, cancel, applied, handed: 0, round })
     }
 
     /// Adds a cancel flag: once it is set, waits end with [`ClientError::CalledOff`] within moments. The awaited
@@ -169,13 +169,13 @@ impl SyncGroup {
     /// Which worker it is.
     #[must_use]
     pub fn worker(&self) -> u32 {
-        self.who.worker
+        self.participant.worker
     }
 
     /// How many there are.
     #[must_use]
     pub fn workers(&self) -> u32 {
-        self.who.workers
+        self.participant.workers
     }
 
     /// The last step that is applied; who comes in the place of another goes on with the one after it.
@@ -221,7 +221,8 @@ impl SyncGroup {
         match &mut self.way {
             Way::Here(meeting, handed) => {
                 let at = (step, handed.next(step));
-                let taken = meeting.take(self.who, at, table, (keys, counts), by_ref(gradients), scale);
+                let taken =
+                    meeting.take(self.participant, at, table, (keys, counts), by_ref(gradients), scale);
                 taken.inspect_err(|_| *handed = Handed::default())?;
             }
             Way::Servers(servers) => servers.push(step, table, keys, counts, gradients, scale)?,
@@ -294,7 +295,7 @@ impl SyncGroup {
         match &mut self.way {
             Way::Here(meeting, handed) => {
                 let said = meeting.whole(handed.of(step));
-                meeting.wait(self.who, step, said, self.timeout, &self.cancel)?;
+                meeting.wait(self.participant, step, said, self.timeout, &self.cancel)?;
             }
             Way::Servers(servers) => servers.wait_applied(step, self.timeout, &self.cancel)?,
         }
@@ -306,14 +307,19 @@ impl SyncGroup {
     ///
     /// Returns how many steps the slowest worker is behind then.
     pub fn progress(&mut self, step: u64, bound: u64) -> Result<u64, ClientError> {
-        let (start, who) = (Instant::now(), self.who);
+        let (start, participant) = (Instant::now(), self.participant);
         loop {
             let progress = match &mut self.way {
                 Way::Here(meeting, _) => {
                     let until = start + self.timeout;
-                    meeting.say_until(who, step, StepReport::Finished, until, &self.cancel, |progress| {
-                        step <= progress.finished.saturating_add(bound)
-                    })?
+                    meeting.say_until(
+                        participant,
+                        step,
+                        StepReport::Finished,
+                        until,
+                        &self.cancel,
+                        |progress| step <= progress.finished.saturating_add(bound),
+                    )?
                 }
                 Way::Servers(servers) => servers.say(0, step, StepReport::Finished)?,
             };

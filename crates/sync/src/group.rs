@@ -99,9 +99,9 @@ impl<F: Clone> Group<F> {
     }
 
     /// A new attempt has not repeated the reports of the attempt before.
-    fn admit(&mut self, who: Participant) -> Result<(), StepError<F>> {
+    fn admit(&mut self, participant: Participant) -> Result<(), StepError<F>> {
         let expected = self.seats.len() as u32;
-        let Participant { worker, workers, attempt } = who;
+        let Participant { worker, workers, attempt } = participant;
         let seat = self.seats.get_mut(worker as usize).filter(|_| workers == expected);
         let seat = seat.ok_or(StepError::Workers { worker, expected, found: workers })?;
         if attempt < seat.attempt {
@@ -127,8 +127,14 @@ impl<F: Clone> Group<F> {
     /// Takes a message of a worker's part of a step, replacing one of the same number.
     ///
     /// Messages of a decided step are ignored.
-    pub fn take(&mut self, who: Participant, step: u64, number: u32, part: Part) -> Result<(), StepError<F>> {
-        self.admit(who)?;
+    pub fn take(
+        &mut self,
+        participant: Participant,
+        step: u64,
+        number: u32,
+        part: Part,
+    ) -> Result<(), StepError<F>> {
+        self.admit(participant)?;
         if !self.is_open(step)? {
             return Ok(());
         }
@@ -136,12 +142,12 @@ impl<F: Clone> Group<F> {
             let (what, found, max) = ("messages of a step", number.into(), MESSAGES_MAX.into());
             return Err(StepError::TooLarge { what, found, max });
         }
-        let seat = &mut self.seats[who.worker as usize];
+        let seat = &mut self.seats[participant.worker as usize];
         if seat.is_whole {
             // It comes late, over another connection.
             return Ok(());
         }
-        seat.make_parts_of(who.attempt);
+        seat.make_parts_of(participant.attempt);
         let full =
             || StepError::Full { what: "all that workers have handed in and is not applied yet".to_owned() };
         seat.parts.remove(&number);
@@ -150,15 +156,20 @@ impl<F: Clone> Group<F> {
     }
 
     /// A worker says something of a step, and is told how far everybody is.
-    pub fn say(&mut self, who: Participant, step: u64, said: StepReport) -> Result<Progress, StepError<F>> {
-        self.admit(who)?;
-        let seat = who.worker as usize;
+    pub fn say(
+        &mut self,
+        participant: Participant,
+        step: u64,
+        said: StepReport,
+    ) -> Result<Progress, StepError<F>> {
+        self.admit(participant)?;
+        let seat = participant.worker as usize;
         match said {
             StepReport::Nothing => {}
             StepReport::Finished => self.seats[seat].finished = self.seats[seat].finished.max(step),
             StepReport::Whole { messages } => {
                 if self.is_open(step)? {
-                    self.seats[seat].set_whole(who, step, messages)?;
+                    self.seats[seat].set_whole(participant, step, messages)?;
                 }
             }
             StepReport::WholeBefore { attempt } => {
@@ -169,12 +180,12 @@ impl<F: Clone> Group<F> {
                 }
             }
         }
-        Ok(self.progress(who, step, said))
+        Ok(self.progress(participant, step, said))
     }
 
     /// How far everybody is, as this worker sees it that has said this.
     #[must_use]
-    pub fn progress(&self, who: Participant, step: u64, said: StepReport) -> Progress {
+    pub fn progress(&self, participant: Participant, step: u64, said: StepReport) -> Progress {
         let least = self.seats.iter().map(|seat| seat.finished).min().unwrap_or_default();
         let is_open = step > self.decided();
         let is_missing = |seat: &WorkerState| match said {
@@ -185,9 +196,9 @@ impl<F: Clone> Group<F> {
         Progress {
             applied: self.applied,
             decided: self.decided(),
-            attempt: self.seats.get(who.worker as usize).map_or(0, |seat| seat.decided_of),
+            attempt: self.seats.get(participant.worker as usize).map_or(0, |seat| seat.decided_of),
             finished: least,
-            round: self.rounds.next(who.worker),
+            round: self.rounds.next(participant.worker),
             missing: missing.collect(),
         }
     }
@@ -244,13 +255,13 @@ impl<F: Clone> Group<F> {
     /// when it was given all of this one.
     pub fn meet(
         &mut self,
-        who: Participant,
+        participant: Participant,
         round: u64,
         name: &str,
         bytes: &[u8],
     ) -> Result<Met<'_>, StepError<F>> {
-        self.admit(who)?;
-        self.rounds.meet((who.worker, who.workers), (round, name), bytes, &self.budget)
+        self.admit(participant)?;
+        self.rounds.meet((participant.worker, participant.workers), (round, name), bytes, &self.budget)
     }
 }
 
@@ -263,16 +274,26 @@ impl WorkerState {
         }
     }
 
-    fn set_whole<F>(&mut self, who: Participant, step: u64, messages: u32) -> Result<(), StepError<F>> {
+    fn set_whole<F>(
+        &mut self,
+        participant: Participant,
+        step: u64,
+        messages: u32,
+    ) -> Result<(), StepError<F>> {
         if self.is_whole {
             return Ok(());
         }
-        self.make_parts_of(who.attempt);
+        self.make_parts_of(participant.attempt);
         // Further messages are from an earlier try of the same process.
         drop(self.parts.split_off(&messages));
         let found = self.parts.len() as u32;
         if found < messages {
-            return Err(StepError::Incomplete { step, worker: who.worker, found, expected: messages });
+            return Err(StepError::Incomplete {
+                step,
+                worker: participant.worker,
+                found,
+                expected: messages,
+            });
         }
         self.is_whole = true;
         Ok(())
@@ -290,7 +311,7 @@ mod tests {
         for (keys, is_kept) in [(4, true), (SPARE_BYTES_MAX / size_of::<i64>() / DIM + 1, false)] {
             let mut group = Group::<()>::new(2, Budget::new(1 << 30)).expect("a group");
             for worker in 0..2 {
-                let who = Participant { worker, workers: 2, attempt: 0 };
+                let participant = Participant { worker, workers: 2, attempt: 0 };
                 let part = Part {
                     table: 0,
                     lr_scale: 1.0,
@@ -299,8 +320,8 @@ mod tests {
                     counts: vec![1; keys],
                     gradients: Gradients::Fixed { unit_log2: -10, sums: vec![3; keys * DIM] },
                 };
-                group.take(who, 1, 0, part).expect("it is taken");
-                group.say(who, 1, StepReport::Whole { messages: 1 }).expect("it is whole");
+                group.take(participant, 1, 0, part).expect("it is taken");
+                group.say(participant, 1, StepReport::Whole { messages: 1 }).expect("it is whole");
             }
             let mut complete = group.begin().expect("all is there");
             complete.check().expect("they agree");

@@ -127,7 +127,7 @@ impl Meeting {
     /// Takes one message of a worker's part of a step.
     pub fn take(
         &self,
-        who: Participant,
+        participant: Participant,
         (step, number): (u64, u32),
         table: usize,
         message: (&[u64], &[u32]),
@@ -137,7 +137,7 @@ impl Meeting {
         let parts = self.shards.cut(table as u32, self.tables[table].dim(), message, gradients, scale);
         let mut state = self.state();
         for (number, part) in (self.shards.parts_of(number)..).zip(parts) {
-            state.group.take(who, step, number, part)?;
+            state.group.take(participant, step, number, part)?;
         }
         Ok(())
     }
@@ -149,22 +149,23 @@ impl Meeting {
     }
 
     /// The progress of a worker that replaces another one; waits until the decided step is applied.
-    pub fn recover(&self, who: Participant, timeout: Duration) -> Result<Progress, MeetingError> {
-        let progress = self.state().group.say(who, 0, StepReport::Nothing)?;
-        self.wait(who, progress.decided, StepReport::Nothing, timeout, &CancelFlags::default())
+    pub fn recover(&self, participant: Participant, timeout: Duration) -> Result<Progress, MeetingError> {
+        let progress = self.state().group.say(participant, 0, StepReport::Nothing)?;
+        self.wait(participant, progress.decided, StepReport::Nothing, timeout, &CancelFlags::default())
     }
 
     /// Reports on a step and waits until the step is applied.
     pub fn wait(
         &self,
-        who: Participant,
+        participant: Participant,
         step: u64,
         said: StepReport,
         timeout: Duration,
         cancel: &CancelFlags,
     ) -> Result<Progress, MeetingError> {
         let is_applied = |progress: &Progress| progress.applied >= step;
-        let progress = self.say_until(who, step, said, Instant::now() + timeout, cancel, is_applied)?;
+        let progress =
+            self.say_until(participant, step, said, Instant::now() + timeout, cancel, is_applied)?;
         if is_applied(&progress) {
             return Ok(progress);
         }
@@ -177,7 +178,7 @@ impl Meeting {
     /// A waiting worker helps to apply the decided step.
     pub fn say_until(
         &self,
-        who: Participant,
+        participant: Participant,
         step: u64,
         said: StepReport,
         until: Instant,
@@ -185,7 +186,7 @@ impl Meeting {
         is_enough: impl Fn(&Progress) -> bool,
     ) -> Result<Progress, MeetingError> {
         let mut state = self.state();
-        state.group.say(who, step, said)?;
+        state.group.say(participant, step, said)?;
         // A complete part wakes the others only when it was the last one: before, they would check and sleep again.
         let mut is_news = !matches!(said, StepReport::Whole { .. });
         loop {
@@ -208,7 +209,7 @@ impl Meeting {
                 self.changed.notify_all();
             }
             state.group.check()?;
-            let progress = state.group.progress(who, step, said);
+            let progress = state.group.progress(participant, step, said);
             let left = until.saturating_duration_since(Instant::now());
             if is_enough(&progress) || left.is_zero() {
                 return Ok(progress);
@@ -237,7 +238,7 @@ impl Meeting {
     /// Brings bytes to a meeting and waits for all workers; the workers that are missing at the end.
     pub fn meet(
         &self,
-        who: Participant,
+        participant: Participant,
         round: u64,
         name: &str,
         bytes: &[u8],
@@ -246,7 +247,7 @@ impl Meeting {
     ) -> Result<Result<Vec<Vec<u8>>, Vec<u32>>, MeetingError> {
         let mut state = self.state();
         loop {
-            let missing = match state.group.meet(who, round, name, bytes)? {
+            let missing = match state.group.meet(participant, round, name, bytes)? {
                 Met::All(parts) => {
                     let parts = parts.into_iter().map(<[u8]>::to_vec).collect();
                     self.changed.notify_all();

@@ -35,7 +35,7 @@ impl Reduce {
 impl SyncGroup {
     /// Waits until all workers are here.
     pub fn barrier(&mut self, name: &str) -> Result<(), ClientError> {
-        self.gather(&format!("barrier {name}"), &[], self.who.workers).map(|_| ())
+        self.gather(&format!("barrier {name}"), &[], self.participant.workers).map(|_| ())
     }
 
     /// Gathers the bytes of all workers, in their order.
@@ -43,7 +43,7 @@ impl SyncGroup {
     /// A worker brings at most 1 MiB, and at most an equal part of a frame of the servers (16 MiB by default). If one
     /// brings more, the others wait for it until the time-out.
     pub fn all_gather(&mut self, name: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ClientError> {
-        self.gather(&format!("all_gather {name}"), bytes, self.who.workers)
+        self.gather(&format!("all_gather {name}"), bytes, self.participant.workers)
     }
 
     /// Bytes of each, if so many of the workers bring any.
@@ -61,7 +61,7 @@ impl SyncGroup {
         let bytes_max = self.part_bytes_max(givers);
         if bytes.len() > bytes_max {
             // Before anybody has what would be too much for all.
-            let (worker, found) = (self.who.worker, bytes.len());
+            let (worker, found) = (self.participant.worker, bytes.len());
             let reason = format!(
                 "meeting {name:?}: {found} bytes of worker {worker} are above the limit, {bytes_max} for each of {givers}"
             );
@@ -69,7 +69,9 @@ impl SyncGroup {
         }
         let until = Instant::now() + self.timeout;
         let met = match &mut self.way {
-            Way::Here(meeting, _) => meeting.meet(self.who, self.round, name, bytes, until, &self.cancel)?,
+            Way::Here(meeting, _) => {
+                meeting.meet(self.participant, self.round, name, bytes, until, &self.cancel)?
+            }
             Way::Servers(servers) => servers.meet(self.round, name, bytes, until, &self.cancel)?,
         };
         match met {
@@ -83,7 +85,7 @@ impl SyncGroup {
 
     /// The bytes of one worker, at most 1 MiB, for all; what the others give is ignored.
     pub fn broadcast(&mut self, name: &str, from: u32, bytes: &[u8]) -> Result<Vec<u8>, ClientError> {
-        let mine = if from == self.who.worker { bytes } else { &[] };
+        let mine = if from == self.participant.worker { bytes } else { &[] };
         let mut parts = self.gather(&format!("broadcast {name} from {from}"), mine, 1)?;
         if from as usize >= parts.len() {
             let reason = format!("broadcast {name:?} from worker {from} of {}", parts.len());
@@ -94,7 +96,7 @@ impl SyncGroup {
 
     /// Each number becomes that of all workers; the result has the same bits for all.
     pub fn all_reduce(&mut self, name: &str, values: &mut [f64], reduce: Reduce) -> Result<(), ClientError> {
-        let workers = f64::from(self.who.workers);
+        let workers = f64::from(self.participant.workers);
         let combine = move |a: f64, b: f64| match reduce {
             Reduce::Sum | Reduce::Mean => a + b,
             // A NaN stays one.
@@ -124,7 +126,7 @@ impl SyncGroup {
             Reduce::Max => a.max(b),
         })?;
         if reduce == Reduce::Mean {
-            values.iter_mut().for_each(|value| *value /= u64::from(self.who.workers));
+            values.iter_mut().for_each(|value| *value /= u64::from(self.participant.workers));
         }
         Ok(())
     }
@@ -135,7 +137,7 @@ impl SyncGroup {
         words: &mut [u64],
         combine: impl Fn(u64, u64) -> u64,
     ) -> Result<(), ClientError> {
-        let workers = self.who.workers;
+        let workers = self.participant.workers;
         let step = ((MEETING_BYTES / workers as usize).min(self.part_bytes_max(workers)) / 8).max(1);
         let mut mine = Vec::new();
         // Also when there are none: everybody comes.
@@ -148,7 +150,7 @@ impl SyncGroup {
             if let Some(worker) = parts.iter().position(|part| part.len() != mine.len()) {
                 let reason = format!(
                     "meeting {name:?}: worker {worker} has an array of another length than worker {}",
-                    self.who.worker
+                    self.participant.worker
                 );
                 return Err(ClientError::Group { place: self.place(), reason });
             }

@@ -60,11 +60,11 @@ impl Servers {
         cluster: &Arc<Cluster>,
         tables: &[RemoteTable],
         group: u64,
-        who: Participant,
+        participant: Participant,
     ) -> Result<Servers, ClientError> {
         cluster.check_tables(tables)?;
         let (connections, placement) = cluster.recorded_connections()?;
-        let Participant { worker, workers, attempt } = who;
+        let Participant { worker, workers, attempt } = participant;
         let servers = connections.len();
         Ok(Servers {
             cluster: Arc::clone(cluster),

@@ -24,7 +24,7 @@ fn lock(group: &Mutex<Group<Refusal>>) -> MutexGuard<'_, Group<Refusal>> {
     group.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn who(member: Member) -> Participant {
+fn participant(member: Member) -> Participant {
     Participant { worker: member.worker, workers: member.workers, attempt: member.attempt }
 }
 
@@ -44,11 +44,11 @@ pub(crate) fn push(call: &Call<'_>, push: &PushStep<'_>, slot: &mut [u8]) -> Res
             StepGradients::Fixed { unit_log2, sums } => Gradients::Fixed { unit_log2, sums: sums.into() },
         },
     };
-    let who = who(push.member);
+    let participant = participant(push.member);
     let progress = in_group(call.state, push.member, call.now, |group| {
         let mut group = lock(group);
-        group.take(who, push.step, push.number, part)?;
-        Ok(group.progress(who, push.step, StepReport::Nothing))
+        group.take(participant, push.step, push.number, part)?;
+        Ok(group.progress(participant, push.step, StepReport::Nothing))
     })?;
     // Only waiting workers need the list of missing ones.
     call.encode(&Reply::PushStep(state_of(&progress, &[])), slot)
@@ -67,16 +67,16 @@ pub(crate) fn wait(
         wire::Said::WholeBefore { attempt } => StepReport::WholeBefore { attempt },
         wire::Said::Finished => StepReport::Finished,
     };
-    let who = who(wait.member);
+    let participant = participant(wait.member);
     let progress = in_group(state, wait.member, now, |group| {
-        let progress = lock(group).say(who, wait.step, said)?;
+        let progress = lock(group).say(participant, wait.step, said)?;
         let Some(mut complete) = lock(group).begin() else { return Ok(progress) };
         // Without the lock, so that other workers can ask meanwhile.
         let applied = apply(state, &mut complete);
         let mut group = lock(group);
         group.end(complete, applied);
         group.check()?;
-        Ok(group.progress(who, wait.step, said))
+        Ok(group.progress(participant, wait.step, said))
     })?;
     write(Reply::WaitStep(state_of(&progress, &progress.missing)))
 }
@@ -88,11 +88,11 @@ pub(crate) fn meet(
     meet: &Meet<'_>,
     write: Write<'_>,
 ) -> Result<Handled, Refusal> {
-    let who = who(meet.member);
+    let participant = participant(meet.member);
     let mut step = None;
     in_group(state, meet.member, now, |group| {
         let mut group = lock(group);
-        step = Some(match group.meet(who, meet.round, meet.name, meet.bytes)? {
+        step = Some(match group.meet(participant, meet.round, meet.name, meet.bytes)? {
             Met::Waiting(missing) => write(Reply::Meet(wire::Met::Waiting(&missing))),
             Met::All(parts) => write(Reply::Meet(wire::Met::All(parts))),
         });
