@@ -47,9 +47,7 @@ impl Ending {
 pub fn parse<P: Parser>(args: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<P, u8> {
     P::try_parse_from(args).map_err(|error| {
         if let Some(words) = renamed::option(&error) {
-            note!("error: {words}");
-            log::finish();
-            return USAGE;
+            return Ending::of_error(&words, None, USAGE).finish();
         }
         // Nothing is left to do if the terminal is gone.
         let _ = error.print();

@@ -54,7 +54,7 @@ fn rows_are_seen_whole() {
 fn copied_rows_are_seen_whole() {
     let writes = Writes::CopyOnWrite;
     rows_are_seen_whole_in(TableConfig { writes, ..TableConfig::single("t", DIM, Init::Zero, SGD) });
-    // The same with hardly a spare row.
+    // The budget leaves hardly a spare row.
     let budget_bytes = Some(150 << 10);
     let config = TableConfig { writes, budget_bytes, ..TableConfig::single("t", DIM, Init::Zero, SGD) };
     rows_are_seen_whole_in(TableConfig { eviction: Eviction::Clock, ..config });
