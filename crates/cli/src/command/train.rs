@@ -17,6 +17,7 @@ use crate::jobs::JobArgs;
 use crate::output;
 use crate::profile::{Profile, Written};
 use crate::progress::Bar;
+use crate::quantity;
 use crate::reading::ReadArgs;
 use crate::servers::ServerArgs;
 use crate::timing;
@@ -89,13 +90,13 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "Overrides")]
     passes: Option<u64>,
     /// Rows per minibatch [default: train.batch_size, 256]
-    #[arg(long, help_heading = "Overrides")]
+    #[arg(long, help_heading = "Overrides", value_parser = quantity::length)]
     batch_size: Option<usize>,
     /// Random seed of initial weights and shuffles [default: seed, 42]
     #[arg(long, help_heading = "Overrides")]
     seed: Option<u64>,
     /// Maximum number of steps, then stop and allow --resume; 0: no limit [default: train.max_steps, 0]
-    #[arg(long, help_heading = "Overrides")]
+    #[arg(long, help_heading = "Overrides", value_parser = quantity::count)]
     max_steps: Option<u64>,
     /// Option of the Python package; hidden here.
     #[arg(long, hide = true)]
@@ -214,6 +215,9 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         Event::Training { pass, passes, scan } => {
             bar.scan(&format!("pass {pass}/{passes}"), scan.bytes_read, scan.bytes_total);
         }
+        Event::TrainingRows { pass, passes, rows, rows_total } => {
+            bar.rows(&format!("pass {pass}/{passes}"), *rows, *rows_total);
+        }
         Event::Validating { scan } => bar.scan("validating", scan.bytes_read, scan.bytes_total),
         event if args.quiet && !is_for_the_quiet(event) => {}
         event => describe(event).iter().for_each(|line| bar.line(line)),
@@ -308,8 +312,11 @@ fn describe(event: &Event<'_>) -> Vec<String> {
             "pass {pass} could not be validated, and is saved as it was trained: mend what the error below names, and go on with \
              --resume"
         )],
-        Event::Renamed { from, to } => vec![format!(
+        Event::Renamed { from, to, replaces: false } => vec![format!(
             "a run of another configuration is in {from} and is kept: this one is {to} (--name {from} would replace it)"
+        )],
+        Event::Renamed { from, to, replaces: true } => vec![format!(
+            "this run replaces the earlier one of this configuration, {to}; {from} is of another one (--name NAME names this run)"
         )],
         Event::Replacing { run_dir } => vec![format!(
             "this run replaces the earlier one in {}; --name NAME would keep both",
@@ -329,7 +336,10 @@ fn describe(event: &Event<'_>) -> Vec<String> {
         Event::EarlyStop { best_pass } => {
             vec![format!("stopped early: validation was best after pass {best_pass}")]
         }
-        Event::Saved { .. } | Event::Training { .. } | Event::Validating { .. } => Vec::new(),
+        Event::Saved { .. }
+        | Event::Training { .. }
+        | Event::TrainingRows { .. }
+        | Event::Validating { .. } => Vec::new(),
     }
 }
 
