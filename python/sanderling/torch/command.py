@@ -15,7 +15,7 @@ from typing import Any
 import torch.distributed
 
 import sanderling
-from sanderling._native import DEEP_MODELS
+from sanderling._native import DEEP_MODELS, RENAMED_OPTIONS
 from sanderling.torch.deep_config import PS_TIMEOUT_S, DeepConfig, read_toml
 from sanderling.torch.quantity import seconds
 from sanderling.torch.trainer import train
@@ -29,13 +29,7 @@ _EXIT_CODES: dict[int, tuple[type[sanderling.Error], ...]] = {
     3: (sanderling.BadFileError, sanderling.BadRowError, sanderling.NoRowsError, sanderling.TooManyBadRowsError),
     4: (sanderling.DamagedError, sanderling.ModelError, sanderling.NotFoundError, sanderling.VersionError),
 }
-_RENAMED = {
-    "--batch": "--batch-size",
-    "--ps-ca": "--ps-ca-file",
-    "--hub-ca": "--hub-ca-file",
-    "--hub-patience": "--hub-timeout",
-    "--hub-compress": "--hub-compression",
-}
+_RENAMED = dict(RENAMED_OPTIONS)
 # About 30 years: within the range of clocks.
 _HUB_TIMEOUT_MAX_S = 1e9
 
@@ -141,17 +135,22 @@ def main(arguments: Sequence[str]) -> int:
             ""
             if seen is None
             else (
-                f"seen      AUC {seen['auc']}, logloss {seen['logloss']}\n"
+                f"seen      AUC {_metric(seen['auc'])}, logloss {_metric(seen['logloss'])}\n"
                 f"          over training (seen) data of pass {seen['pass']}\n"
             )
         )
         sys.stdout.write(
-            f"AUC       {summary['auc']}\nlogloss   {summary['logloss']}\nmeasured  {on}\n{seen_line}"
+            f"AUC       {_metric(summary['auc'])}\nlogloss   {_metric(summary['logloss'])}\nmeasured  {on}\n{seen_line}"
             f"examples  {summary['examples']:,} in {summary['train_s']:.2f} s, "
             f"{summary['examples_per_s']:,.0f} examples/s\n"
             f"waiting   {100 * summary['wait_share']:.1f} % of that, for minibatches\nmodel     {summary['model']}\n"
         )
     return 0
+
+
+def _metric(value: float | None) -> str:
+    """Return a metric as the built-in trainer prints it."""
+    return "undefined" if value is None else f"{value:.6f}"
 
 
 def _refuse_old(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
