@@ -34,6 +34,8 @@ struct Waiting {
     dropped: u64,
     /// Is a line being written?
     writing: bool,
+    /// Has a wait for the writer been in vain, with nothing written since?
+    is_stuck: bool,
 }
 
 /// Makes [`say`] non-blocking in a server.
@@ -77,7 +79,7 @@ pub fn part(text: String) {
     }
 }
 
-/// Waits until what was said is written, but not for long.
+/// Waits until what was said is written, but not for long, and not again while nothing is written.
 pub fn finish() {
     if let Some(log) = LOG.get() {
         let is_server = IS_SERVER.load(Ordering::Relaxed);
@@ -104,7 +106,7 @@ impl Log {
     fn write_all_to(&self, mut out: impl Write) {
         loop {
             let mut waiting = self.lock();
-            waiting.writing = false;
+            (waiting.writing, waiting.is_stuck) = (false, false);
             self.changed.notify_all();
             let mut waiting = self
                 .changed
@@ -127,9 +129,10 @@ impl Log {
     fn finish(&self, within: Duration) {
         let until = Instant::now() + within;
         let mut waiting = self.lock();
-        while waiting.writing || !waiting.lines.is_empty() {
+        while !waiting.is_stuck && (waiting.writing || !waiting.lines.is_empty()) {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
+                waiting.is_stuck = true;
                 return;
             }
             let waited = self.changed.wait_timeout(waiting, left);

@@ -79,6 +79,8 @@ pub fn json(value: &impl Serialize) -> Result<(), Failure> {
 
 /// Prints lines to standard output.
 pub fn text(lines: &str) -> Result<(), Failure> {
+    // Notes before a result also stand before it where both go to one file.
+    log::finish();
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}", shown(lines))?;
     Ok(out.flush()?)
@@ -91,6 +93,7 @@ pub fn prose(lines: &str) -> Result<(), Failure> {
 
 /// Prints without ending the line.
 pub fn part(text: &str) -> Result<(), Failure> {
+    log::finish();
     let mut out = std::io::stdout().lock();
     write!(out, "{}", shown(text))?;
     Ok(out.flush()?)

@@ -112,26 +112,22 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Refuses deep models, which the Python package trains.
-    fn refuse_deep(&self) -> Result<(), Failure> {
-        self.refuse_data()?;
-        let text = std::fs::read_to_string(&self.config).unwrap_or_default();
-        let table: toml::Table = toml::from_str(&text).unwrap_or_default();
-        let configured = || table.get("model")?.get("type")?.as_str();
-        let Some(model) = self.model.as_deref().or_else(configured) else { return Ok(()) };
-        if DEEP_MODELS.contains(&model) {
-            return Err(Failure::Usage(format!(
-                "{model} is a deep model, which the command of the Python package trains: pip install '.[torch]' where \
-                 Sanderling's source is, and see docs/torch.md"
-            )));
-        }
-        match &self.model {
-            Some(model) => Err(Failure::Usage(format!(
+    /// Refuses --model, which the Python package has for deep models.
+    fn refuse_model(&self) -> Result<(), Failure> {
+        let Some(model) = &self.model else { return Ok(()) };
+        Err(deep(model).unwrap_or_else(|| {
+            Failure::Usage(format!(
                 "--model {model}: one of {}; lr and fm are chosen in the configuration, by [model] type",
                 DEEP_MODELS.join(", ")
-            ))),
-            None => Ok(()),
-        }
+            ))
+        }))
+    }
+
+    /// The error for a configuration of a deep model, which cannot be read as one of a built-in model.
+    fn configured_deep(&self) -> Option<Failure> {
+        let text = std::fs::read_to_string(&self.config).ok()?;
+        let table: toml::Table = toml::from_str(&text).ok()?;
+        deep(table.get("model")?.get("type")?.as_str()?)
     }
 
     /// Refuses a data file in place of a configuration.
@@ -167,7 +163,8 @@ impl Args {
             config.seed = self.seed.unwrap_or(config.seed);
             self.reading.apply(&mut config.data.reading);
             self.job.apply(config);
-        })?;
+        });
+        let config = config.map_err(|error| self.configured_deep().unwrap_or(error.into()))?;
         let inputs = config.data.train.0.iter().chain(&config.data.valid.0);
         self.reading.check_used(&config.data.reading, inputs)?;
         Ok(config)
@@ -193,7 +190,8 @@ impl Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
-    args.refuse_deep()?;
+    args.refuse_data()?;
+    args.refuse_model()?;
     output::not_a_url("--runs-dir", &args.runs_dir)?;
     let config = args.config()?;
     let bar = Bar::new(args.quiet);
@@ -237,6 +235,16 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         output::prose(&for_people(&summary, profile.as_ref()))?;
     }
     Ok(if summary.stopped && stop.load(std::sync::atomic::Ordering::Relaxed) { INTERRUPTED } else { 0 })
+}
+
+/// The error for a deep model; none for other names.
+fn deep(model: &str) -> Option<Failure> {
+    DEEP_MODELS.contains(&model).then(|| {
+        Failure::Usage(format!(
+            "{model} is a deep model, which the command of the Python package trains: pip install '.[torch]' where \
+             Sanderling's source is, and see docs/torch.md"
+        ))
+    })
 }
 
 /// Warning for labels that are all alike; shown with --quiet, too.

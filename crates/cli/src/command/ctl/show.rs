@@ -376,7 +376,7 @@ mod tests {
         let status = StatusReply { name: "0/1".to_owned(), serving: true, ..Default::default() };
         let latency = sanderling_control::proto::Latency { command: "pull".to_owned(), ..Default::default() };
         let stats = StatsReply { uptime_ms: 1, latencies: vec![latency] };
-        let checkpoint = Checkpoint { name: "a".repeat(60), bytes: 1, saved_unix_ms: 1 };
+        let checkpoint = Checkpoint { name: "a".repeat(50), bytes: 1, saved_unix_ms: 1 };
         let connections = ConnectionsReply {
             connections: vec![sanderling_control::proto::Connection {
                 peer: "unix:/run/user/1000/sanderling/7000.sock".to_owned(),
