@@ -4,13 +4,14 @@ The options are those of the built-in trainer that apply to deep models, and a f
 """
 
 import argparse
+import errno
 import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch.distributed
 
@@ -34,9 +35,17 @@ _RENAMED = dict(RENAMED_OPTIONS)
 _HUB_TIMEOUT_MAX_S = 1e9
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, as those of the native command."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with the message and where to look."""
+        self.exit(2, f"error: {message}; see {self.prog} --model {DEEP_MODELS[0]} --help\n")
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run `sanderling train` with the arguments after `train`; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="sanderling train",
         description="Train a deep click model in PyTorch with embeddings in Sanderling tables.",
         allow_abbrev=False,
@@ -114,7 +123,7 @@ def main(arguments: Sequence[str]) -> int:
     except sanderling.Error as error:
         # The command opens tables itself, so the advice to open them again becomes one to restart.
         words = str(error).replace("; open the table again", "; start this command again, with --resume")
-        sys.stderr.write(f"error: {words}\n")
+        sys.stderr.write(f"error: {_with_advice(words)}\n")
         return _exit_code(error)
     if torch.distributed.is_initialized():
         rank = torch.distributed.get_rank()
@@ -146,6 +155,23 @@ def main(arguments: Sequence[str]) -> int:
             f"waiting   {100 * summary['wait_share']:.1f} % of that, for minibatches\nmodel     {summary['model']}\n"
         )
     return 0
+
+
+# Errors of the system, from Python and from Rust, and advice as the native command gives it.
+_OF_SYSTEM = {
+    errno.ENOENT: "no such file or folder; check the path, and the current folder",
+    errno.EACCES: "permission denied; change its mode or owner, or run as another user",
+    errno.EISDIR: "is a folder; name a file",
+    errno.ENOSPC: "the disk is full; free some space, or name another folder",
+}
+
+
+def _with_advice(words: str) -> str:
+    """Return an error with advice in place of the system's words."""
+    for number, advice in _OF_SYSTEM.items():
+        said = os.strerror(number)
+        words = words.replace(f"{said} (os error {number})", advice).replace(said, advice)
+    return words
 
 
 def _metric(value: float | None) -> str:
@@ -192,7 +218,9 @@ def _text(option: str, path: Path | None) -> str:
     """Return the text of a file without surrounding whitespace, empty without a file; FileError if unreadable."""
     try:
         return "" if path is None else path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise sanderling.FileError(f"{option} {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
         raise sanderling.FileError(f"{option} {path}: {error}") from error
 
 

@@ -66,3 +66,15 @@ def test_a_run_that_diverges_names_the_likely_cause(tmp_path: Path, column: int,
     sgd = {"type": "sgd", "lr": 10.0}
     with pytest.raises(sanderling.DivergedError, match=message):
         sanderling.torch.train(config(train, optimizer=sgd, dense_optimizer=sgd), runs_dir=tmp_path)
+
+
+def test_a_name_that_nobody_gave_keeps_a_run_of_the_other_kind(tmp_path: Path) -> None:
+    deep = config(write(tmp_path / "train.csv", 300))
+    built_in = {**deep, "model": {"type": "lr"}}
+    names = [
+        sanderling.torch.train(deep, runs_dir=tmp_path).summary["name"],
+        sanderling.train(built_in, runs_dir=tmp_path).summary["name"],
+        sanderling.torch.train({**deep, "seed": 2}, runs_dir=tmp_path).summary["name"],
+        sanderling.train(built_in, runs_dir=tmp_path).summary["name"],
+    ]
+    assert names == ["run", "run-2", "run-3", "run-2"]
