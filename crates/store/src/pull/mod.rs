@@ -73,6 +73,8 @@ pub(crate) struct Pull<'a, S> {
     pub(crate) sink: S,
     /// Receives the positions of keys without a row, ascending.
     pub(crate) missing: Option<&'a mut Vec<u32>>,
+    /// Receives the row of each key, or [`NO_ROW`].
+    pub(crate) rows: Option<&'a mut [u32]>,
 }
 
 impl<S: Sink> Work for Pull<'_, S> {
@@ -91,7 +93,7 @@ impl<S: Sink> Work for Pull<'_, S> {
 impl<S: Sink> Pull<'_, S> {
     #[inline(always)]
     fn run_as(self, format: impl Format, vector: impl Vector) -> usize {
-        let Pull { table, lane, lookup, keys, mut sink, mut missing } = self;
+        let Pull { table, lane, lookup, keys, mut sink, mut missing, mut rows } = self;
         if let Some(missing) = &mut missing {
             missing.clear();
         }
@@ -100,8 +102,16 @@ impl<S: Sink> Pull<'_, S> {
             OPTIMISTIC_KEYS_MIN.max(OPTIMISTIC_KEYS_PER_WRITER * table.write_gate.writers());
         for keys in keys.chunks(CHUNK_KEYS) {
             lookup.assign(keys);
-            let mut part =
-                Part { table, lane, lookup, keys, first, sink: &mut sink, missing: missing.as_deref_mut() };
+            let mut part = Part {
+                table,
+                lane,
+                lookup,
+                keys,
+                first,
+                sink: &mut sink,
+                missing: missing.as_deref_mut(),
+                rows: rows.as_deref_mut().map(|rows| &mut rows[first..first + keys.len()]),
+            };
             let mut absent = None;
             if keys.len() >= optimistic_keys_min
                 && let Some(optimistic) = table.write_gate.try_optimistic()
@@ -137,6 +147,7 @@ struct Part<'a, S> {
     first: usize,
     sink: &'a mut S,
     missing: Option<&'a mut Vec<u32>>,
+    rows: Option<&'a mut [u32]>,
 }
 
 impl<S: Sink> Part<'_, S> {
@@ -178,6 +189,9 @@ impl<S: Sink, F: Format, V: Vector, const OPTIMISTIC: bool> Visit for Visitor<'_
 
     #[inline(always)]
     fn visit_all(&mut self, first: usize, rows: &[u32]) {
+        if let Some(found) = &mut self.part.rows {
+            found[first..][..rows.len()].copy_from_slice(rows);
+        }
         // No branch per row, so that it vectorizes.
         if rows.iter().fold(true, |all, &row| all & (row != NO_ROW)) {
             return self.part.sink.rows(self.part.first + first, rows, self.reader);
