@@ -1,9 +1,6 @@
 //! The control plane of `sanderling ps` and `sanderling ctl`, with real processes: what an operator asks, and who may ask.
-#![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
-#[path = "ctl/server.rs"]
 mod server;
-#[path = "ctl/web_page.rs"]
 mod web_page;
 
 use std::collections::HashMap;
@@ -12,9 +9,9 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
+use self::server::{Said, Server, sanderling};
 use sanderling_testkit::{LONG, RawClient, TABLE};
 use serde_json::Value;
-use server::{Said, Server, sanderling};
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::HealthCheckRequest;

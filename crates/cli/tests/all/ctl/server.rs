@@ -1,5 +1,4 @@
 //! A `sanderling ps` with its control plane, and `sanderling ctl`, as processes of their own. Knows not what is asked.
-#![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

@@ -1,6 +1,5 @@
 //! Workers that reach each other over TCP, plain or TLS: who may take part, and who is turned away with which words
 //! while the others go on waiting. Knows not what the workers say to each other once they are together.
-#![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,7 +13,7 @@ use sanderling_transport::Address;
 use sanderling_wire::{Agreed, Buffer, Features, Hello, Offer, Request};
 
 use super::commands::{Overdue, RowBits, ended_well};
-use crate::{LONG, ROWS, Site};
+use super::{LONG, ROWS, Site};
 
 const TOKEN: &str = "three-sanderlings-ran-before-the-wave";
 const WRONG_TOKEN: &str = "three-sanderlings-ran-behind-the-wave";

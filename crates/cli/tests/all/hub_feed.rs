@@ -1,8 +1,5 @@
 //! `sanderling hub --feed` with parameter servers as processes of their own: what is pooled from keys that the hub has fed, and
 //! what is pushed, is what a trainer with the keys gets and does; each row once per pass, whoever dies or is started anew.
-#![allow(clippy::unwrap_used)] // A panic is the report.
-
-mod process;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +7,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use process::{Process, counters};
+use crate::process::{Process, counters};
 use sanderling_client::{Cluster, ConnectOptions, RemoteTable, addresses};
 use sanderling_feed::{
     Embedding, EmbeddingOptions, Feature, Fed, FeedError, FeedQueue, LookedUp, PoolAt, Pooling, QueueOptions,

@@ -1,6 +1,5 @@
-//! Workers that train in step, and what must come of it wherever they meet: the tests of this crate have them meet in one
-//! process, those of `sanderling-cli` at servers. Knows no model but one that draws rows to the values of samples.
-#![allow(dead_code)] // the tests of `sanderling-cli` use other parts
+//! Workers that train in step, and the rows that must come of it. The tests of `sanderling-client` have them meet in one
+//! process, those of `sanderling-cli` at servers. The model draws rows to the values of samples.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,23 +10,23 @@ use sanderling_client::{
 };
 use sanderling_store::{Absent, Init, Optimizer, PushScale, Table, TableConfig};
 
-pub(crate) const DIM: usize = 3;
+pub const DIM: usize = 3;
 /// Samples of a step, of all workers together.
 const BATCH: usize = 64;
 const STEPS: u64 = 6;
 const KEYS: u64 = 40;
-pub(crate) const SCALE: PushScale = PushScale { lr_scale: 0.5 };
+pub const SCALE: PushScale = PushScale { lr_scale: 0.5 };
 
 /// After so long a worker gives up; everything that goes well takes far less.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub const LONG: Duration = Duration::from_secs(60);
 /// The same where it is meant to.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(300);
+pub const PATIENCE: Duration = Duration::from_millis(300);
 
-pub(crate) fn config(name: &str, optimizer: Optimizer) -> TableConfig {
+pub fn config(name: &str, optimizer: Optimizer) -> TableConfig {
     TableConfig::single(name, DIM, Init::Uniform { bound: 0.5 }, optimizer)
 }
 
-pub(crate) fn optimizers() -> [Optimizer; 3] {
+pub fn optimizers() -> [Optimizer; 3] {
     [
         Optimizer::Sgd { lr: 0.1, l2: 0.0 },
         Optimizer::Adagrad { lr: 0.1, eps: 1e-10, initial: 0.0, l2: 0.0 },
@@ -36,18 +35,18 @@ pub(crate) fn optimizers() -> [Optimizer; 3] {
 }
 
 /// Where a table is, and its workers meet.
-pub(crate) enum Place {
+pub enum Place {
     Here(Arc<Meeting>, Arc<Table>),
     Servers(Arc<Cluster>, RemoteTable, u64),
 }
 
 impl Place {
-    pub(crate) fn here(config: TableConfig, workers: u32) -> Place {
+    pub fn here(config: TableConfig, workers: u32) -> Place {
         let table = Arc::new(Table::new(config).unwrap());
         Place::Here(Meeting::new(vec![Arc::clone(&table)], workers).unwrap(), table)
     }
 
-    pub(crate) fn join(&self, worker: u32, workers: u32, options: SyncOptions) -> SyncGroup {
+    pub fn join(&self, worker: u32, workers: u32, options: SyncOptions) -> SyncGroup {
         match self {
             Place::Here(meeting, _) => SyncGroup::join_here(meeting, worker, options).unwrap(),
             Place::Servers(cluster, table, group) => {
@@ -57,7 +56,7 @@ impl Place {
         }
     }
 
-    pub(crate) fn pull(&self, keys: &[u64]) -> Vec<f32> {
+    pub fn pull(&self, keys: &[u64]) -> Vec<f32> {
         let mut rows = vec![0.0; keys.len() * DIM];
         match self {
             Place::Here(_, table) => drop(table.pull(keys, Absent::Init, &mut rows, None).unwrap()),
@@ -71,7 +70,7 @@ impl Place {
     }
 }
 
-pub(crate) fn options(timeout: Duration) -> SyncOptions {
+pub fn options(timeout: Duration) -> SyncOptions {
     SyncOptions { timeout, ..SyncOptions::default() }
 }
 
@@ -166,7 +165,7 @@ fn reference(optimizer: Optimizer) -> Vec<f32> {
 }
 
 /// One, two and four workers with the same batch, at places that `place` makes for a table and so many workers.
-pub(crate) fn workers_do_not_matter(mut place: impl FnMut(TableConfig, u32) -> Place) {
+pub fn workers_do_not_matter(mut place: impl FnMut(TableConfig, u32) -> Place) {
     for (at, optimizer) in optimizers().into_iter().enumerate() {
         let expected = reference(optimizer);
         let mut exact: Option<Vec<u32>> = None;
@@ -186,12 +185,12 @@ pub(crate) fn workers_do_not_matter(mut place: impl FnMut(TableConfig, u32) -> P
 }
 
 /// Hands in a gradient of 1 times `times` for one key.
-pub(crate) fn hand_in(group: &mut SyncGroup, step: u64, key: u64, times: f32) {
+pub fn hand_in(group: &mut SyncGroup, step: u64, key: u64, times: f32) {
     let gradients = [times; DIM];
     group.push_step(step, 0, &[key], &[1], StepGradients::Single(&gradients), PushScale::default()).unwrap();
 }
 
-pub(crate) fn expect_awaited(result: Result<(), ClientError>, expected: &[u32], of: &str) {
+pub fn expect_awaited(result: Result<(), ClientError>, expected: &[u32], of: &str) {
     match result {
         Err(ClientError::Awaited { workers, what, .. }) => {
             assert!(workers == expected && what.contains(of), "{what}: {workers:?}");
@@ -202,7 +201,7 @@ pub(crate) fn expect_awaited(result: Result<(), ClientError>, expected: &[u32], 
 
 /// A worker does not come, and then another comes in its place. The table is one of [`Optimizer::Sgd`] at rate 1 for two
 /// workers.
-pub(crate) fn a_worker_that_does_not_come_is_named_and_can_be_replaced(place: &Place) {
+pub fn a_worker_that_does_not_come_is_named_and_can_be_replaced(place: &Place) {
     let key = 5;
     let before = place.pull(&[key])[0];
     let moved = |times: f32| assert!((before - place.pull(&[key])[0] - times).abs() < 1e-4, "{times}");
@@ -246,7 +245,7 @@ pub(crate) fn a_worker_that_does_not_come_is_named_and_can_be_replaced(place: &P
 }
 
 /// Everything that three workers can do together. The table is not used.
-pub(crate) fn what_is_gathered_is_the_same_for_all(place: &Place) {
+pub fn what_is_gathered_is_the_same_for_all(place: &Place) {
     let long =
         |worker: u32| (0..50_000).map(|at| f64::from(worker + 1) * f64::from(at)).collect::<Vec<f64>>();
     std::thread::scope(|scope| {

@@ -1,10 +1,8 @@
 //! Servers as processes that are killed, paused, filled and lied to, and clients as training uses them: whoever is concerned
 //! learns what is wrong and from whom, nobody else is disturbed, and nothing is left over. `docs/operations.md` has the list.
-#![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
 mod hostile;
 mod links;
-mod process;
 mod tls;
 
 use std::io::Write;
@@ -14,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use hostile::{hello, raw, receive};
-use process::Process;
+use self::hostile::{hello, raw, receive};
+use crate::process::Process;
 use sanderling_client::{Client, ClientError, Cluster, ConnectOptions, RemoteTable};
 use sanderling_sample::{Batch, Rows};
 use sanderling_store::{Absent, Init, Optimizer, Pooling, PushScale, TableConfig};
@@ -272,7 +270,7 @@ fn a_thousand_connections_are_served_and_let_go() {
         let witness = Witness::start(address);
         let files = process.files();
         let line = format!(
-            "ulimit -n 4096 && exec '{}' thousand_clients --exact --nocapture",
+            "ulimit -n 4096 && exec '{}' faults::thousand_clients --exact --nocapture",
             std::env::current_exe().unwrap().display()
         );
         let done =

@@ -1,6 +1,5 @@
 //! `sanderling train --rank`, each worker a command: the model is the one that one command trains alone, and a worker that is
 //! killed is named. Knows not how the workers find each other.
-#![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -12,7 +11,7 @@ use std::time::{Duration, Instant};
 use sanderling_store::{Checkpoint, RowRef, StoreError};
 use sanderling_transport::Address;
 
-use crate::{LONG, ROWS, Site};
+use super::{LONG, ROWS, Site};
 
 /// Table, key, and weights and state.
 pub(crate) type RowBits = (String, u64, Vec<u32>);
@@ -142,7 +141,7 @@ impl Said {
 
 /// Sends a signal to a command that waits for others; it ends, saying so.
 fn interrupt(signal: &str, mut child: Child, mut said: Said, words: &str) {
-    crate::stops::signal(signal, child.id());
+    super::stops::signal(signal, child.id());
     said.wait_for(words);
     assert_eq!(child.wait().unwrap().code(), Some(130));
 }

@@ -8,8 +8,8 @@ use sanderling_client::{ClientError, Cluster, ConnectOptions, RemoteTable};
 use sanderling_transport::Address;
 use sanderling_wire::{Agreed, Features, HEADER_BYTES, Hello, Offer, Push, Request, body_bytes};
 
+use super::{TO_FILE, Witness, cluster, config, eventually, options, pull};
 use crate::process::Process;
-use crate::{TO_FILE, Witness, cluster, config, eventually, options, pull};
 use sanderling_testkit::LONG;
 
 pub(crate) fn raw(address: &Address) -> TcpStream {

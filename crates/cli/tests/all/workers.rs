@@ -1,14 +1,10 @@
 //! Jobs whose workers are processes of their own, over servers that are, too: all rows are trained, also when a worker is
 //! killed; in step the tables have the same bits as if nobody had been.
-// In a test a panic is the report; a worker's process tells its test where it is.
-#![allow(clippy::unwrap_used, clippy::explicit_write, clippy::print_stderr, clippy::type_complexity)]
+// A worker's process tells its test where it is.
+#![allow(clippy::explicit_write, clippy::print_stderr, clippy::type_complexity)]
 
-#[path = "workers/commands.rs"]
 mod commands;
-#[path = "workers/over_tcp.rs"]
 mod over_tcp;
-mod process;
-#[path = "workers/stops.rs"]
 mod stops;
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -19,7 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use process::Process;
+use crate::process::Process;
 use sanderling_client::{Cluster, ConnectOptions, Fixed, RemoteTable, StepGradients};
 use sanderling_formats::{BadRowPolicy, BadRows, DataConfig};
 use sanderling_job::{
@@ -273,7 +269,7 @@ impl Job {
 
     fn start(self) -> Running {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["worker", "--exact", "--nocapture"])
+            .args(["workers::worker", "--exact", "--nocapture"])
             .env(WORKER, self.words())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

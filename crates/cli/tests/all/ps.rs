@@ -1,14 +1,11 @@
 //! `sanderling ps` as a process of its own: readiness, signals, what survives a kill and a full disk.
-#![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
-mod process;
-#[path = "ps/starved.rs"]
 mod starved;
 
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 
-use process::Process;
+use crate::process::Process;
 use sanderling_client::{Cluster, ConnectOptions};
 use sanderling_testkit::{LONG, RawClient, TABLE};
 use sanderling_wire::{Fault, Reply, Request, Save};

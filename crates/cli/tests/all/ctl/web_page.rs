@@ -1,12 +1,11 @@
 //! What a web page may send to the control plane of a server on the machine of whoever looks at it, and who has the token.
-#![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
 use std::os::unix::fs::MetadataExt;
 
 use sanderling_transport::user_dir;
 
-use crate::fill;
-use crate::server::{Said, Server, sanderling};
+use super::fill;
+use super::server::{Said, Server, sanderling};
 
 /// `DropRequest { table: "t" }` as gRPC sends it.
 const DROP: &[u8] = b"\0\0\0\0\x03\x0a\x01t";

@@ -1,5 +1,4 @@
 //! What stands between clients and a server, and ends their connections when a test says so. Knows no frame.
-#![allow(dead_code, clippy::unwrap_used)] // each test program uses some of it; a panic is a failed test
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

@@ -2,13 +2,12 @@
 //! say why, and the run goes on as if nothing had been. Knows not how a worker hears of it.
 //!
 //! Nothing here measures time: whoever did not hear of a stop would wait for so long that the test would not end well.
-#![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use crate::commands::{Said, ended_well};
-use crate::{ROWS, Site};
+use super::commands::{Said, ended_well};
+use super::{ROWS, Site};
 
 /// Passes that nobody comes to the end of.
 const ENDLESS: &str = "--passes 1000000 --worker-timeout 10m";

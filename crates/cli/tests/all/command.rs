@@ -1,5 +1,4 @@
 //! The binary end to end: what it prints where, what it leaves behind, and which exit code says what.
-#![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -8,19 +7,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-#[path = "command/after_training.rs"]
 mod after_training;
-#[path = "command/convert.rs"]
 mod convert;
-#[path = "command/external.rs"]
 mod external;
-#[path = "command/old_names.rs"]
 mod old_names;
-#[path = "command/outputs.rs"]
 mod outputs;
-#[path = "command/records.rs"]
 mod records;
-#[path = "command/told.rs"]
 mod told;
 
 const ADULT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/adult");

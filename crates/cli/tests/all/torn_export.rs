@@ -1,17 +1,13 @@
 //! Tables that are saved over a connection which ends in the middle: what is written is whole, or the checkpoint before it stays as
 //! it was. Saves as a run over servers does; knows no model.
-#![allow(clippy::unwrap_used)] // In a test a panic is the report.
-
-mod process;
-mod relay;
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use process::Process;
-use relay::Relay;
+use crate::process::Process;
+use crate::relay::Relay;
 use sanderling_client::{ClientError, Cluster, ConnectOptions, RemoteTable, RowBlock};
 use sanderling_store::{
     Checkpoint, CheckpointWriter, Init, Optimizer, PushScale, Row, RowRef, StoreError, Table, TableConfig,

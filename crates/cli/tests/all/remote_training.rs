@@ -1,16 +1,13 @@
 //! `sanderling train --ps` against servers that are processes of their own: the model is the one that is trained without
 //! them, also when one of them is killed on the way and the run is resumed.
-#![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
-#[path = "remote_training/away.rs"]
 mod away;
-mod process;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use process::Process;
+use crate::process::Process;
 use sanderling_store::{Checkpoint, Row, RowRef, StoreError};
 use serde_json::Value;
 

@@ -1,12 +1,9 @@
 //! `sanderling hub` as processes of their own, with trainers that are processes, too: every row once per pass though some are
 //! killed, a position to go on from, and errors that say what is wrong where they are looked for.
-#![allow(clippy::unwrap_used, clippy::print_stdout)] // A panic is the report; a trainer says on standard output where it is.
+#![allow(clippy::print_stdout, reason = "a trainer says on standard output where it is")]
 
-#[path = "hub/bucket.rs"]
 mod bucket;
-#[path = "hub/killed.rs"]
 mod killed;
-mod process;
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -17,7 +14,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use process::Process;
+use crate::process::Process;
 use sanderling_hub::{Delivered, HubError, Next, SubscribeOptions, Subscription, hub_addresses};
 use sanderling_transport::TlsClient;
 
@@ -126,7 +123,7 @@ struct Trainer(Child);
 impl Trainer {
     fn start(dir: &Path, hubs: &str, name: &str, stops: usize) -> Trainer {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "a_process_that_is_only_a_trainer", "--nocapture"])
+            .args(["--exact", "hub::a_process_that_is_only_a_trainer", "--nocapture"])
             .envs([(TRAINER_OF, hubs), (NAME, name), (STOPS, &stops.to_string())])
             .env(NOTES, dir.join(format!("notes-{name}")))
             .stdout(Stdio::piped())
@@ -299,7 +296,7 @@ fn input_that_cannot_be_read_is_said_by_hub_and_trainer() {
 
 /// The counters of a hub.
 fn counters(hub: &Process) -> BTreeMap<String, u64> {
-    process::counters(&hub.addresses[0])
+    crate::process::counters(&hub.addresses[0])
 }
 
 /// What a hub says to Prometheus, at the page that it has named.

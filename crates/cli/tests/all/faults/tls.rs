@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use sanderling_client::{ClientError, Cluster, ConnectOptions, RemoteTable, TlsClient};
 use sanderling_transport::Address;
 
+use super::{PATIENCE, TO_FILE, config, options, pull, push};
 use crate::process::Process;
-use crate::{PATIENCE, TO_FILE, config, options, pull, push};
 use sanderling_testkit::LONG;
 
 fn connect(address: &Address, options: ConnectOptions) -> Result<(), ClientError> {

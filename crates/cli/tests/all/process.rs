@@ -1,5 +1,4 @@
 //! A `sanderling ps`, or another command that listens, as a process of its own, for the tests of this crate.
-#![allow(dead_code, clippy::unwrap_used)] // each test program uses some of it; a panic is a failed test
 
 use std::io::{BufRead, BufReader, Lines, Read};
 use std::path::Path;

@@ -11,8 +11,8 @@ use sanderling_client::{Cluster, Compression, ConnectOptions, Hedge, HedgeCounts
 use sanderling_store::{Absent, Init, Optimizer, Pooling, PushScale, Table, TableConfig};
 use sanderling_transport::Address;
 
+use super::{TO_FILE, options};
 use crate::process::Process;
-use crate::{TO_FILE, options};
 use sanderling_testkit::{LONG, TestServer};
 use sanderling_wire::StatsScope;
 

@@ -1,6 +1,5 @@
 //! A server that is short of something because of others: of open files, of a reader of what it says, of threads. Saves, the
 //! control plane and the end go on.
-#![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
 use std::net::TcpStream;
 use std::process::Command;
@@ -9,8 +8,8 @@ use sanderling_client::{Cluster, ConnectOptions};
 use sanderling_transport::Address;
 use sanderling_wire::{Fault, Push, Reply, Request};
 
+use super::{greet, save};
 use crate::process::Process;
-use crate::{greet, save};
 use sanderling_testkit::{DIM, LONG, TABLE};
 
 /// `ctl` with these words, by the line that names the control plane.

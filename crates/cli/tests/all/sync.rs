@@ -1,11 +1,5 @@
 //! Workers that go in step over servers that are processes of their own: what comes of it is what comes of it in one process,
 //! and a worker that is killed disturbs nobody for longer than the others are willing to wait.
-#![allow(clippy::unwrap_used)] // In a test a panic is the report.
-
-#[path = "../../client/tests/all/crew/mod.rs"]
-mod crew;
-mod process;
-mod relay;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -14,11 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crew::{LONG, PATIENCE, Place, config, expect_awaited, hand_in, options};
-use process::Process;
-use relay::Relay;
+use crate::process::Process;
+use crate::relay::Relay;
 use sanderling_client::{Cluster, ConnectOptions, RemoteTable, SyncGroup, SyncOptions};
 use sanderling_store::{Optimizer, TableConfig};
+use sanderling_testkit::sync_workers::{
+    self, LONG, PATIENCE, Place, config, expect_awaited, hand_in, options,
+};
 use sanderling_transport::Address;
 
 /// In the environment of a process that is only a worker: where the servers are, and when it stops to go on.
@@ -66,10 +62,10 @@ fn at_two_servers_it_is_as_in_one_process() {
         let folder = tempfile::tempdir().unwrap();
         let (_processes, addresses) = shards(folder.path(), kind);
         let cluster = connect(&addresses);
-        crew::workers_do_not_matter(|config, _| place(&cluster, &config));
+        sync_workers::workers_do_not_matter(|config, _| place(&cluster, &config));
         let plain = config("plain", PLAIN);
-        crew::a_worker_that_does_not_come_is_named_and_can_be_replaced(&place(&cluster, &plain));
-        crew::what_is_gathered_is_the_same_for_all(&place(&cluster, &plain));
+        sync_workers::a_worker_that_does_not_come_is_named_and_can_be_replaced(&place(&cluster, &plain));
+        sync_workers::what_is_gathered_is_the_same_for_all(&place(&cluster, &plain));
     }
 }
 
@@ -102,7 +98,7 @@ impl Worker {
     fn start(addresses: &[Address], stops: &str) -> Worker {
         let text: Vec<String> = addresses.iter().map(Address::to_string).collect();
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["worker", "--exact", "--nocapture"])
+            .args(["sync::worker", "--exact", "--nocapture"])
             .env(WORKER_OF, text.join(","))
             .env(STOPS, stops)
             .stdout(Stdio::piped())
@@ -135,7 +131,7 @@ fn a_worker_killed_in_the_middle_of_a_step_is_named_and_another_takes_its_place(
         let folder = tempfile::tempdir().unwrap();
         let (_processes, addresses) = shards(folder.path(), "tcp");
         let cluster = connect(&addresses);
-        let config = TableConfig::single("t", crew::DIM, sanderling_store::Init::Zero, PLAIN);
+        let config = TableConfig::single("t", sync_workers::DIM, sanderling_store::Init::Zero, PLAIN);
         let table = RemoteTable::create(&cluster, &config).unwrap();
         let place = Place::Servers(Arc::clone(&cluster), table, GROUP);
         let mut killed = Worker::start(&addresses, stops);
@@ -167,7 +163,7 @@ fn a_worker_killed_in_the_middle_of_a_step_is_named_and_another_takes_its_place(
         impatient.wait_applied(next).unwrap();
         let more = if applied == 2 { 0.0 } else { 5.0 };
         let expected = -(10.0 * next as f32 + total + more);
-        assert_eq!(place.pull(&(0..20).collect::<Vec<u64>>()), [expected; 20 * crew::DIM]);
+        assert_eq!(place.pull(&(0..20).collect::<Vec<u64>>()), [expected; 20 * sync_workers::DIM]);
     }
 }
 
@@ -178,7 +174,7 @@ fn a_step_that_one_server_has_decided_is_completed_for_all_who_are_gone() {
     let folder = tempfile::tempdir().unwrap();
     let (_processes, addresses) = shards(folder.path(), "tcp");
     let cluster = connect(&addresses);
-    let config = TableConfig::single("t", crew::DIM, sanderling_store::Init::Zero, PLAIN);
+    let config = TableConfig::single("t", sync_workers::DIM, sanderling_store::Init::Zero, PLAIN);
     let place = Place::Servers(Arc::clone(&cluster), RemoteTable::create(&cluster, &config).unwrap(), GROUP);
 
     let relay = Relay::start(&addresses[1]);
@@ -205,5 +201,5 @@ fn a_step_that_one_server_has_decided_is_completed_for_all_who_are_gone() {
     expect_awaited(take_over(&[1], 1, SECOND).map(drop), &[2], "step 1");
     assert_eq!(take_over(&[1, 2], 2, LONG).unwrap(), 1);
     living.wait_applied(1).unwrap();
-    assert_eq!(place.pull(&(0..20).collect::<Vec<u64>>()), [-5.0; 20 * crew::DIM]);
+    assert_eq!(place.pull(&(0..20).collect::<Vec<u64>>()), [-5.0; 20 * sync_workers::DIM]);
 }

@@ -1,5 +1,4 @@
 //! Runs that an earlier version saved, whose configurations have old names.
-#![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
 use std::path::Path;
 

@@ -4,7 +4,7 @@
 //! It needs root, `ip`, `python3` and `/dev/net/tun`; where one is not to be had it prints SKIPPED and why. The cable is
 //! a program (`hosts/wire.py`), so that it needs nothing of the kernel's traffic control and is cut at a packet, not at a
 //! time.
-#![allow(clippy::unwrap_used, clippy::print_stderr)] // In a test a panic is the report; what is skipped is to be seen.
+#![allow(clippy::print_stderr, reason = "a skipped test is to be seen")]
 
 use std::io::{BufRead, BufReader, Lines, Read};
 use std::net::Ipv4Addr;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 
-const WIRE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hosts/wire.py");
+const WIRE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/all/hosts/wire.py");
 const ADULT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/adult");
 const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/adult_fm.toml");
 const TOKEN: &str = "not to be told";
