@@ -10,11 +10,13 @@ use sanderling_client::{
 };
 use sanderling_store::{Absent, Init, Optimizer, PushScale, Table, TableConfig};
 
+/// Weights of a row.
 pub const DIM: usize = 3;
 /// Samples of a step, of all workers together.
 const BATCH: usize = 64;
 const STEPS: u64 = 6;
 const KEYS: u64 = 40;
+/// The scale of the learning rate of all pushes.
 pub const SCALE: PushScale = PushScale { lr_scale: 0.5 };
 
 /// After so long a worker gives up; everything that goes well takes far less.
@@ -22,10 +24,12 @@ pub const LONG: Duration = Duration::from_secs(60);
 /// The same where it is meant to.
 pub const PATIENCE: Duration = Duration::from_millis(300);
 
+/// A table of the given optimizer with random initial weights.
 pub fn config(name: &str, optimizer: Optimizer) -> TableConfig {
     TableConfig::single(name, DIM, Init::Uniform { bound: 0.5 }, optimizer)
 }
 
+/// An optimizer of each kind.
 pub fn optimizers() -> [Optimizer; 3] {
     [
         Optimizer::Sgd { lr: 0.1, l2: 0.0 },
@@ -36,16 +40,20 @@ pub fn optimizers() -> [Optimizer; 3] {
 
 /// Where a table is, and its workers meet.
 pub enum Place {
+    /// A table and a meeting point of this process.
     Here(Arc<Meeting>, Arc<Table>),
+    /// A table on servers, and the number of the group.
     Servers(Arc<Cluster>, RemoteTable, u64),
 }
 
 impl Place {
+    /// A new table of this process, and a meeting point for so many workers.
     pub fn here(config: TableConfig, workers: u32) -> Place {
         let table = Arc::new(Table::new(config).unwrap());
         Place::Here(Meeting::new(vec![Arc::clone(&table)], workers).unwrap(), table)
     }
 
+    /// Joins the group as a worker.
     pub fn join(&self, worker: u32, workers: u32, options: SyncOptions) -> SyncGroup {
         match self {
             Place::Here(meeting, _) => SyncGroup::join_here(meeting, worker, options).unwrap(),
@@ -56,6 +64,7 @@ impl Place {
         }
     }
 
+    /// The rows of keys, with initial weights where there is no row.
     pub fn pull(&self, keys: &[u64]) -> Vec<f32> {
         let mut rows = vec![0.0; keys.len() * DIM];
         match self {
@@ -70,6 +79,7 @@ impl Place {
     }
 }
 
+/// Options of a worker that waits for the others this long.
 pub fn options(timeout: Duration) -> SyncOptions {
     SyncOptions { timeout, ..SyncOptions::default() }
 }
@@ -190,6 +200,7 @@ pub fn hand_in(group: &mut SyncGroup, step: u64, key: u64, times: f32) {
     group.push_step(step, 0, &[key], &[1], StepGradients::Single(&gradients), PushScale::default()).unwrap();
 }
 
+/// Checks that a wait has ended with an error that names the missing workers and the step.
 pub fn expect_awaited(result: Result<(), ClientError>, expected: &[u32], of: &str) {
     match result {
         Err(ClientError::Awaited { workers, what, .. }) => {

@@ -1,18 +1,20 @@
 //! The binary end to end: what it prints where, what it leaves behind, and which exit code says what.
 
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 mod after_training;
 mod convert;
 mod external;
+mod jobs;
+mod limits;
 mod old_names;
 mod outputs;
 mod records;
+mod stops;
 mod told;
 
 const ADULT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/adult");
@@ -417,160 +419,9 @@ fn of_a_pattern_the_first_file_is_inspected() {
     assert_eq!(trained["examples"], 4000);
 }
 
-/// No fault of the model's.
-#[test]
-fn a_full_disk_is_no_bad_model() {
-    let place = Place::with_synth();
-    // Files of more than 16 blocks, of 512 or 1024 bytes as the shell counts, cannot be written.
-    let line = format!("ulimit -f 16; exec '{}' train c.toml", env!("CARGO_BIN_EXE_sanderling"));
-    let output = Command::new("sh").args(["-c", &line]).current_dir(place.path("")).output().unwrap();
-    let err = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{err}");
-    assert!(err.contains("File too large"), "{err}");
-}
-
-/// Tables take a part of what there is: threads, the heap and other tables need some, too.
-#[test]
-fn little_address_space_is_shared() {
-    let place = Place::with_synth();
-    assert_eq!(place.run("synth rows.csv --rows 2000 --vocabulary 500").code, Some(0));
-    let suggested = place.run("inspect rows.csv --suggest");
-    assert!(suggested.out.contains("\"I13\"") && suggested.out.contains("\"C26\""), "{}", suggested.out);
-    place.write("wide.toml", &suggested.out);
-    for (limit_kib, line) in [
-        (3_000_000, "train c.toml"),
-        (8_000_000, "train c.toml"),
-        (8_000_000, "eval runs/c/model valid.svm"),
-        (20_000_000, "train wide.toml --passes 1"),
-        (20_000_000, "inspect runs/rows/model"),
-    ] {
-        let limited = format!("ulimit -v {limit_kib}; exec '{}' {line}", env!("CARGO_BIN_EXE_sanderling"));
-        let output = Command::new("sh").args(["-c", &limited]).current_dir(place.path("")).output().unwrap();
-        let err = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(0), "{limit_kib} KiB: {line}: {err}");
-    }
-}
-
-/// As when the terminal is gone, or `2>&1 | head` has seen enough.
-#[test]
-fn nobody_need_read_what_is_said() {
-    let place = Place::with_synth();
-    let mut child = place.spawn("train c.toml --passes 3 --json");
-    drop(child.stderr.take());
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while child.try_wait().unwrap().is_none() {
-        assert!(Instant::now() < deadline, "it does not end");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(0));
-    has_metrics(&serde_json::from_slice(&output.stdout).unwrap(), 9000);
-}
-
-#[test]
-fn several_workers_train_together() {
-    let place = Place::new();
-    let config = std::fs::read_to_string(format!("{ADULT}/../../examples/adult_ftrl_sync.toml")).unwrap();
-    place.write("adult.toml", &config.replace("data/adult", ADULT));
-    let trained = place.run("train adult.toml --algorithm ftrl-sync --workers 2 --passes 3 --json");
-    let json = trained.json();
-    has_metrics(&json, 3 * 32_561);
-    assert!(json["auc"].as_f64().unwrap() > 0.89, "{json}");
-    let timing = &json["timing"];
-    assert_eq!((&timing["algorithm"], &timing["workers"]), (&"ftrl-sync".into(), &2.into()));
-    for stage in ["read", "parse", "shuffle", "pull", "compute", "push", "wait", "score", "evaluate"] {
-        let stages = timing["stages"].as_array().unwrap();
-        assert!(stages.iter().any(|total| total["name"] == stage), "{stage} in {timing}");
-    }
-    for part in ["ftrl-sync: 2 workers", "pass 3 trained", "normalized entropy", "pass 3 validated"] {
-        assert!(trained.err.contains(part), "{part} in\n{}", trained.err);
-    }
-    let lines = place.read("runs/adult/metrics.jsonl");
-    let passes: Vec<Value> = lines
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).unwrap())
-        .filter(|line| line["kind"] == "pass")
-        .collect();
-    assert_eq!(passes.len(), 3);
-    for (at, pass) in (1..).zip(&passes) {
-        assert_eq!((&pass["pass"], &pass["examples"]), (&at.into(), &32_561.into()));
-        assert!(pass["normalized_entropy"].as_f64().unwrap() < 1.0 && pass["auc_exact"] == false);
-    }
-    // Each worker on its own: how many pushes each push missed is counted.
-    let alone = place.run("train adult.toml --algorithm ftrl --workers 3 --staleness 4 --passes 1 --json");
-    let json = alone.json();
-    has_metrics(&json, 32_561);
-    let counts = json["timing"]["staleness"].as_array().unwrap();
-    assert_eq!(counts.iter().filter_map(Value::as_u64).sum::<u64>(), json["steps"].as_u64().unwrap());
-    assert!(alone.err.contains("at most 4 minibatches ahead"), "{}", alone.err);
-    assert!(json["zero_weights"].as_u64().unwrap() > 0 && json["normalized_entropy"].is_number());
-    let shown = place.run("inspect runs/adult/model");
-    assert!(shown.out.contains("zeros"), "{}", shown.out);
-}
-
-/// A file of five blocks, which are fewer than the lanes of a step.
-#[test]
-fn steps_of_few_units_are_whole_and_the_same_for_any_number_of_workers() {
-    let place = Place::with_synth();
-    assert_eq!(place.run("convert c.toml a.batch --block-rows 700").code, Some(0));
-    let mut first = None;
-    for workers in [1, 2, 4] {
-        let name = format!("of_{workers}");
-        let line = format!(
-            "train c.toml --train a.batch --algorithm ftrl-sync-no-shuffle --batch-size 128 --passes 2 --name {name}"
-        );
-        let json = place.run(&format!("{line} --workers {workers} --json")).json();
-        assert_eq!((&json["examples"], &json["steps"]), (&6000.into(), &48.into()), "{workers}: {json}");
-        let scores = place.run(&format!("predict runs/{name}/model valid.svm")).out;
-        assert!(
-            *first.get_or_insert_with(|| scores.clone()) == scores,
-            "{workers} workers give another model"
-        );
-    }
-}
-
-/// Waits until a line of metrics shows that training is under way.
-fn wait_for_steps(place: &Place, run: &str) {
-    let start = Instant::now();
-    let path: &Path = &place.path(&format!("runs/{run}/metrics.jsonl"));
-    while std::fs::read_to_string(path).map_or(0, |text| text.lines().count()) < 3 {
-        assert!(start.elapsed() < Duration::from_secs(60), "no step after a minute");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 fn signal(child: &Child, name: &str) {
     let id = child.id().to_string();
     assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
-}
-
-/// What comes in by a pipe may stop to come for long.
-#[test]
-fn a_silent_standard_input_is_not_waited_for_once_interrupted() {
-    let place = Place::with_synth();
-    place.run("train c.toml -q");
-    for line in [
-        "eval runs/c/model - --format libsvm --threads 2",
-        "predict runs/c/model - --format libsvm -o out.csv",
-        "convert c.toml a.batch --input - --format libsvm",
-    ] {
-        let mut child = place.spawn(line);
-        // It takes signals in its own way once it reads.
-        let mut stdin = child.stdin.take().unwrap();
-        stdin.write_all(&b"1 5:1\n".repeat(200_000)).unwrap();
-        std::thread::sleep(Duration::from_millis(200));
-        signal(&child, "-INT");
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while child.try_wait().unwrap().is_none() {
-            assert!(Instant::now() < deadline, "{line} does not end");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        let output = child.wait_with_output().unwrap();
-        let err = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(130), "{line}: {err}");
-        assert!(!place.path("out.csv").exists() && !place.path("a.batch").exists(), "{line}");
-        drop(stdin);
-    }
 }
 
 /// Terminals may be narrow, and wrapped text must not be wrapped again.
@@ -604,76 +455,5 @@ fn help_fits_terminals() {
                 assert!(!words(pair[0]) || !words(pair[1]) || is_filled, "{line} at {width}: {pair:?}");
             }
         }
-    }
-}
-
-#[test]
-fn interrupted_and_killed() {
-    let place = Place::with_synth();
-    place.write(
-        "long.toml",
-        "data = { train = \"train.svm\", valid = \"valid.svm\" }\n\
-         train = { batch_size = 1, passes = 100000, print_every_steps = 500, save_every_steps = 2000 }\n",
-    );
-    for valid in [true, false] {
-        let name = if valid { "long" } else { "plain" };
-        if !valid {
-            place.write("plain.toml", &place.read("long.toml").replace(", valid = \"valid.svm\"", ""));
-        }
-        let child = place.spawn(&format!("train {name}.toml --json"));
-        wait_for_steps(&place, name);
-        let second = place.run(&format!("train {name}.toml -q"));
-        assert!(second.code == Some(1) && second.err.contains("another process trains"), "{}", second.err);
-        signal(&child, "-INT");
-        let output = child.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
-        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(json["stopped"], true);
-        has_metrics(&place.run(&format!("eval runs/{name}/model valid.svm --json")).json(), 1000);
-        // Killed on its way, a run leaves the model that was there, and can be resumed.
-        let mut child = place.spawn(&format!("train {name}.toml --resume"));
-        std::thread::sleep(Duration::from_millis(300));
-        signal(&child, "-KILL");
-        child.wait().unwrap();
-        has_metrics(&place.run(&format!("eval runs/{name}/model valid.svm --json")).json(), 1000);
-        let steps = json["steps"].as_u64().unwrap();
-        let passes = steps / 3000 + 5000;
-        let stop_at = steps + 200_000;
-        let resumed = place
-            .run(&format!("train {name}.toml --resume -q --json --passes {passes} --max-steps {stop_at}"));
-        let resumed = resumed.json();
-        assert!(resumed["steps"].as_u64().unwrap() >= stop_at, "{resumed}");
-    }
-}
-
-/// A stream that stays open and says nothing more must not keep a run from stopping.
-#[test]
-fn interrupted_while_standard_input_is_silent() {
-    let place = Place::with_synth();
-    for (name, threads, options) in [("stream", 1, ""), ("two", 2, ""), ("job", 1, "--algorithm ftrl")] {
-        let config = format!(
-            "data = {{ train = \"-\", format = \"libsvm\" }}\n\
-             train = {{ shuffle_rows = 0, print_every_steps = 1, threads = {threads} }}"
-        );
-        place.write(&format!("{name}.toml"), &config);
-        let mut child = place.spawn(&format!("train {name}.toml {options}"));
-        let mut input = child.stdin.take().unwrap();
-        let rows = "1 1:1 2:1\n0 2:1 3:1\n".repeat(40_000);
-        input.write_all(rows.as_bytes()).unwrap();
-        input.flush().unwrap();
-        wait_for_steps(&place, name);
-        signal(&child, "-INT");
-        // The pipe is still open here.
-        let deadline = Instant::now() + Duration::from_secs(60);
-        let status = loop {
-            assert!(Instant::now() < deadline, "{name} does not end");
-            match child.try_wait().unwrap() {
-                Some(status) => break status,
-                None => std::thread::sleep(Duration::from_millis(10)),
-            }
-        };
-        assert_eq!(status.code(), Some(130), "{name}");
-        drop(input);
-        assert_eq!(place.run(&format!("inspect runs/{name}/model")).code, Some(0), "{name}");
     }
 }
