@@ -154,6 +154,31 @@ impl Drop for Process {
     }
 }
 
+/// Waits until a process waits for others: between two looks its threads have hardly run.
+pub(crate) fn wait_until_it_waits(process: u32) {
+    let ran_ns = || -> u64 {
+        let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().filter_map(Result::ok);
+        // A thread may end meanwhile.
+        let stat = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("schedstat")).ok();
+        let times = tasks.filter_map(stat);
+        // Time that it ran, and time that it could have run: it is busy on a busy machine, too.
+        times
+            .flat_map(|text| text.split(' ').take(2).map(|ns| ns.parse::<u64>().unwrap()).collect::<Vec<_>>())
+            .sum()
+    };
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut before = ran_ns();
+    loop {
+        std::thread::sleep(Duration::from_millis(40));
+        let now = ran_ns();
+        if now.abs_diff(before) < 4_000_000 {
+            return;
+        }
+        assert!(Instant::now() < deadline, "it waits for nobody");
+        before = now;
+    }
+}
+
 /// The counters of a server or a hub, asked for as any client would.
 pub(crate) fn counters(address: &Address) -> BTreeMap<String, u64> {
     let framing = Framing {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::process::Process;
+use crate::process::{Process, wait_until_it_waits};
 use sanderling_store::{Checkpoint, Row, RowRef, StoreError};
 use serde_json::Value;
 
@@ -208,8 +208,8 @@ fn the_first_signal_ends_a_run_whose_server_does_not_answer() {
             std::thread::sleep(Duration::from_millis(1));
         }
         servers[1].signal("STOP");
-        // It waits for that server by now.
-        std::thread::sleep(Duration::from_millis(300));
+        // For that server.
+        wait_until_it_waits(training.id());
         let told = Command::new("kill").args([format!("-{signal}"), training.id().to_string()]).status();
         assert!(told.unwrap().success());
         let output = training.wait_with_output().unwrap();

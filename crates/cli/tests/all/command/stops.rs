@@ -1,18 +1,23 @@
 //! Commands that are interrupted or killed: what they leave, and how a run goes on.
 
 use std::io::Write;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use super::{Place, has_metrics, signal};
+use crate::process::wait_until_it_waits;
 
-/// Waits until a line of metrics shows that training is under way.
-fn wait_for_steps(place: &Place, run: &str) {
+/// The lines of metrics that a run has written.
+fn lines_of(place: &Place, run: &str) -> usize {
+    let path = place.path(&format!("runs/{run}/metrics.jsonl"));
+    std::fs::read_to_string(path).map_or(0, |text| text.lines().count())
+}
+
+/// Waits until three lines of metrics more than before show that training is under way.
+fn wait_for_steps(place: &Place, run: &str, before: usize) {
     let start = Instant::now();
-    let path: &Path = &place.path(&format!("runs/{run}/metrics.jsonl"));
-    while std::fs::read_to_string(path).map_or(0, |text| text.lines().count()) < 3 {
+    while lines_of(place, run) < before + 3 {
         assert!(start.elapsed() < Duration::from_secs(60), "no step after a minute");
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -29,10 +34,10 @@ fn a_silent_standard_input_is_not_waited_for_once_interrupted() {
         "convert c.toml a.batch --input - --format libsvm",
     ] {
         let mut child = place.spawn(line);
-        // It takes signals in its own way once it reads.
         let mut stdin = child.stdin.take().unwrap();
         stdin.write_all(&b"1 5:1\n".repeat(200_000)).unwrap();
-        std::thread::sleep(Duration::from_millis(200));
+        // For more of it.
+        wait_until_it_waits(child.id());
         signal(&child, "-INT");
         let deadline = Instant::now() + Duration::from_secs(60);
         while child.try_wait().unwrap().is_none() {
@@ -61,7 +66,7 @@ fn interrupted_and_killed() {
             place.write("plain.toml", &place.read("long.toml").replace(", valid = \"valid.svm\"", ""));
         }
         let child = place.spawn(&format!("train {name}.toml --json"));
-        wait_for_steps(&place, name);
+        wait_for_steps(&place, name, 0);
         let second = place.run(&format!("train {name}.toml -q"));
         assert!(second.code == Some(1) && second.err.contains("another process trains"), "{}", second.err);
         signal(&child, "-INT");
@@ -71,8 +76,9 @@ fn interrupted_and_killed() {
         assert_eq!(json["stopped"], true);
         has_metrics(&place.run(&format!("eval runs/{name}/model valid.svm --json")).json(), 1000);
         // Killed on its way, a run leaves the model that was there, and can be resumed.
+        let before = lines_of(&place, name);
         let mut child = place.spawn(&format!("train {name}.toml --resume"));
-        std::thread::sleep(Duration::from_millis(300));
+        wait_for_steps(&place, name, before);
         signal(&child, "-KILL");
         child.wait().unwrap();
         has_metrics(&place.run(&format!("eval runs/{name}/model valid.svm --json")).json(), 1000);
@@ -101,7 +107,7 @@ fn interrupted_while_standard_input_is_silent() {
         let rows = "1 1:1 2:1\n0 2:1 3:1\n".repeat(40_000);
         input.write_all(rows.as_bytes()).unwrap();
         input.flush().unwrap();
-        wait_for_steps(&place, name);
+        wait_for_steps(&place, name, 0);
         signal(&child, "-INT");
         // The pipe is still open here.
         let deadline = Instant::now() + Duration::from_secs(60);

@@ -4,17 +4,15 @@
 //! Nothing here measures time: whoever did not hear of a stop would wait for so long that the test would not end well.
 
 use std::process::{Child, Command};
-use std::time::Duration;
 
 use super::commands::{Said, ended_well};
 use super::{ROWS, Site};
+use crate::process::wait_until_it_waits;
 
 /// Passes that nobody comes to the end of.
 const ENDLESS: &str = "--passes 1000000 --worker-timeout 10m";
 /// What a command ends with that was interrupted.
 const INTERRUPTED: i32 = 130;
-/// Long enough for workers to run into each other's waits.
-const MOMENT: Duration = Duration::from_millis(300);
 
 pub(crate) fn signal(name: &str, process: u32) {
     assert!(Command::new("kill").args([name, &process.to_string()]).status().unwrap().success());
@@ -178,7 +176,7 @@ fn a_worker_is_stopped_while_another_one_does_not_run() {
         let mut take = |rank: usize| workers[rank].take().unwrap();
         let (paused_one, stopped_one) = (take(paused), take(stopped));
         let pause = Paused::new(paused_one.id());
-        std::thread::sleep(MOMENT);
+        wait_until_it_waits(stopped_one.id());
         signal("-INT", stopped_one.id());
         let mut saved =
             vec![stopped_one.ends_saying(if stopped == 0 { "the job was stopped" } else { "was stopped" })];
@@ -223,7 +221,7 @@ fn a_second_signal_ends_a_worker_at_once_whatever_it_waits_for() {
     let mut workers = site.start("--algorithm ftrl-sync --name twice", 2);
     // A server that does not answer is waited for; it is no worker.
     site.servers.iter().for_each(|server| server.signal("STOP"));
-    std::thread::sleep(MOMENT);
+    workers.iter().for_each(|worker| wait_until_it_waits(worker.id()));
     // The first one last: without it the others end by themselves.
     for worker in workers.iter_mut().rev() {
         signal("-INT", worker.id());
