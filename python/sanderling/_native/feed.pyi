@@ -215,6 +215,7 @@ class FeedQueue:
     `negatives` and `feature` of a run configuration (docs/configuration.md).
 
     - `batch_size`: rows per minibatch. `shuffle_rows`: rows in the shuffle buffer; 0: input order.
+    - `threads`: threads that read, decode and look up; if `ordered`, as many more decode.
     - `ordered`: minibatches come in a fixed order for any number of threads.
     - `rank`, `ranks`: of every `ranks` minibatches, this queue takes number `rank`.
     - `used_rows`: rows of the first pass to skip, counted over all ranks, because an earlier run has used them.
