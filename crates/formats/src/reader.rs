@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use arrow::array::RecordBatch;
+use arrow_array::RecordBatch;
 
 use sanderling_sample::{Batch, Encoder, PackedBatch, PackedBuffer, Rows, SampleError};
 

@@ -13,7 +13,7 @@ impl Table {
     #[must_use]
     pub fn get(&self, key: u64) -> Option<Row> {
         let view = self.directory.pin(lane());
-        let row = view.index().find(index_hash(key));
+        let row = view.find(index_hash(key));
         if row == NO_ROW {
             return None;
         }
@@ -28,7 +28,7 @@ impl Table {
     pub(crate) fn spoil(&self, key: u64) -> bool {
         let (lane, hash) = (lane(), index_hash(key));
         let shared = self.write_gate.lock_shared(lane);
-        let row = self.directory.pin(lane).index().find(hash);
+        let row = self.directory.pin(lane).find(hash);
         if row != NO_ROW {
             self.slab.write(row, &shared).row.set(0, f32::NAN.to_bits());
         }
@@ -50,13 +50,14 @@ impl Table {
                 break;
             }
         }
+        self.directory.finish_growth(lane());
     }
 
     /// Inserts a row of a checkpoint, with `values` = weights, then state; evicts rows if needed. Returns false if
     /// the key is present.
     pub(crate) fn restore_row(&mut self, header: Header, values: &[f32]) -> Result<bool, StoreError> {
         let (lane, hash) = (lane(), index_hash(header.key));
-        if self.directory.lock(hash).index().find(hash) != NO_ROW {
+        if self.directory.lock(hash).find() != NO_ROW {
             return Ok(false);
         }
         let shared = self.write_gate.lock_shared(lane);
@@ -82,7 +83,7 @@ impl Table {
             lookup.words.resize(self.layout.unpacked(), 0.0);
             let words = self.layout.join_row(header, values, &mut lookup.words);
             self.slab.write_unpublished(row, words);
-            self.directory.lock(hash).index().insert(hash, row);
+            self.directory.lock(hash).insert(row);
             true
         });
         if restored { Ok(true) } else { Err(self.full(1)) }

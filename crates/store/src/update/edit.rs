@@ -39,6 +39,8 @@ pub(crate) fn edit_rows(
     let mut absent = std::mem::take(&mut lookup.absent);
     absent.clear();
     let shared = &table.write_gate.lock_shared(lane);
+    // Also for keys that have rows, so that a growth ends although no new ones come.
+    table.directory.advance_growth(lane, 0);
     let clock = edit.use_clock();
     if clock.is_some() {
         table.note(lane, lookup);
