@@ -1,12 +1,13 @@
 //! Runs against tables in this process and against servers: what is asked, noted and called valid.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sanderling_client::ConnectOptions;
 use sanderling_server::{Config, Server};
 
 use super::*;
+use crate::null::NullServer;
 use crate::result::{RunResult, Validity};
 
 mod gone;

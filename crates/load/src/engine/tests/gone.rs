@@ -1,10 +1,7 @@
 //! Runs against servers that fall silent or are gone: they end in time, and say that they are not valid.
 
-use std::sync::Mutex;
-
 use super::*;
 use crate::campaign::{self, Search, WatchRuns};
-use crate::null::NullServer;
 
 /// A server that is gone: one call of many fails, and takes all of the time.
 #[test]
