@@ -5,7 +5,7 @@
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadwriteArray2, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use sanderling_client::{ClientError, RemoteTable, RowBlock};
+use sanderling_client::{ClientError, OpenTable, RemoteTable, RowBlock};
 use sanderling_store::{Absent, Pooling, PushScale, Table};
 
 use crate::arrays::{self, Grads, Key, Keys, side_by_side, vector};
@@ -86,11 +86,11 @@ impl Requests for Table {
 
 impl Requests for RemoteTable {
     fn name(&self) -> &str {
-        self.name()
+        OpenTable::name(self)
     }
 
     fn dim(&self) -> usize {
-        self.dim()
+        OpenTable::dim(self)
     }
 
     fn pull(&self, keys: &[u64], absent: Absent, out: &mut [f32]) -> Result<usize, ClientError> {
