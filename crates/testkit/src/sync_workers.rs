@@ -21,7 +21,7 @@ pub const SCALE: PushScale = PushScale { lr_scale: 0.5 };
 
 /// After so long a worker gives up; everything that goes well takes far less.
 pub const LONG: Duration = Duration::from_secs(60);
-/// The same where it is meant to.
+/// How long a worker waits where it is meant to give up.
 pub const PATIENCE: Duration = Duration::from_millis(300);
 
 /// A table of the given optimizer with random initial weights.
@@ -155,7 +155,7 @@ fn train(place: &Place, workers: u32, fixed: Option<Fixed>) -> Vec<f32> {
     place.all_rows()
 }
 
-/// The same by one thread without any group: gradients are summed in 64 bits, and each row is updated once per step.
+/// The rows by one thread without a group: gradients are summed in 64 bits, and each row is updated once per step.
 fn reference(optimizer: Optimizer) -> Vec<f32> {
     let place = Place::here(config("t", optimizer), 1);
     for step in 1..=STEPS {
