@@ -50,7 +50,7 @@ test-rust: $(VENV)/ready ## Rust tests
 
 test-python: develop $(VENV)/torch ## Python types, stubs and tests
 	$(BIN)/mypy
-	$(BIN)/stubtest sanderling --mypy-config-file pyproject.toml
+	$(BIN)/stubtest sanderling --mypy-config-file pyproject.toml --allowlist python/stubtest.txt
 	$(BIN)/pytest --numprocesses 2 --dist worksteal
 
 # A test program shows times only where it is told that unstable options are allowed. Cargo is not told, or it would compile

@@ -41,7 +41,7 @@ EDGES: dict[str, set[str]] = {
     "bench": {"random", "sample", "formats", "store", "observe", "wire", "transport", "client", "server", "terminal"}
     | {"testkit"},
     "load": {"files", "random", "store", "client", "server", "observe", "wire", "transport", "terminal", "testkit"},
-    "testkit": {"server", "transport", "wire"},
+    "testkit": {"client", "server", "store", "transport", "wire"},
     "cli": {"files", "sample", "formats", "inspect", "synth", "loader"}
     | {"hub", "feed", "store", "client", "learner", "observe", "terminal", "server", "control"}
     | {"wire", "transport", "job"},

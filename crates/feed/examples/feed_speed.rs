@@ -3,9 +3,10 @@
 //! over from 10 to a million, as those of click logs are.
 //!
 //! `cargo run --release -p sanderling-feed --example feed_speed [-- --tiny] [--mixed] [--hub hub://... --ps ADDRESS]
-//! [--write FILE] [--depth 4] [--pushes 8]`
+//! [--write FILE] [--depth 4] [--pushes 8] [--read FILE]`
 //!
-//! With `--write` it only writes the batch file, for a hub to serve. Rounds of all settings in turns, medians printed. Knows
+//! With `--write` it only writes the batch file, for a hub to serve. With `--read` it only reads a libsvm or Criteo file,
+//! in order and without one. Rounds of all settings in turns, medians printed. Knows
 //! no model.
 #![allow(clippy::print_stdout, reason = "printing is what an example is for")]
 
@@ -120,6 +121,34 @@ fn pass(
     Ok((examples as f64 / start.elapsed().as_secs_f64(), queue.statistics(), unique / examples.max(1)))
 }
 
+/// Rows per second of one pass without look-ups.
+fn read(path: &str, threads: usize, ordered: bool) -> Result<f64, Failure> {
+    let source = Source::files(vec![path.to_owned()], DataConfig::default(), &Spec::default(), true)?;
+    let options = QueueOptions { batch_rows: BATCH, threads, ordered, ..QueueOptions::default() };
+    let start = Instant::now();
+    let (queue, mut rows) = (FeedQueue::open(source, None, options)?, 0);
+    while let Some(fed) = queue.next()? {
+        rows += fed.sampled().rows().len();
+    }
+    Ok(rows as f64 / start.elapsed().as_secs_f64())
+}
+
+fn read_only(path: &str) -> Result<(), Failure> {
+    let settings = [(1, true), (2, true), (1, false), (2, false)];
+    let mut rates = settings.map(|_| Vec::new());
+    for _ in 0..ROUNDS {
+        for ((threads, ordered), rates) in settings.iter().zip(&mut rates) {
+            rates.push(read(path, *threads, *ordered)?);
+        }
+    }
+    for ((threads, ordered), rates) in settings.iter().zip(&mut rates) {
+        rates.sort_by(f64::total_cmp);
+        let median = rates[rates.len() / 2];
+        println!("{threads} threads, ordered {ordered}: {median:.0} rows/s (of {rates:.0?})");
+    }
+    Ok(())
+}
+
 fn main() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let option = |name: &str| {
@@ -131,6 +160,9 @@ fn main() -> Result<(), Failure> {
     let (batches, rounds) = if is_tiny { (3, 1) } else { (BATCHES, ROUNDS) };
     if let Some(path) = option("--write") {
         return write(Path::new(&path), batches, is_mixed);
+    }
+    if let Some(path) = option("--read") {
+        return read_only(&path);
     }
     let path: PathBuf = std::env::temp_dir().join(format!("feed_speed_{}.batch", std::process::id()));
     let hubs = option("--hub");

@@ -16,7 +16,7 @@ pub struct QueueOptions {
     pub batch_rows: usize,
     /// Times that the input is gone through.
     pub passes: u64,
-    /// Threads that read and look up.
+    /// Threads that read and look up. In order, as many more decode ahead.
     pub threads: usize,
     /// Minibatches that may be ready, at most [`DEPTH_MAX`].
     pub depth: usize,

@@ -150,7 +150,9 @@ impl Reader {
         let pass = Pass::open_until(inputs, data, encoder, &self.bad_rows, order, Arc::clone(&self.closed))?;
         let is_stream = pass.bytes_total().is_none();
         self.pass_rows.store(0, Ordering::Relaxed);
-        let one = ordered.then(|| Mutex::new((pass.feed_ahead(self.stages.timer()), 0)));
+        // As many threads decode ahead as look up: units are in order again when they are handed over.
+        let timers = (0..threads).map(|_| self.stages.timer());
+        let one = ordered.then(|| Mutex::new((pass.feed_ahead_by(timers), 0)));
         on_threads(threads, &|| match &one {
             Some(one) => work(&mut |sampled, timer| {
                 sampled.pass = number;

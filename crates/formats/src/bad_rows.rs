@@ -97,6 +97,52 @@ impl BadRows {
     }
 }
 
+/// The bad rows of one unit, counted apart.
+#[derive(Debug)]
+pub struct BadRowsOfUnit {
+    count: u64,
+    messages: Vec<String>,
+    headers: u64,
+}
+
+impl BadRows {
+    /// An empty account of the same policy for a decoder whose units are accounted for in another order, or never.
+    #[must_use]
+    pub fn apart(&self) -> BadRows {
+        BadRows::new(self.policy).placeholder(self.placeholder)
+    }
+
+    /// Empties the account; its bad rows and repeated headers, if it had any.
+    pub fn take_unit(&self) -> Option<BadRowsOfUnit> {
+        let count = self.count.swap(0, Ordering::Relaxed);
+        self.of_pass.store(0, Ordering::Relaxed);
+        let headers = self.headers.swap(0, Ordering::Relaxed);
+        let messages = self.messages.lock().map(|mut messages| std::mem::take(&mut *messages));
+        (count + headers > 0).then(|| BadRowsOfUnit {
+            count,
+            messages: messages.unwrap_or_default(),
+            headers,
+        })
+    }
+
+    /// Adds the bad rows of a unit; false, and nothing is added, if they are too many.
+    #[must_use]
+    pub fn add(&self, unit: &BadRowsOfUnit) -> bool {
+        let BadRowPolicy::Skip { max } = self.policy else { return unit.count == 0 };
+        let fits = |rows: u64| rows.checked_add(unit.count).filter(|rows| *rows <= max);
+        if self.of_pass.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_err() {
+            return false;
+        }
+        self.count.fetch_add(unit.count, Ordering::Relaxed);
+        self.headers.fetch_add(unit.headers, Ordering::Relaxed);
+        if let Ok(mut messages) = self.messages.lock() {
+            let room = BAD_ROW_MESSAGES_MAX - messages.len();
+            messages.extend(unit.messages.iter().take(room).cloned());
+        }
+        true
+    }
+}
+
 /// The end of an error about an input without usable rows: how many rows were bad, and the first message.
 #[must_use]
 pub fn all_bad(count: u64, first: Option<&str>) -> String {

@@ -33,7 +33,7 @@ pub mod blocks;
 pub use blocks::{BLOCK_BYTES, Block, LINE_BYTES_MAX};
 
 mod bad_rows;
-pub use bad_rows::{BAD_ROW_MESSAGES_MAX, BadRows, all_bad};
+pub use bad_rows::{BAD_ROW_MESSAGES_MAX, BadRows, BadRowsOfUnit, all_bad};
 
 mod lines;
 

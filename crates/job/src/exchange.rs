@@ -10,12 +10,12 @@ use sanderling_client::Reduce;
 
 use crate::error::JobError;
 use crate::input::{Input, Units};
-use crate::job::{SHUFFLE, WAIT};
 use crate::mesh::{PARCEL_BYTES, Parcel};
 use crate::packed_rows::Packer;
 use crate::places::{Places, Slices};
 use crate::row_buffer::RowBuffer;
 use crate::sorted::{Lanes, Sorted};
+use crate::stages::{SHUFFLE, WAIT};
 use crate::worker::{RECEIVE, Worker};
 
 /// Bytes of pieces that a worker fills at the same time, about; and of a piece.

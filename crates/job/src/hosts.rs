@@ -12,13 +12,14 @@ use std::time::{Duration, Instant};
 
 use sanderling_client::{SyncGroup, SyncOptions};
 use sanderling_observe::Stages;
-use sanderling_transport::{Address, Poller, TlsClient, TlsServer};
-use sanderling_wire::{Join, Way};
+use sanderling_transport::{Address, Poller};
 
 use crate::error::JobError;
-use crate::job::{OnLoss, Options, Tables, WAIT};
 use crate::mesh::Mesh;
+use crate::options::{OnLoss, Options, Tables};
+use crate::stages::WAIT;
 use crate::worker::Worker;
+use crate::worker_hosts::Hosts;
 
 mod acceptor;
 mod control;
@@ -42,168 +43,6 @@ use coordinator::Coordinator;
 use event_log::EventLog;
 use peer_status::PeerStatus;
 use survivors::Survivors;
-
-/// Where the workers of a job are that are processes of their own, and which one this is.
-#[derive(Debug, Clone)]
-pub struct Hosts {
-    /// Which worker this is, from 0.
-    pub rank: u32,
-    /// Attempt of the job, equal for all of its workers; increases with each restart.
-    pub attempt: u32,
-    /// Listen address of each worker, by rank: one TCP endpoint or unix socket each.
-    ///
-    /// Workers of higher rank connect to it.
-    pub hosts: Vec<Address>,
-    /// Made of everything that must be the same for all workers: configuration, input, options.
-    pub job: u64,
-    /// Shared auth token, or empty.
-    pub token: String,
-    /// Certificate and key, for TLS on TCP.
-    pub tls: Option<TlsServer>,
-    /// Whom to trust, for TLS on TCP.
-    pub trust: Option<TlsClient>,
-    /// May this worker listen where other machines can reach it?
-    pub expose: bool,
-    /// May it do so without TLS and token?
-    pub insecure: bool,
-    /// A worker that says nothing for so long is taken for dead.
-    pub silence: Duration,
-}
-
-/// Default of [`Hosts::silence`].
-pub const SILENCE_DEFAULT: Duration = Duration::from_secs(30);
-
-impl Hosts {
-    /// The first attempt, on loopback addresses or unix sockets, without a token.
-    #[must_use]
-    pub fn new(rank: u32, hosts: Vec<Address>, job: u64) -> Hosts {
-        Hosts {
-            rank,
-            attempt: 0,
-            hosts,
-            job,
-            token: String::new(),
-            tls: None,
-            trust: None,
-            expose: false,
-            insecure: false,
-            silence: SILENCE_DEFAULT,
-        }
-    }
-
-    pub(crate) fn check(&self, workers: u32) -> Result<(), JobError> {
-        let found = self.hosts.len();
-        let reason = if found != workers as usize {
-            format!("{found} addresses of workers for a job of {workers}: every worker has one")
-        } else if self.rank >= workers {
-            format!("worker {} of {workers}: ranks are numbered from 0", self.rank)
-        } else if let Some(at) =
-            self.hosts.iter().position(|host| self.hosts.iter().filter(|other| *other == host).count() > 1)
-        {
-            format!("two workers at {}: every worker has an address of its own", self.hosts[at])
-        } else {
-            return Ok(());
-        };
-        Err(JobError::Options(reason))
-    }
-
-    fn join(&self, way: Way) -> Join {
-        let Hosts { rank, attempt, job, .. } = *self;
-        Join { job, rank, workers: self.hosts.len() as u32, attempt, way }
-    }
-
-    fn error(&self, worker: u32, reason: impl Into<String>) -> JobError {
-        let address = self.hosts[worker as usize].to_string();
-        JobError::Worker { worker, address, reason: reason.into() }
-    }
-}
-
-/// An event of a job.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum JobEvent {
-    /// Before it begins, this worker has tried for long to reach another one, and goes on trying.
-    Unreached {
-        /// Which.
-        worker: u32,
-        /// Where it should be.
-        address: String,
-        /// The error of the last attempt.
-        reason: String,
-    },
-    /// Before the job begins, a peer was rejected. Logged once per host and reason, up to a limit.
-    TurnedAway {
-        /// Which worker it says to be, if it has said so.
-        worker: Option<u32>,
-        /// Where it came from.
-        address: String,
-        /// Why it cannot take part.
-        reason: String,
-    },
-    /// Others have waited for this worker for long.
-    Straggler {
-        /// Which.
-        worker: u32,
-        /// Where it is.
-        address: String,
-        /// Its stage.
-        stage: String,
-        /// It said so when it was last heard of, some time ago.
-        is_silent: bool,
-        /// For how long others have waited.
-        waited: Duration,
-    },
-    /// A worker is lost.
-    Lost {
-        /// Which.
-        worker: u32,
-        /// Where it was.
-        address: String,
-        /// Its stage when it was last heard of.
-        stage: String,
-        /// How it was noticed.
-        reason: String,
-        /// Whether the others go on without it.
-        goes_on: bool,
-    },
-}
-
-impl fmt::Display for JobEvent {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            JobEvent::Unreached { worker, address, reason } => {
-                write!(out, "worker {worker} at {address} cannot be reached yet: {reason}")
-            }
-            JobEvent::TurnedAway { worker: Some(worker), address, reason } => {
-                write!(out, "turned away a peer claiming to be worker {worker} from {address}: {reason}")
-            }
-            JobEvent::TurnedAway { worker: None, address, reason } => {
-                write!(out, "turned away an unknown peer from {address}: {reason}")
-            }
-            JobEvent::Straggler { worker, address, stage, is_silent, waited } => {
-                let waited_s = waited.as_secs_f64();
-                let it = if *is_silent { "it says nothing, and was in" } else { "it is in" };
-                write!(
-                    out,
-                    "others have waited for worker {worker} at {address} for {waited_s:.1} s; {it} {stage}"
-                )
-            }
-            JobEvent::Lost { worker, address, stage, reason, goes_on } => {
-                let next = if *goes_on { "the others take its rows over" } else { "the job stops" };
-                write!(out, "worker {worker} at {address} is lost in {stage}: {reason}; {next}")
-            }
-        }
-    }
-}
-
-/// A callback for events, on any thread: on rank 0, and on all workers before the job begins.
-#[derive(Clone)]
-pub struct Observer(pub Arc<dyn Fn(&JobEvent) + Send + Sync>);
-
-impl fmt::Debug for Observer {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("Observer")
-    }
-}
 
 /// Runs the worker of this process with a function that gives it back; its result.
 pub(crate) fn run<T, E>(

@@ -8,7 +8,7 @@ use sanderling_sample::{Batch, Encoder, SampleError};
 
 use crate::error::JobError;
 use crate::halt::Halt;
-use crate::job::{PARSE, READ};
+use crate::stages::{PARSE, READ};
 
 /// The smallest unit that small inputs are cut into, so that every worker gets some.
 const UNIT_BYTES_MIN: u64 = 512;

@@ -26,12 +26,23 @@ mod mesh;
 
 mod halt;
 
-mod hosts;
-pub use hosts::{Hosts, JobEvent, Observer, SILENCE_DEFAULT};
+mod event;
+pub use event::{JobEvent, Observer};
+
+mod worker_hosts;
 pub use sanderling_transport::TlsServer;
+pub use worker_hosts::{Hosts, SILENCE_DEFAULT};
+
+mod options;
+pub use options::{OnLoss, Options, Place, Tables};
+
+mod stages;
+pub use stages::STAGES;
+
+mod hosts;
 
 mod job;
-pub use job::{OnLoss, Options, Place, STAGES, Tables, reject_workers, run, run_shared};
+pub use job::{reject_workers, run, run_shared};
 
 mod worker;
 pub use worker::{SharedWorker, Worker};

@@ -8,8 +8,8 @@ use crate::exchange::exchange;
 use crate::hosts::share_of_lost::Owned;
 use crate::hosts::survivors::Turn;
 use crate::input::{Input, Order, Units};
-use crate::job::{ASSEMBLE, SHUFFLE};
 use crate::sorted::{Lanes, Sorted};
+use crate::stages::{ASSEMBLE, SHUFFLE};
 use crate::worker::Worker;
 
 /// The rows of a pass that are this worker's. All workers together have each row once.

@@ -16,8 +16,8 @@ use crate::error::JobError;
 use crate::exchange::exchange;
 use crate::hosts::survivors::Turn;
 use crate::input::{Input, Order, Units};
-use crate::job::{ASSEMBLE, SHUFFLE, WAIT};
 use crate::sorted::{Lanes, Sorted};
+use crate::stages::{ASSEMBLE, SHUFFLE, WAIT};
 use crate::worker::Worker;
 
 /// The most lanes, and with that the most workers in step.

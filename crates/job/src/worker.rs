@@ -10,8 +10,9 @@ use sanderling_observe::StageTimer;
 use crate::error::JobError;
 use crate::halt::Halt;
 use crate::hosts::survivors::Survivors;
-use crate::job::{Options, WAIT};
 use crate::mesh::{Mesh, PARCEL_BYTES, Parcel};
+use crate::options::Options;
+use crate::stages::WAIT;
 
 /// The most counts of a histogram; a longer one is refused.
 const HISTOGRAM_MAX: usize = 1 << 24;

@@ -15,6 +15,7 @@ use sanderling_store::Absent;
 
 use crate::compute::{Compute, FeatureSums};
 use crate::error::LearnError;
+use crate::event::ScanProgress;
 use crate::importance::{ContributionSums, Importance};
 use crate::known_keys::KnownKeys;
 use crate::magnitude;
@@ -29,15 +30,6 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A thread, or why there is none.
 type Started<'a, T> = Result<ScopedJoinHandle<'a, T>, LearnError>;
-
-/// How far a scan over files is.
-#[derive(Clone, Copy, Debug)]
-pub struct ScanProgress {
-    /// Bytes read, as stored.
-    pub bytes_read: u64,
-    /// Bytes in all, if known.
-    pub bytes_total: Option<u64>,
-}
 
 /// The results of scoring labelled files.
 #[derive(Clone, Debug)]

@@ -4,11 +4,19 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::evaluate::ScanProgress;
 use crate::known_keys::KnownKeys;
 use crate::magnitude::LargeValues;
 use crate::measured::MeasuredOn;
 use crate::metrics::Metrics;
+
+/// How far a scan over files is.
+#[derive(Clone, Copy, Debug)]
+pub struct ScanProgress {
+    /// Bytes read, as stored.
+    pub bytes_read: u64,
+    /// Bytes in all, if known.
+    pub bytes_total: Option<u64>,
+}
 
 /// Metrics of the training rows since the line before, each scored before the pass learned from it.
 #[derive(Clone, Copy, Debug, Serialize)]

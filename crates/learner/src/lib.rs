@@ -46,10 +46,10 @@ mod model;
 pub use model::{BIAS_TABLE, Model};
 
 mod evaluate;
-pub use evaluate::{Evaluation, Predicted, ScanProgress, evaluate, predict};
+pub use evaluate::{Evaluation, Predicted, evaluate, predict};
 
 mod event;
-pub use event::{Event, PassLine, StepLine, ValidLine};
+pub use event::{Event, PassLine, ScanProgress, StepLine, ValidLine};
 
 mod state;
 pub use state::RunState;

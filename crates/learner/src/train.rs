@@ -18,8 +18,7 @@ use sanderling_sample::{Encoder, LabelUse};
 
 use crate::config::Train;
 use crate::error::LearnError;
-use crate::evaluate::ScanProgress;
-use crate::event::{Event, StepLine};
+use crate::event::{Event, ScanProgress, StepLine};
 use crate::importance::Importance;
 use crate::known_keys::KnownKeys;
 use crate::measured::MeasuredOn;

@@ -18,13 +18,19 @@ pub(crate) const ASSEMBLE: usize = 3;
 
 /// State shared by the workers of a pass and their prefetching threads.
 pub(crate) struct Shared {
-    pub(crate) source: Mutex<Source>,
+    pub(crate) source: Mutex<Units>,
     pub(crate) encoder: Arc<Encoder>,
     pub(crate) bad_rows: Arc<BadRows>,
     pub(crate) stopped: Arc<AtomicBool>,
     /// Outside of the source, whose lock a read holds while a stream is silent.
     pub(crate) bytes_read: Arc<AtomicU64>,
     pub(crate) bytes_total: Option<u64>,
+}
+
+/// The source, and how many units were read from it.
+pub(crate) struct Units {
+    pub(crate) source: Source,
+    pub(crate) read: u64,
 }
 
 /// Reading and decoding, unit by unit.
@@ -34,8 +40,9 @@ pub(crate) struct Decoding {
 }
 
 impl Decoding {
-    pub(crate) fn new(shared: &Shared) -> Self {
-        let decoder = Decoder::new(Arc::clone(&shared.encoder), Arc::clone(&shared.bad_rows));
+    /// Bad rows go to the given account.
+    pub(crate) fn new(shared: &Shared, bad_rows: Arc<BadRows>) -> Self {
+        let decoder = Decoder::new(Arc::clone(&shared.encoder), bad_rows);
         Decoding { decoder, unit: Unit::default() }
     }
 
@@ -46,7 +53,7 @@ impl Decoding {
         batch: &mut Batch,
         timer: &mut StageTimer,
     ) -> Result<bool, SampleError> {
-        let more = self.read(shared, timer)?;
+        let more = self.read(shared, timer).1?;
         if more {
             self.decoder.decode(&self.unit, batch)?;
         }
@@ -60,26 +67,46 @@ impl Decoding {
         into: &mut Decoded,
         timer: &mut StageTimer,
     ) -> Result<bool, SampleError> {
-        let more = self.read(shared, timer)?;
+        let more = self.read(shared, timer).1?;
         if more {
-            self.decoder.decode_in_place(&self.unit, into)?;
+            self.decode_in_place(into)?;
         }
         Ok(more)
     }
 
-    fn read(&mut self, shared: &Shared, timer: &mut StageTimer) -> Result<bool, SampleError> {
+    /// Reads the next unit; `false` at the end of the input, or when the pass was stopped. Units and errors have
+    /// numbers from 0 on, in the order of the input.
+    pub(crate) fn read(
+        &mut self,
+        shared: &Shared,
+        timer: &mut StageTimer,
+    ) -> (u64, Result<bool, SampleError>) {
         timer.switch(READ);
+        let mut units = lock(&shared.source);
+        let number = units.read;
         if shared.stopped.load(Ordering::Relaxed) {
-            return Ok(false);
+            return (number, Ok(false));
         }
-        let more = match lock(&shared.source).next_unit(&mut self.unit) {
-            Err(SampleError::Unwanted) => false,
-            more => more?,
+        let more = match units.source.next_unit(&mut self.unit) {
+            Err(SampleError::Unwanted) => Ok(false),
+            more => more,
         };
-        if more {
+        units.read += u64::from(!matches!(more, Ok(false)));
+        drop(units);
+        if matches!(more, Ok(true)) {
             timer.switch(DECODE);
         }
-        Ok(more)
+        (number, more)
+    }
+
+    /// Replaces the rows of `into` with those of the unit that was read, in place if possible.
+    pub(crate) fn decode_in_place(&mut self, into: &mut Decoded) -> Result<(), SampleError> {
+        self.decoder.decode_in_place(&self.unit, into)
+    }
+
+    /// Gives the unit that was read away.
+    pub(crate) fn take_unit(&mut self) -> Unit {
+        std::mem::take(&mut self.unit)
     }
 }
 

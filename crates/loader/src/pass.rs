@@ -12,7 +12,7 @@ use sanderling_observe::StageTimer;
 use sanderling_sample::{Batch, Encoder, Rows, SampleError};
 
 use crate::ahead::{Ahead, Received};
-use crate::decoding::{ASSEMBLE, Decoding, Shared, WAIT, lock};
+use crate::decoding::{ASSEMBLE, Decoding, Shared, Units, WAIT, lock};
 use crate::permute::seed_of;
 use crate::shuffle::Shuffle;
 
@@ -50,7 +50,7 @@ pub struct Pass {
 enum Input {
     /// The worker itself.
     Inline(Box<Decoding>),
-    /// A prefetching thread.
+    /// Prefetching threads.
     Ahead(Ahead),
 }
 
@@ -140,7 +140,7 @@ impl Pass {
         let shared = Shared {
             bytes_read,
             bytes_total,
-            source: Mutex::new(source),
+            source: Mutex::new(Units { source, read: 0 }),
             encoder: Arc::clone(encoder),
             bad_rows: Arc::clone(bad_rows),
             stopped,
@@ -157,13 +157,22 @@ impl Pass {
     /// The stream of minibatches of one worker; call it once per worker.
     #[must_use]
     pub fn feed(&self) -> Feed<'_> {
-        self.feed_from(Input::Inline(Box::new(Decoding::new(&self.shared))))
+        self.feed_from(Input::Inline(Box::new(Decoding::new(
+            &self.shared,
+            Arc::clone(&self.shared.bad_rows),
+        ))))
     }
 
     /// The stream of minibatches of one worker, with a thread that reads and decodes ahead on its own timer.
     #[must_use]
     pub fn feed_ahead(&self, timer: StageTimer) -> Feed<'_> {
-        self.feed_from(Input::Ahead(Ahead::start(Arc::clone(&self.shared), timer)))
+        self.feed_ahead_by([timer])
+    }
+
+    /// [`Pass::feed_ahead`] with one thread per timer. The rows do not depend on the number of threads.
+    #[must_use]
+    pub fn feed_ahead_by(&self, timers: impl IntoIterator<Item = StageTimer>) -> Feed<'_> {
+        self.feed_from(Input::Ahead(Ahead::start(&self.shared, timers)))
     }
 
     fn feed_from(&self, input: Input) -> Feed<'_> {

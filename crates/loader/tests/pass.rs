@@ -208,21 +208,66 @@ fn assembling_ahead_changes_nothing() {
     }
 }
 
+/// The rows of a pass, then how it ended: the error if any, the number of bad rows and what was said of them.
+fn with_account(
+    input: &Input,
+    policy: &str,
+    decoders: usize,
+) -> (Vec<u64>, Option<String>, u64, Vec<String>) {
+    let config = DataConfig { on_bad_row: policy.parse().unwrap(), ..DataConfig::default() };
+    let bad_rows = Arc::new(BadRows::new(config.on_bad_row));
+    let pass = Pass::open(&input.files, &config, &input.encoder, &bad_rows, options(0, 1, 0)).unwrap();
+    let stages = Stages::new(&STAGES);
+    let mut feed = match decoders {
+        0 => pass.feed(),
+        _ => pass.feed_ahead_by((0..decoders).map(|_| stages.timer())),
+    };
+    let (mut rows, mut timer) = (Vec::new(), stages.timer());
+    let error = loop {
+        match feed.next_some(64, &mut timer) {
+            Ok(Some(some)) => rows.extend_from_slice(some.keys(0)),
+            Ok(None) => break None,
+            Err(error) => break Some(error.to_string()),
+        }
+    };
+    (rows, error, bad_rows.count(), bad_rows.messages())
+}
+
+#[test]
+fn decoders_account_for_bad_rows_in_the_order_of_the_input() {
+    let input = Input::new("csv");
+    for file in &input.files {
+        let text = std::fs::read_to_string(file).unwrap();
+        let spoil =
+            |(at, line): (usize, &str)| if at % 700 == 5 { "1,none,x\n".into() } else { format!("{line}\n") };
+        std::fs::write(file, text.lines().enumerate().map(spoil).collect::<String>()).unwrap();
+    }
+    for policy in ["fail", "skip", "skip:0", "skip:3", "skip:7"] {
+        let expected = with_account(&input, policy, 0);
+        assert_eq!(expected.1.is_some(), policy != "skip", "{policy}");
+        for decoders in [1, 2, 5] {
+            let found = with_account(&input, policy, decoders);
+            assert_eq!(found, expected, "{policy}, {decoders} decoders");
+        }
+    }
+}
+
 #[test]
 fn decoding_ahead_changes_nothing() {
-    for input in ["csv", "batch"].map(Input::new) {
-        let stages = Stages::new(&STAGES);
+    for (input, decoders) in [("csv", 1), ("csv", 4), ("batch", 1), ("batch", 3)] {
+        let (input, stages) = (Input::new(input), Stages::new(&STAGES));
+        let timers = || (0..decoders).map(|_| stages.timer());
         for (shuffle, batch, used) in
             [(0, 64, 0), (0, 64, 3100), (1000, 64, 0), (700, 1000, 3100), (20_000, 7, 64)]
         {
             let pass = input.pass(options(shuffle, 1, used));
-            let (mut feed, mut timer) = (pass.feed_ahead(stages.timer()), stages.timer());
+            let (mut feed, mut timer) = (pass.feed_ahead_by(timers()), stages.timer());
             let batches = std::iter::from_fn(|| take(&mut feed, batch, &mut timer)).collect::<Vec<_>>();
             let inline = run(&input.pass(options(shuffle, 1, used)), 1, batch, None).concat();
             assert_eq!(batches, inline, "shuffle {shuffle}, batch {batch}, {used} rows used");
             // Pieces of whatever size are the same rows in the same order.
             let pass = input.pass(options(shuffle, 1, used));
-            let mut feed = pass.feed_ahead(stages.timer());
+            let mut feed = pass.feed_ahead_by(timers());
             let mut rows = Vec::new();
             while let Some(some) = feed.next_some(batch, &mut timer).unwrap() {
                 assert!((1..=batch).contains(&some.len()));
@@ -231,7 +276,7 @@ fn decoding_ahead_changes_nothing() {
             assert_eq!(rows, inline.concat());
             // A feed that is given up does not wait for the input to end.
             let pass = input.pass(options(shuffle, 1, used));
-            let mut feed = pass.feed_ahead(stages.timer());
+            let mut feed = pass.feed_ahead_by(timers());
             assert!(take(&mut feed, batch, &mut timer).is_some());
         }
     }

@@ -1,14 +1,16 @@
 //! Helpers that the tests of several crates share. A development dependency only: no program links it.
 //!
-//! A server in this process and a client that sends single requests need the feature
-//! `server`, so that the tests of small crates do not build the server. The feature `web` has a small web server, the feature `messages`
-//! the protocol-buffer messages of the input formats as `prost` derives them.
+//! A server in this process and a client that sends single requests need the feature `server`, so that the tests of
+//! small crates do not build the server. The feature `sync` has workers that train in step, `web` a small web server,
+//! `messages` the protocol-buffer messages of the input formats as `prost` derives them.
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc)] // a panic is a failed test
 
 pub mod outputs;
 
 #[cfg(feature = "messages")]
 pub mod messages;
+#[cfg(feature = "sync")]
+pub mod sync_workers;
 #[cfg(feature = "web")]
 pub mod web;
 

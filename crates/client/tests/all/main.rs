@@ -1,7 +1,6 @@
 //! Tests of the client over its public interface.
 #![allow(clippy::unwrap_used, reason = "a panic is a failed test")]
 
-mod crew;
 mod embedded;
 mod faults;
 mod fed;

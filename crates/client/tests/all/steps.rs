@@ -1,30 +1,33 @@
 //! Workers that are threads of one process and go in step over its tables.
 
-use crate::crew::{self, Place, config, options};
 use sanderling_client::{StepGradients, SyncGroup, SyncOptions};
 use sanderling_store::{Optimizer, PushScale};
+use sanderling_testkit::sync_workers::{self, Place, config, options};
 
 const PLAIN: Optimizer = Optimizer::Sgd { lr: 1.0, l2: 0.0 };
 
 #[test]
 fn workers_do_not_matter() {
-    crew::workers_do_not_matter(Place::here);
+    sync_workers::workers_do_not_matter(Place::here);
 }
 
 #[test]
 fn a_worker_that_does_not_come_is_named_and_can_be_replaced() {
-    crew::a_worker_that_does_not_come_is_named_and_can_be_replaced(&Place::here(config("t", PLAIN), 2));
+    sync_workers::a_worker_that_does_not_come_is_named_and_can_be_replaced(&Place::here(
+        config("t", PLAIN),
+        2,
+    ));
 }
 
 #[test]
 fn what_is_gathered_is_the_same_for_all() {
-    crew::what_is_gathered_is_the_same_for_all(&Place::here(config("t", PLAIN), 3));
+    sync_workers::what_is_gathered_is_the_same_for_all(&Place::here(config("t", PLAIN), 3));
 }
 
 #[test]
 fn what_cannot_be_is_refused() {
     let place = Place::here(config("t", PLAIN), 1);
-    let mut group = place.join(0, 1, options(crew::LONG));
+    let mut group = place.join(0, 1, options(sync_workers::LONG));
     let mut push = |table, keys: &[u64], counts: &[u32], values: &[f32], lr| {
         let pushed = group.push_step(
             1,
@@ -50,8 +53,8 @@ fn what_cannot_be_is_refused() {
     let error = group.all_gather("much", &vec![0; (1 << 20) + 1]).unwrap_err().to_string();
     assert!(error.contains("above the limit"), "{error}");
     // Sums that no table takes fail the step, for good.
-    crew::hand_in(&mut group, 1, 1, 6e17);
-    crew::hand_in(&mut group, 1, 1, 6e17);
+    sync_workers::hand_in(&mut group, 1, 1, 6e17);
+    sync_workers::hand_in(&mut group, 1, 1, 6e17);
     for _ in 0..2 {
         let error = group.wait_applied(1).unwrap_err().to_string();
         assert!(error.contains("step 1 failed") && error.contains("gradient of key 1"), "{error}");
@@ -68,9 +71,9 @@ fn a_step_is_one_push_however_many_apply_it() {
         for steps in 1..=3 {
             std::thread::scope(|scope| {
                 for worker in 0..workers {
-                    let mut group = place.join(worker, workers, options(crew::LONG));
+                    let mut group = place.join(worker, workers, options(sync_workers::LONG));
                     scope.spawn(move || {
-                        (0..50).for_each(|key| crew::hand_in(&mut group, steps, key, 1.0));
+                        (0..50).for_each(|key| sync_workers::hand_in(&mut group, steps, key, 1.0));
                         group.wait_applied(steps).unwrap();
                     });
                 }
@@ -85,7 +88,7 @@ fn workers_that_do_not_agree_fail_the_step_whatever_their_keys_are() {
     let place = Place::here(config("t", PLAIN), 3);
     std::thread::scope(|scope| {
         for worker in 0..3 {
-            let mut group = place.join(worker, 3, options(crew::LONG));
+            let mut group = place.join(worker, 3, options(sync_workers::LONG));
             scope.spawn(move || {
                 let scale = PushScale { lr_scale: if worker == 2 { 0.5 } else { 1.0 } };
                 let gradients = StepGradients::Single(&[1.0; 3]);

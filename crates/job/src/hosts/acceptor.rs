@@ -14,8 +14,9 @@ use super::gather::{
     AGAIN_MAX, AGAIN_MIN, HELLO_WITHIN, Handshake, LOOK, Peer, ROWS_WAIT, Who, framing, spawn, tell,
 };
 use super::handshake::{HandshakeError, welcome};
-use super::{Hosts, JobEvent, Observer};
 use crate::error::JobError;
+use crate::event::{JobEvent, Observer};
+use crate::worker_hosts::Hosts;
 
 /// Connections that have not said who they are yet; further ones are closed.
 const STRANGERS_MAX: usize = 256;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::coordinator::Note;
 use super::gather::spawn;
-use super::{JobEvent, Observer};
 use crate::error::JobError;
+use crate::event::{JobEvent, Observer};
 
 /// Events that may wait for who is told; those of more are not told.
 const EVENTS_MAX: usize = 256;

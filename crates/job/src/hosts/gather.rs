@@ -12,9 +12,10 @@ use sanderling_wire::{Agreed, HEADER_BYTES, Way, body_bytes, limit};
 
 use super::acceptor::Acceptor;
 use super::handshake::{HandshakeError, introduce};
-use super::{Hosts, JobEvent, Observer};
 use crate::error::JobError;
-use crate::job::Options;
+use crate::event::{JobEvent, Observer};
+use crate::options::Options;
+use crate::worker_hosts::Hosts;
 
 /// First and longest time between two attempts to reach a worker.
 pub(super) const AGAIN_MIN: Duration = Duration::from_millis(20);

@@ -12,7 +12,7 @@ use super::owner::owner;
 use super::survivors::Turn;
 use crate::error::JobError;
 use crate::input::{Input, Units};
-use crate::job::ASSEMBLE;
+use crate::stages::ASSEMBLE;
 use crate::worker::Worker;
 
 /// How often the caller is asked to settle what it was given.

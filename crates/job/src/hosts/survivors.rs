@@ -11,8 +11,8 @@ use super::owner::living;
 use super::peer_links::PeerLinks;
 use super::peer_status::PeerStatus;
 use crate::error::JobError;
-use crate::job::WAIT;
 use crate::mesh::Mesh;
+use crate::stages::WAIT;
 use crate::worker::Worker;
 
 /// Steps of a turn have numbers of so many bits; above them is that of the turn.

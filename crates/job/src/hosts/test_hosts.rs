@@ -12,15 +12,16 @@ use sanderling_observe::Stages;
 use sanderling_sample::{EncodeOptions, Encoder, LabelUse, Spec};
 use sanderling_transport::Poller;
 
-use super::Hosts;
 use super::control_msg::{ControlMsg, Loss};
 use super::gather::{Party, Peer, gather};
 use super::peer_links::PeerLinks;
 use super::peer_status::PeerStatus;
 use crate::input::Input;
-use crate::job::{Options, STAGES};
 use crate::mesh::Mesh;
+use crate::options::Options;
+use crate::stages::STAGES;
 use crate::worker::Worker;
+use crate::worker_hosts::Hosts;
 
 /// Longer than anything here takes.
 const LONG: Duration = Duration::from_secs(60);

@@ -4,6 +4,7 @@
 mod arithmetic;
 mod jobs;
 mod model_by_hand;
+mod old_runs;
 mod report_page;
 mod resume;
 mod runs;

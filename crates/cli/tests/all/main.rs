@@ -1,0 +1,18 @@
+//! Tests of the `sanderling` command with real processes: what it prints, leaves behind and answers, and what becomes of it
+//! when others are killed or lie.
+#![allow(clippy::unwrap_used, reason = "a panic is a failed test")]
+
+mod process;
+mod relay;
+
+mod command;
+mod ctl;
+mod faults;
+mod hosts;
+mod hub;
+mod hub_feed;
+mod ps;
+mod remote_training;
+mod sync;
+mod torn_export;
+mod workers;

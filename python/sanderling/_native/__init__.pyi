@@ -1,0 +1,133 @@
+"""Type stubs of the native module, which crates/python builds; `stubtest` compares the two.
+
+The module has one namespace. The stubs of this folder divide it for readers; only type checkers can import them.
+"""
+
+from sanderling._native.errors import (
+    BadFileError,
+    BadRowError,
+    ConfigError,
+    DamagedError,
+    DivergedError,
+    DuplicateNameError,
+    Error,
+    FileError,
+    GradientError,
+    GroupError,
+    HubError,
+    LengthError,
+    ModelError,
+    NoRowsError,
+    NotFoundError,
+    OffsetsError,
+    ServerError,
+    StoppedError,
+    TableFullError,
+    TooManyBadRowsError,
+    VersionError,
+)
+from sanderling._native.feed import (
+    Batch,
+    Embedding,
+    FeedQueue,
+    Hubs,
+    Lookup,
+)
+from sanderling._native.models import (
+    Model,
+    TrainResult,
+    cli_main,
+    cores_usable,
+    give_up_silent,
+    load,
+    metrics,
+    parse_duration_s,
+    parse_size_bytes,
+    read_once,
+    remarks_of,
+    render_report,
+    train,
+    value_key,
+)
+from sanderling._native.tables import (
+    Connection,
+    RemoteTable,
+    Table,
+    checkpoint_tables,
+    connect,
+    save_tables,
+)
+from sanderling._native.workers import (
+    Batches,
+    Job,
+    Meeting,
+    SyncGroup,
+    Worker,
+)
+
+__all__ = [
+    "DEEP_MODELS",
+    "BadFileError",
+    "BadRowError",
+    "Batch",
+    "Batches",
+    "ConfigError",
+    "Connection",
+    "DamagedError",
+    "DivergedError",
+    "DuplicateNameError",
+    "Embedding",
+    "Error",
+    "FeedQueue",
+    "FileError",
+    "GradientError",
+    "GroupError",
+    "HubError",
+    "Hubs",
+    "Job",
+    "LengthError",
+    "Lookup",
+    "Meeting",
+    "Model",
+    "ModelError",
+    "NoRowsError",
+    "NotFoundError",
+    "OffsetsError",
+    "RemoteTable",
+    "ServerError",
+    "StoppedError",
+    "SyncGroup",
+    "Table",
+    "TableFullError",
+    "TooManyBadRowsError",
+    "TrainResult",
+    "VersionError",
+    "Worker",
+    "__version__",
+    "checkpoint_tables",
+    "cli_main",
+    "connect",
+    "cores_usable",
+    "give_up_silent",
+    "load",
+    "metrics",
+    "parse_duration_s",
+    "parse_size_bytes",
+    "read_once",
+    "remarks_of",
+    "render_report",
+    "save_tables",
+    "train",
+    "value_key",
+]
+
+RENAMED_OPTIONS: list[tuple[str, str]]
+"""Old and new names of renamed options of the command line."""
+
+RENAMED_ENTRIES: list[tuple[str, str, str]]
+"""Sections, old and new names of renamed entries of configurations."""
+
+DEEP_MODELS: tuple[str, ...]
+"""Values of `model.type` for deep models, which are trained in PyTorch."""
+
+__version__: str

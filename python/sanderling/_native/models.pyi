@@ -1,0 +1,148 @@
+"""The built-in models, their training and metrics, and private entry points of the package."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from sanderling._native.arguments import _Numbers, _Path
+from sanderling._native.tables import Table
+from sanderling.types import Evaluation, Metrics
+
+@final
+class Model:
+    """A trained model with tables in this process; threads may share it."""
+
+    @property
+    def description(self) -> str:
+        """Description of the model."""
+    @property
+    def config(self) -> dict[str, Any]:
+        """Configuration of the training run, as `train` takes it."""
+    @property
+    def spec(self) -> dict[str, Any]:
+        """Spec of its rows, as `FeedQueue` takes it: `data`, `label`, `weight`, `negatives`, `feature`."""
+    @property
+    def tables(self) -> list[str]:
+        """Names of the tables."""
+    def table(self, name: str) -> Table:
+        """Return the table itself, not a copy: pushes change the predictions of the model."""
+    def predict(self, files: _Path | Sequence[_Path], *, data: dict[str, Any] | None = None) -> npt.NDArray[np.float32]:
+        """Predict a probability per row of the files, float32 [rows], in file order.
+
+        Files may be glob patterns, compressed, and without labels. `data` overrides settings of reading, for example
+        `{"format": "csv", "on_bad_row": "skip:100"}`. A skipped row gives NaN. A UserWarning names features without
+        any known key.
+        """
+    def evaluate(
+        self, files: _Path | Sequence[_Path], *, threads: int = 1, data: dict[str, Any] | None = None
+    ) -> Evaluation:
+        """Compute metrics over labelled files; `data` as in `predict`.
+
+        A UserWarning names features without any known key.
+        """
+
+def load(directory: _Path) -> Model:
+    """Open a saved model and verify its checksums."""
+
+@final
+class TrainResult:
+    """Result of a run.
+
+    Metrics come from the best validation; without validation, from the training rows of the first pass, each scored
+    before it was learned. With several passes, `summary["seen"]` has the metrics of the last pass over training (seen)
+    data.
+    """
+
+    @property
+    def auc(self) -> float:
+        """Area under the ROC curve; NaN with a single class."""
+    @property
+    def logloss(self) -> float:
+        """Mean logistic loss."""
+    @property
+    def model_dir(self) -> Path:
+        """Model directory."""
+    @property
+    def report(self) -> Path:
+        """Path of the HTML report."""
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Summary, as `sanderling train --json` prints it."""
+    def load(self) -> Model:
+        """Open the saved model."""
+
+def train(
+    config: dict[str, Any] | _Path,
+    *,
+    name: str | None = None,
+    runs_dir: _Path | None = None,
+    resume: bool = False,
+    on_line: Callable[[dict[str, Any]], object] | None = None,
+) -> TrainResult:
+    """Train a model from a configuration: a dictionary, or the path of a TOML file.
+
+    Files go to `runs_dir/name` (`runs_dir` is "runs" by default). A run with `name` replaces an earlier run of that
+    name. Without it, the name comes from the configuration, its file, or its first training file; an earlier run with
+    another configuration is kept, and the new one is numbered (clicks-2). `resume` continues from the last checkpoint.
+
+    `on_line` is called with every line of metrics. An error of the callback, like Ctrl-C, ends the run after saving
+    it, so it can be resumed.
+    """
+
+def metrics(
+    labels: _Numbers,
+    probabilities: _Numbers,
+    weights: _Numbers | None = None,
+    *,
+    from_logits: bool = False,
+) -> Metrics:
+    """Compute AUC, logloss and calibration of predicted probabilities; all arrays are [rows].
+
+    `labels` are 0 or 1. `probabilities` come from `Model.predict` or `sanderling.torch.predict`; pass logits with
+    `from_logits=True`. For the loss, probabilities are clipped to [2^-23, 1 - 2^-23], as in scikit-learn. Numbers are
+    converted to single precision.
+
+    Raises LengthError for different lengths, and ValueError for other labels, for probabilities outside [0, 1], for
+    NaN, and for negative or infinite weights.
+    """
+
+def give_up_silent(told: bool) -> None:
+    """Make calls of all threads raise ServerError after one second without an answer; False restores the timeouts.
+
+    Used while a run ends after a signal.
+    """
+
+def read_once(name: str) -> bool:
+    """Return whether an input can be read only once: standard input (`-`), a pipe, or a pattern matching one."""
+
+def parse_duration_s(text: str) -> float | None:
+    """Parse a duration such as "20s" (us, ms, s, m, h) to seconds; None if the text is no duration."""
+
+def parse_size_bytes(text: str) -> int | None:
+    """Parse a size such as "4GiB" (B, KiB, MiB, GiB, TiB) to bytes; None if the text is no size."""
+
+def value_key(feature: Mapping[str, Any]) -> int:
+    """Return the key of all present values of a `numeric` or `log` feature, given as in specs."""
+
+def remarks_of(
+    labels: npt.NDArray[np.float32], logits: npt.NDArray[np.float32], weights: npt.NDArray[np.float32]
+) -> list[str]:
+    """Return warnings about scores: constant, worse than no model, or badly calibrated; all float32 [rows]."""
+
+def render_report(
+    facts: dict[str, Any],
+    labels: npt.NDArray[np.float32],
+    logits: npt.NDArray[np.float32],
+    weights: npt.NDArray[np.float32],
+    tables: Sequence[Table],
+) -> str:
+    """Render the HTML report of a run trained from Python; arrays are float32 [rows], scored by its model."""
+
+def cores_usable() -> int:
+    """Return the number of physical cores that this process may use, at least 1."""
+
+def cli_main(argv: Sequence[str]) -> int:
+    """Run a command line, program name first; returns the exit code. Handles SIGINT during training."""
