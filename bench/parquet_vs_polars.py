@@ -19,11 +19,14 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Literal, get_args
 
 ROOT = Path(__file__).resolve().parent.parent
 NUMBERS, TEXTS = 13, 67
 BATCH_ROWS = 4096
 RUN_S_MAX = 600
+
+Codec = Literal["snappy", "zstd", "uncompressed"]
 
 # One warm-up and one timed pass, as the example makes them. POLARS_MAX_THREADS is read when polars is imported.
 POLARS_CHILD = """
@@ -60,7 +63,7 @@ def main() -> int:
     add("--rows", type=int, default=1_000_000, help="rows of the file (1,000,000)")
     add("--rounds", type=int, default=5, help="interleaved rounds (5)")
     add("--file", type=Path, help="a file with these columns, instead of a new one")
-    add("--codec", default="snappy", choices=["snappy", "zstd", "uncompressed"], help="compression of pages (snappy)")
+    add("--codec", default="snappy", choices=get_args(Codec), help="compression of pages (snappy)")
     add("--json", action="store_true", help="end with one line of JSON")
     arguments = parser.parse_args()
     if importlib.util.find_spec("polars") is None:
@@ -86,7 +89,7 @@ def main() -> int:
     return 0
 
 
-def make(path: Path, rows: int, codec: str) -> None:
+def make(path: Path, rows: int, codec: Codec) -> None:
     """Writes the file; the same for every run."""
     import numpy as np
     import polars as pl
@@ -100,7 +103,7 @@ def make(path: Path, rows: int, codec: str) -> None:
         values = 10 ** (1 + at % 6)
         texts = np.array([f"{value:08x}" for value in random.integers(0, 1 << 32, values)])
         columns[f"c{at}"] = pl.Series(texts[np.power(float(values), random.random(rows)).astype(np.int64) % values])
-    pl.DataFrame(columns).write_parquet(path, compression=codec, row_group_size=256 * 1024)  # type: ignore[arg-type]
+    pl.DataFrame(columns).write_parquet(path, compression=codec, row_group_size=256 * 1024)
 
 
 def measure(example: Path, path: Path, rounds: int) -> dict[str, list[float]]:

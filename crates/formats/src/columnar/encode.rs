@@ -64,6 +64,7 @@ pub struct RecordEncoder {
     dictionaries: Vec<Option<Dictionary>>,
     rows: Vec<u32>,
     bad: Vec<u32>,
+    walked: u64,
 }
 
 #[derive(Debug)]
@@ -74,6 +75,12 @@ struct Dictionary {
 }
 
 impl RecordEncoder {
+    /// How many times the rows of records were encoded one by one, because one of them did not encode.
+    #[must_use]
+    pub fn walked(&self) -> u64 {
+        self.walked
+    }
+
     /// Appends the rows of records to a batch; their columns run parallel to the encoder's input columns.
     ///
     /// A row that does not encode is passed to `on_bad`, which returns the error to stop, or accounts for it and may
@@ -95,6 +102,7 @@ impl RecordEncoder {
             return Ok(());
         }
         batch.truncate(before);
+        self.walked += 1;
         by_row(encoder, &columns, records, place, batch, on_bad)
     }
 
@@ -362,6 +370,11 @@ fn convert(encoder: &Encoder, records: &Records, place: Place<'_>) -> Result<Vec
     let names = encoder.input_columns();
     debug_assert_eq!(records.columns.len(), names.len());
     guarded(place.path, "converting", || {
+        for column in &records.columns {
+            if let RawColumn::Flat(piece) = column {
+                piece.unpack_unless_busy();
+            }
+        }
         let columns = records.columns.iter().zip(names);
         let cells = columns.map(|(column, name)| match column {
             RawColumn::Array(array) => {

@@ -7,7 +7,7 @@ mod runs;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::datatypes::Schema;
+use arrow::datatypes::{DataType, Schema};
 use parquet::basic::{Compression, Encoding};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
@@ -25,6 +25,12 @@ pub(super) struct Piece {
 }
 
 impl Piece {
+    /// Unpacks pages that no other thread is unpacking. Called for all columns before their cells are wanted, so that
+    /// threads whose rows share pages divide them.
+    pub(super) fn unpack_unless_busy(&self) {
+        self.parts.iter().for_each(|(page, _)| page.unpack_unless_busy());
+    }
+
     /// Decodes the rows.
     ///
     /// # Errors
@@ -72,6 +78,7 @@ impl FlatColumn {
         let mut leaves = (0..descr.num_columns()).filter(|leaf| descr.get_column_root_idx(*leaf) == column);
         let leaf = leaves.next().filter(|_| leaves.next().is_none())?;
         let (kind, leaf_descr) = (schema.field(column).data_type(), descr.column(leaf));
+        let kind = if let DataType::Dictionary(_, value) = kind { value.as_ref() } else { kind };
         if leaf_descr.max_rep_level() > 0
             || leaf_descr.max_def_level() > 1
             || leaf_descr.path().parts().len() > 1

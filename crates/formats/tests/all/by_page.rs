@@ -77,7 +77,8 @@ fn column(random: &mut SplitMix64, rows: usize) -> ArrayRef {
     };
     use DataType as D;
     let to = |kind: D| cast(&ints, &kind).unwrap();
-    match random.below(16) {
+    let dictionary = |value: &D| D::Dictionary(Box::new(D::Int32), Box::new(value.clone()));
+    match random.below(18) {
         0 => to(D::Int32),
         1 => to(D::Int8),
         2 => to(D::Int16),
@@ -99,6 +100,8 @@ fn column(random: &mut SplitMix64, rows: usize) -> ArrayRef {
             Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists))
         }
         13 => ints,
+        16 => to(dictionary(&D::Int64)),
+        17 => cast(&texts(), &dictionary(&D::Utf8)).unwrap(),
         14 => cast(&texts(), &D::Binary).unwrap(),
         _ => texts(),
     }
@@ -203,6 +206,13 @@ fn pages_of_undeclared_encodings_are_read() {
     write(&path, &records, properties.build());
     let expected = by_array(&path, &encoder);
     assert_eq!(by_page(&path, &encoder).unwrap(), expected);
+    let pages = |path: &Path| {
+        let mut file =
+            ColumnarFile::open_records(path, Format::Parquet, Compression::None, &encoder, None).unwrap();
+        // Debug output names the variant of each column.
+        format!("{:?}", file.next_records().unwrap().unwrap()).matches("Flat(").count()
+    };
+    assert_eq!(pages(&path), COLUMNS);
     let mut bytes = std::fs::read(&path).unwrap();
     // A list of two encodings: runs (3) and DELTA_BINARY_PACKED (5), as zigzag numbers. It becomes runs and plain.
     let footer =
@@ -217,5 +227,6 @@ fn pages_of_undeclared_encodings_are_read() {
         *byte = if *byte == 0x0a { 0 } else { *byte };
     }
     std::fs::write(&path, bytes).unwrap();
+    assert_eq!(pages(&path), 0);
     assert_eq!(by_page(&path, &encoder).unwrap(), expected);
 }

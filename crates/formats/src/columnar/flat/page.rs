@@ -250,18 +250,29 @@ impl Page {
         self.header.values as usize
     }
 
+    /// Unpacks the page now, unless another thread is at it.
+    pub(super) fn unpack_unless_busy(&self) {
+        if let Ok(mut state) = self.state.try_lock() {
+            self.settle(&mut state);
+        }
+    }
+
     fn ready(&self) -> Result<Arc<Unpacked>, String> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let State::Stored(stored) = &*state {
-            *state = match self.unpack(stored) {
-                Ok(unpacked) => State::Unpacked(Arc::new(unpacked)),
-                Err(reason) => State::Damaged(reason),
-            };
-        }
+        self.settle(&mut state);
         match &*state {
             State::Unpacked(unpacked) => Ok(Arc::clone(unpacked)),
             State::Damaged(reason) => Err(reason.clone()),
             State::Stored(_) => Err("a page was not unpacked".to_string()),
+        }
+    }
+
+    fn settle(&self, state: &mut State) {
+        if let State::Stored(stored) = state {
+            *state = match self.unpack(stored) {
+                Ok(unpacked) => State::Unpacked(Arc::new(unpacked)),
+                Err(reason) => State::Damaged(reason),
+            };
         }
     }
 
@@ -294,6 +305,9 @@ impl Page {
             texts: Vec::new(),
         };
         unpacked.mark(self)?;
+        if let Some(dictionary) = &self.dictionary {
+            dictionary.values()?;
+        }
         Ok(unpacked)
     }
 
