@@ -4,8 +4,8 @@ use std::io::{BufWriter, Error, Stdout, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{Float32Array, RecordBatch};
-use arrow::datatypes::{DataType, Field, Schema};
+use arrow_array::{Float32Array, RecordBatch};
+use arrow_schema::{DataType, Field, Schema};
 use parquet::arrow::ArrowWriter;
 use sanderling_files::OutputFile;
 

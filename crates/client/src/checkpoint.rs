@@ -6,9 +6,8 @@ use sanderling_observe::unique;
 use sanderling_wire::{Features, Ping, Reply, Request, Restore, Save, SaveAs};
 
 use crate::cluster::Cluster;
-use crate::connection_set::ConnectionSet;
+use crate::engine::Engine;
 use crate::error::ClientError;
-use crate::rpc_state::CallError;
 
 /// Rows, tables and bytes that the servers of a cluster saved or restored, all together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -27,16 +26,16 @@ impl Cluster {
     /// Servers save at the same time, each its state at its own moment, after all of them were reached. If a server
     /// fails, the others may have saved, as the error says; the failed server keeps its earlier save.
     pub fn save(&self, name: &str, timeout: Duration) -> Result<CheckpointSize, ClientError> {
-        let mut connections = self.patient_connections(timeout)?;
-        let can_number = greet(&mut connections)?;
+        let mut engine = self.patient_engine(timeout)?;
+        let can_number = greet(&mut engine)?;
         // They are there. What comes next takes as long as there are rows.
-        connections.bear_silence();
+        engine.connections.bear_silence();
         let request = match can_number {
             // By it a restore finds out whether all servers have the same save.
             true => Request::SaveAs(SaveAs { number: unique().max(1), name }),
             false => Request::Save(Save { name }),
         };
-        let sizes = ask_to(&mut connections, "saved", &request, |reply| match reply {
+        let sizes = ask_to(&mut engine, "saved", &request, |reply| match reply {
             Reply::Save(saved) | Reply::SaveAs(saved) => {
                 Some(CheckpointSize { rows: saved.rows, tables: 0, bytes: saved.bytes })
             }
@@ -50,17 +49,17 @@ impl Cluster {
     /// All servers must have the same save. Tables must be opened again. If a server fails, the others may have
     /// restored, as the error says.
     pub fn restore(&self, name: &str, timeout: Duration) -> Result<CheckpointSize, ClientError> {
-        let mut connections = self.patient_connections(timeout)?;
-        if greet(&mut connections)? {
-            let numbers = ask_all(&mut connections, &Request::Saved(name), |reply| match reply {
+        let mut engine = self.patient_engine(timeout)?;
+        if greet(&mut engine)? {
+            let numbers = engine.ask_all(&Request::Saved(name), |reply| match reply {
                 Reply::Saved(number) => Some(number),
                 _ => None,
             });
             let numbers = numbers.into_iter().collect::<Result<Vec<u64>, _>>()?;
-            check_same_save(name, &numbers, &connections.names().servers)?;
+            check_same_save(name, &numbers, engine.addresses())?;
         }
         let sizes =
-            ask_to(&mut connections, "restored", &Request::Restore(Restore { name }), |reply| match reply {
+            ask_to(&mut engine, "restored", &Request::Restore(Restore { name }), |reply| match reply {
                 Reply::Restore(found) => {
                     Some(CheckpointSize { rows: found.rows, tables: found.tables, bytes: 0 })
                 }
@@ -81,10 +80,10 @@ impl CheckpointSize {
 }
 
 /// Reaches all servers, before any does what others might not. Can all of them number what they save?
-fn greet(connections: &mut ConnectionSet) -> Result<bool, ClientError> {
-    let answers = ask_all(connections, &Request::Ping(Ping { reply_bytes: 0, bytes: &[] }), |_| Some(()));
+fn greet(engine: &mut Engine) -> Result<bool, ClientError> {
+    let answers = engine.ask_all(&Request::Ping(Ping { reply_bytes: 0, bytes: &[] }), |_| Some(()));
     answers.into_iter().collect::<Result<Vec<()>, _>>()?;
-    Ok((0..connections.len()).all(|server| connections.can(server, Features::SAVES)))
+    Ok((0..engine.servers()).all(|server| engine.connections.can(server, Features::SAVES)))
 }
 
 /// Checks that all servers have the same save of this name, by its number at each.
@@ -105,44 +104,16 @@ pub fn check_same_save(name: &str, numbers: &[u64], servers: &[String]) -> Resul
 
 /// Asks all servers at once to do something; what each answers.
 fn ask_to<T>(
-    connections: &mut ConnectionSet,
+    engine: &mut Engine,
     done: &'static str,
     request: &Request<'_>,
     read: impl Fn(Reply<'_>) -> Option<T>,
 ) -> Result<Vec<T>, ClientError> {
-    let answers = ask_all(connections, request, read);
-    let names = connections.names();
-    let did = answers.iter().zip(&*names.servers).filter(|(answer, _)| answer.is_ok());
+    let answers = engine.ask_all(request, read);
+    let did = answers.iter().zip(engine.addresses()).filter(|(answer, _)| answer.is_ok());
     let by: Vec<String> = did.map(|(_, server)| server.clone()).collect();
     answers.into_iter().collect::<Result<Vec<T>, _>>().map_err(|error| match by.is_empty() {
         true => error,
         false => ClientError::Partly { error: Box::new(error), done, by },
     })
-}
-
-/// Asks all servers at once; what is made of the answer of each.
-pub(crate) fn ask_all<T>(
-    connections: &mut ConnectionSet,
-    request: &Request<'_>,
-    read: impl Fn(Reply<'_>) -> Option<T>,
-) -> Vec<Result<T, ClientError>> {
-    let names = connections.names();
-    let mut answers: Vec<_> = (0..connections.len()).map(|server| Err(names.misfit(server, ""))).collect();
-    let mut sink = |server: usize, _: u64, result: Result<Reply<'_>, CallError>| {
-        answers[server] = match result {
-            Ok(reply) => read(reply).ok_or_else(|| names.misfit(server, "")),
-            Err(error) => Err(names.error(server, "", error)),
-        };
-    };
-    let mut refused = None;
-    for server in 0..connections.len() {
-        if let Err(source) = connections.begin(server, 0, None, request, &mut sink) {
-            refused = Some((server, source));
-        }
-    }
-    connections.settle(&mut sink);
-    if let Some((server, source)) = refused {
-        answers[server] = Err(ClientError::Request { table: String::new(), source });
-    }
-    answers
 }

@@ -9,7 +9,7 @@ use crate::backend::{LocalTables, RowBackend, ServerTables};
 use crate::error::ClientError;
 use crate::fed::{AheadFeature, Feedable};
 use crate::lookup::Lookup;
-use crate::remote::RemoteTable;
+use crate::remote::{RemoteTable, check_tables};
 use crate::session::Session;
 use crate::step::SyncGroup;
 use crate::stop::Stop;
@@ -52,7 +52,7 @@ impl Client {
     ) -> Result<Self, ClientError> {
         let (names, tables): (Vec<String>, Vec<RemoteTable>) = tables.into_iter().unzip();
         if let Some(first) = tables.first() {
-            first.cluster().check_tables(&tables)?;
+            check_tables(first.cluster(), &tables)?;
         }
         Client::new(Box::new(ServerTables::new(tables)), names, features, constant)
     }

@@ -10,14 +10,13 @@ use sanderling_transport::Address;
 use sanderling_wire::{Reply, Request, StatsScope, limit};
 
 use crate::connection_set::{ConnectionSet, is_reached};
+use crate::engine::Engine;
 use crate::error::ClientError;
 use crate::options::ConnectOptions;
 use crate::origin::Origin;
 use crate::outage::Outages;
-use crate::pipeline::Pipeline;
 use crate::placement::Placement;
-use crate::remote::RemoteTable;
-use crate::rpc_state::{CallError, HedgeCounters, HedgeCounts, Hedging, Peer};
+use crate::rpc_state::{HedgeCounters, HedgeCounts, Hedging, Peer};
 use crate::session::Session;
 use crate::statistics::CallTimes;
 use crate::stop::Stop;
@@ -127,32 +126,6 @@ impl Cluster {
         &self.servers
     }
 
-    /// Checks that tables that are used together are in this cluster: elsewhere the same number is another table.
-    pub(crate) fn check_tables(&self, tables: &[RemoteTable]) -> Result<(), ClientError> {
-        // Under another address it is the same start of it, and after another start it has the same address.
-        let is_same = |one: &Server, other: &Server| {
-            one.peer.boot_id == other.peer.boot_id || one.address == other.address
-        };
-        let is_here = |table: &&RemoteTable| {
-            let there = &table.cluster().servers;
-            there.len() == self.servers.len()
-                && there.iter().zip(&self.servers).all(|(one, other)| is_same(one, other))
-        };
-        match tables.iter().find(|table| !is_here(table)) {
-            Some(table) => {
-                let at = |cluster: &Cluster| {
-                    cluster.servers.first().map_or_else(String::new, |one| one.address.to_string())
-                };
-                let (name, there, here) = (table.name(), at(table.cluster()), at(self));
-                let reason = format!(
-                    "table {name:?} is in the cluster of {there}, and not in that of {here}: use tables of one cluster together"
-                );
-                Err(ClientError::Cluster { reason })
-            }
-            None => Ok(()),
-        }
-    }
-
     /// The stop check of waits for servers.
     #[must_use]
     pub fn stop(&self) -> Option<&Stop> {
@@ -171,45 +144,39 @@ impl Cluster {
 
     /// Connections of their own for one thread.
     pub fn session(self: &Arc<Cluster>) -> Result<Session, ClientError> {
-        let (connections, placement) = self.recorded_connections()?;
-        Ok(Session::new(connections, placement))
+        Ok(Session::new(self.recorded_engine()?))
     }
 
-    /// Connections of one thread, of which it is noted how long answers take, and where keys are.
-    pub(crate) fn recorded_connections(&self) -> Result<(ConnectionSet, Placement), ClientError> {
-        let mut connections = self.connections(self.options.timeout)?;
-        connections.record(self.times.recorder());
-        Ok((connections, self.placement.clone()))
+    /// The requests of one thread, of which it is noted how long answers take.
+    pub(crate) fn recorded_engine(&self) -> Result<Engine, ClientError> {
+        let mut engine = self.engine()?;
+        engine.connections.record(self.times.recorder());
+        Ok(engine)
     }
 
-    /// Connections of their own for one thread that has many requests under way at once.
-    pub fn pipeline(&self) -> Result<Pipeline, ClientError> {
-        let connections = self.connections(self.options.timeout)?;
-        Ok(Pipeline::new(connections, self.placement.clone()))
-    }
-
-    fn connections(&self, timeout: Duration) -> Result<ConnectionSet, ClientError> {
+    /// The requests of one thread.
+    pub(crate) fn engine(&self) -> Result<Engine, ClientError> {
         let hedging = self.options.hedge.map(|hedge| move || Hedging::new(hedge, &self.hedges));
-        self.connections_with(timeout, hedging)
+        self.engine_with(self.options.timeout, hedging)
     }
 
-    /// Connections whose requests may take so long: for what is not done row by row.
-    pub(crate) fn patient_connections(&self, timeout: Duration) -> Result<ConnectionSet, ClientError> {
-        self.connections_with(timeout, NOT_HEDGED)
+    /// Requests that may take so long: for what is not done row by row.
+    pub(crate) fn patient_engine(&self, timeout: Duration) -> Result<Engine, ClientError> {
+        self.engine_with(timeout, NOT_HEDGED)
     }
 
-    fn connections_with(
+    fn engine_with(
         &self,
         timeout: Duration,
         hedging: Option<impl FnMut() -> Hedging>,
-    ) -> Result<ConnectionSet, ClientError> {
+    ) -> Result<Engine, ClientError> {
         self.check_process()?;
         let ways: Vec<Address> = self.servers.iter().map(|server| server.way.clone()).collect();
         let mut connections = ConnectionSet::new(&ways, &self.options, timeout, &self.outages, hedging)?;
         for (at, server) in self.servers.iter().enumerate() {
             connections.expect(at, &server.peer);
         }
-        Ok(connections)
+        Ok(Engine::new(connections, self.placement.clone()))
     }
 
     /// Latencies of all threads by command, in microseconds, retries included.
@@ -298,29 +265,19 @@ struct Known {
 fn ask(address: &Address, options: &Arc<ConnectOptions>) -> Result<Known, ClientError> {
     let timeout = options.connect_timeout.min(options.timeout);
     let outages = Outages::new(1, timeout, options.on_wait.clone());
-    let mut connections =
+    let connections =
         ConnectionSet::new(std::slice::from_ref(address), options, timeout, &outages, NOT_HEDGED)?;
-    let names = connections.names();
-    let mut placement = Err(names.misfit(0, ""));
-    let mut sink = |_: usize, _: u64, result: Result<Reply<'_>, CallError>| {
-        placement = match result {
-            Ok(Reply::Placement(map)) => {
-                let urls = map.servers.iter().map(|server| server.url.to_owned()).collect();
-                let placement = match map.slots.is_empty() {
-                    true => Placement::even(1),
-                    false => Placement::new(map.version, map.servers.len(), map.slots.to_vec()),
-                };
-                Ok((placement, urls))
-            }
-            Ok(_) => Err(names.misfit(0, "")),
-            Err(error) => Err(names.error(0, "", error)),
+    let mut engine = Engine::new(connections, Placement::even(1));
+    let (placement, urls) = engine.ask(0, "", None, &Request::Placement, |reply| {
+        let Reply::Placement(map) = reply else { return None };
+        let urls = map.servers.iter().map(|server| server.url.to_owned()).collect();
+        let placement = match map.slots.is_empty() {
+            true => Placement::even(1),
+            false => Placement::new(map.version, map.servers.len(), map.slots.to_vec()),
         };
-    };
-    let begun = connections.begin(0, 0, None, &Request::Placement, &mut sink);
-    begun.map_err(|source| ClientError::Request { table: String::new(), source })?;
-    connections.settle(&mut sink);
-    let (placement, urls) = placement?;
-    let peer = connections.peer(0).cloned().ok_or_else(|| names.misfit(0, ""))?;
+        Some((placement, urls))
+    })?;
+    let peer = engine.connections.peer(0).cloned().ok_or_else(|| engine.misfit(0))?;
     Ok(Known { peer, placement, urls })
 }
 

@@ -190,7 +190,7 @@ impl ConnectionSet {
     }
 
     /// Takes a request, waiting for answers to others (which go to `sink`) while too many are under way. It goes with
-    /// the next [`ConnectionSet::send`] or [`ConnectionSet::settle`].
+    /// the next [`ConnectionSet::send`] or [`ConnectionSet::settle_while`].
     pub(crate) fn begin(
         &mut self,
         server: usize,
@@ -220,12 +220,7 @@ impl ConnectionSet {
         }
     }
 
-    /// Sends what there is to send and waits until every request has its answer or has failed.
-    pub(crate) fn settle(&mut self, sink: &mut Sink<'_>) {
-        self.settle_while(|| {}, sink);
-    }
-
-    /// [`ConnectionSet::settle`] that runs `meanwhile` after sending.
+    /// Sends what there is to send, runs `meanwhile`, and waits until every request has its answer or has failed.
     pub(crate) fn settle_while(&mut self, meanwhile: impl FnOnce(), sink: &mut Sink<'_>) {
         self.send(sink);
         meanwhile();

@@ -7,10 +7,11 @@ use sanderling_observe::unique;
 use sanderling_store::{Dedup, Pooling};
 
 use crate::cluster::Cluster;
+use crate::engine::PooledKeys;
 use crate::error::ClientError;
 use crate::fed::Feedable;
 use crate::remote::RemoteTable;
-use crate::session::{FedBatch, FedKeys, Session};
+use crate::session::{FedBatch, Session};
 
 /// One feature of a minibatch, to be fed.
 #[derive(Debug, Clone, Copy)]
@@ -107,7 +108,7 @@ impl FeedAhead {
                 (Pooling::Sum, Some(&weights[..]))
             }
         };
-        let keys = FedKeys { keys, offsets: rebased, values, pooling };
+        let keys = PooledKeys { keys, offsets: rebased, values, pooling };
         session.begin_feed(table, (batch, feature), &keys, fed)?;
         Ok(Some(fed.keys()))
     }

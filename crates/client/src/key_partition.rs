@@ -1,7 +1,9 @@
 //! Partitions the keys of a request by server and remembers the position of each. Knows no rows.
 
+use std::ops::Range;
+
 use sanderling_store::{Scatter, gather};
-use sanderling_wire::Home;
+use sanderling_wire::{Home, Ragged};
 
 use crate::placement::Placement;
 
@@ -40,6 +42,21 @@ impl KeyPartition {
         }
     }
 
+    /// Each server's keys. One server's are the given ones as they are.
+    pub(crate) fn split<'a>(
+        &'a mut self,
+        placement: &Placement,
+        home: Home,
+        keys: &'a [u64],
+    ) -> impl Iterator<Item = (usize, &'a [u64])> + use<'a> {
+        let (servers, alone) = (placement.servers, placement.servers == 1);
+        if !alone {
+            self.assign(placement, home, keys);
+        }
+        let partition: &'a KeyPartition = self;
+        (0..servers).map(move |server| (server, if alone { keys } else { partition.share(server).keys }))
+    }
+
     /// A server's keys.
     pub(crate) fn share(&self, server: usize) -> Share<'_> {
         Share { keys: &self.keys[server], positions: self.scatter.part(server) }
@@ -60,6 +77,7 @@ pub(crate) struct RaggedPartition {
 /// One server's samples. The offsets of each added run start at 0 and are one more than its samples.
 #[derive(Debug, Default)]
 pub(crate) struct RaggedShare {
+    runs: Vec<Run>,
     pub(crate) keys: Vec<u64>,
     /// Position of each key in the request.
     pub(crate) positions: Vec<u32>,
@@ -67,6 +85,24 @@ pub(crate) struct RaggedShare {
     pub(crate) offsets: Vec<u32>,
     /// Position of each sample in the request.
     pub(crate) samples: Vec<u32>,
+}
+
+/// One server's part of a run of samples, within its share.
+#[derive(Debug, Clone)]
+pub(crate) struct Run {
+    pub(crate) keys: Range<usize>,
+    pub(crate) samples: Range<usize>,
+    offsets: Range<usize>,
+}
+
+impl RaggedShare {
+    /// A run as a message has it.
+    pub(crate) fn ragged(&self, run: &Run) -> Ragged<'_> {
+        let Run { keys, offsets, .. } = run.clone();
+        // Without values there are none for its keys, of which it has some.
+        let values = self.values.get(keys.clone());
+        Ragged { keys: &self.keys[keys], offsets: &self.offsets[offsets], values }
+    }
 }
 
 /// Which samples of a run a server gets.
@@ -81,7 +117,8 @@ pub(crate) enum RunSamples {
 impl RaggedPartition {
     pub(crate) fn clear(&mut self, servers: usize) {
         self.shares.resize_with(servers, RaggedShare::default);
-        for RaggedShare { keys, positions, values, offsets, samples } in &mut self.shares {
+        for RaggedShare { runs, keys, positions, values, offsets, samples } in &mut self.shares {
+            runs.clear();
             keys.clear();
             positions.clear();
             values.clear();
@@ -102,8 +139,15 @@ impl RaggedPartition {
         first: usize,
         which: RunSamples,
     ) {
-        let firsts: Vec<usize> = self.shares.iter().map(|share| share.keys.len()).collect();
-        self.shares.iter_mut().for_each(|share| share.offsets.push(0));
+        for share in &mut self.shares {
+            let (keys, samples, offsets) = (share.keys.len(), share.samples.len(), share.offsets.len());
+            share.runs.push(Run {
+                keys: keys..keys,
+                samples: samples..samples,
+                offsets: offsets..offsets + 1,
+            });
+            share.offsets.push(0);
+        }
         for (sample, span) in (first as u32..).zip(offsets.windows(2)) {
             for at in span[0] as usize..span[1] as usize {
                 let to = &mut self.shares[placement.server_of(home, keys[at])];
@@ -111,14 +155,25 @@ impl RaggedPartition {
                 to.positions.push(at as u32);
                 to.values.extend(values.map(|values| values[at]));
             }
-            for (share, first) in self.shares.iter_mut().zip(&firsts) {
-                let end = (share.keys.len() - first) as u32;
+            for share in &mut self.shares {
+                let Some(run) = share.runs.last_mut() else { continue };
+                run.keys.end = share.keys.len();
+                let end = run.keys.len() as u32;
                 if which == RunSamples::All || share.offsets.last() != Some(&end) {
                     share.offsets.push(end);
                     share.samples.push(sample);
+                    (run.samples.end, run.offsets.end) = (share.samples.len(), share.offsets.len());
                 }
             }
         }
+    }
+
+    /// The runs that have keys, each with its server; run after run.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (usize, &Run)> {
+        let count = self.shares.first().map_or(0, |share| share.runs.len());
+        let of_run =
+            |at| self.shares.iter().enumerate().map(move |(server, share)| (server, &share.runs[at]));
+        (0..count).flat_map(of_run).filter(|(_, run)| !run.keys.is_empty())
     }
 }
 

@@ -3,9 +3,10 @@
 //! The tables are in this process ([`Client::embedded`]) or on the servers of a [`Cluster`] ([`Client::remote`]);
 //! `backend` has both behind one trait. The crate knows no file and no model.
 //!
-//! Path of a remote request: [`Session`] partitions the keys by server (`key_partition`, `placement`) and asks all
-//! servers at once; `connection_set` moves frames over the thread's connections; `rpc_state`, one per server, decides
-//! which requests are sent, repeated and given up.
+//! Path of a remote request: a [`Session`], a [`Pipeline`] or a [`SyncGroup`] hands it to the thread's `engine`, which cuts
+//! it into messages by server and size (`key_partition`, `placement`), asks all servers at once and tells of each answer;
+//! `connection_set` moves frames over the thread's connections; `rpc_state`, one per server, decides which messages are
+//! sent, repeated and given up.
 
 mod error;
 pub use error::ClientError;
@@ -54,6 +55,9 @@ mod description;
 
 mod reach;
 
+mod open_table;
+pub use open_table::OpenTable;
+
 mod remote;
 pub use remote::RemoteTable;
 
@@ -64,10 +68,12 @@ mod shared_push;
 pub use session::{FedBatch, Session};
 
 mod pipeline;
-pub use pipeline::{Answered, Call, Pipeline, SLOTS_MAX};
+pub use pipeline::{Answered, Call, Pipeline, SLOTS_MAX, wait_until};
 
 mod step;
 pub use step::{Reduce, SyncGroup, SyncOptions};
+
+mod engine;
 
 mod key_partition;
 mod placement;

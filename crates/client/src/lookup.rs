@@ -145,7 +145,7 @@ impl Lookup {
             grads.truncate(kept * *dim);
             missing.clear();
             if let (Some(partition), Some(session)) = (self.partitions.get_mut(number), &self.session) {
-                partition.assign_again(session.placement(), &dedup.unique);
+                partition.assign_again(&session.engine.placement, &dedup.unique);
             }
         }
     }

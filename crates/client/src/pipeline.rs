@@ -4,25 +4,17 @@
 
 use std::time::{Duration, Instant};
 
-use sanderling_store::{Absent, Dedup, Pooling, PushScale};
-use sanderling_wire::{
-    self as wire, Delete, Pull, PullPooled, PullReply, Ragged, Reply, Request, RowFormat, WireError,
-};
+use sanderling_store::{Absent, Pooling, PushScale};
+use sanderling_wire::{Reply, RowFormat};
 
-use crate::connection_set::ConnectionSet;
-use crate::error::{ClientError, Names};
-use crate::key_partition::{KeyPartition, RaggedPartition, RunSamples};
-use crate::placement::Placement;
+use crate::cluster::Cluster;
+use crate::engine::{Each, Engine, Message, PooledKeys, PushBuffers, pulled};
+use crate::error::ClientError;
+use crate::key_partition::{KeyPartition, RaggedPartition};
 use crate::remote::RemoteTable;
-use crate::rpc_state::CallError;
-use crate::session::{
-    Outgoing, check_offsets, rows_per_pull, rows_per_request, sample_runs, sum_duplicates, wire_absent,
-};
 
 /// Requests that a thread may have under way.
 pub const SLOTS_MAX: usize = 1 << 12;
-/// Messages of one request, which tags number in so many bits.
-const PART_BITS: u32 = 24;
 /// Nearer to its time than this, a wait stays awake: a thread that sleeps is late by some tens of microseconds.
 const AWAKE: Duration = Duration::from_micros(200);
 
@@ -72,21 +64,12 @@ pub struct Answered {
     pub row_bytes: u64,
 }
 
-/// The expected shape of one message's answer.
-#[derive(Debug, Clone, Copy)]
-struct Part {
-    keys: usize,
-    rows: usize,
-}
-
 /// A request under way.
 #[derive(Debug, Default)]
 struct Slot {
-    table: usize,
-    /// Of messages that yield rows, what they asked for.
-    parts: Vec<Part>,
-    /// Messages without an answer.
-    open: usize,
+    /// Its messages, when all have been begun, and those that have ended.
+    messages: Option<usize>,
+    ended: usize,
     answered: Answered,
     failed: Option<ClientError>,
 }
@@ -94,57 +77,42 @@ struct Slot {
 /// The requests of one thread. It connects when it is used first, and again when a connection breaks.
 #[derive(Debug)]
 pub struct Pipeline {
-    connections: ConnectionSet,
-    placement: Placement,
+    engine: Engine,
     tables: Vec<RemoteTable>,
-    outgoing: Outgoing,
-    state: State,
+    slots: Slots,
+    /// The most messages to a server that a request had.
+    messages_max: usize,
     partition: KeyPartition,
     ragged: RaggedPartition,
-    dedup: Dedup,
-    summed: Vec<f32>,
+    buffers: PushBuffers,
 }
 
 /// The state that answers change.
-#[derive(Debug)]
-struct State {
-    names: Names,
-    /// Per table, its name and dim.
-    shapes: Vec<(String, usize)>,
+#[derive(Debug, Default)]
+struct Slots {
     slots: Vec<Slot>,
     /// Slots whose requests have ended, with when they did.
     ended: Vec<(usize, Instant)>,
-    /// Messages to each server of the request that was begun last, and the most that there were.
-    messages: Vec<usize>,
-    messages_max: usize,
+}
+
+impl Cluster {
+    /// Connections of their own for one thread that has many requests under way at once.
+    pub fn pipeline(&self) -> Result<Pipeline, ClientError> {
+        Ok(Pipeline {
+            engine: self.engine()?,
+            tables: Vec::new(),
+            slots: Slots::default(),
+            messages_max: 1,
+            partition: KeyPartition::default(),
+            ragged: RaggedPartition::default(),
+            buffers: PushBuffers::default(),
+        })
+    }
 }
 
 impl Pipeline {
-    pub(crate) fn new(connections: ConnectionSet, placement: Placement) -> Pipeline {
-        let (names, servers) = (connections.names(), connections.len());
-        Pipeline {
-            connections,
-            placement,
-            tables: Vec::new(),
-            outgoing: Outgoing::new(servers),
-            state: State {
-                names,
-                shapes: Vec::new(),
-                slots: Vec::new(),
-                ended: Vec::new(),
-                messages: vec![0; servers],
-                messages_max: 1,
-            },
-            partition: KeyPartition::default(),
-            ragged: RaggedPartition::default(),
-            dedup: Dedup::new(),
-            summed: Vec::new(),
-        }
-    }
-
     /// Takes a table of the same cluster; its number here.
     pub fn add(&mut self, table: RemoteTable) -> usize {
-        self.state.shapes.push((table.name().to_owned(), table.dim()));
         self.tables.push(table);
         self.tables.len() - 1
     }
@@ -152,7 +120,7 @@ impl Pipeline {
     /// Is there room for another request, as large as the largest so far? Where there is none, [`Pipeline::begin`] waits.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        (0..self.connections.len()).all(|server| self.connections.has_room(server, self.state.messages_max))
+        self.engine.has_room(self.messages_max)
     }
 
     /// Begins and sends a request; [`Pipeline::poll`] reports its end.
@@ -177,113 +145,55 @@ impl Pipeline {
         table: usize,
         call: &Call<'_>,
     ) -> Result<(), ClientError> {
-        self.connections.limit(within);
         assert!(slot < SLOTS_MAX, "slot {slot}: there are {SLOTS_MAX}");
-        let slots = &mut self.state.slots;
+        let slots = &mut self.slots.slots;
         if slots.len() <= slot {
             slots.resize_with(slot + 1, Slot::default);
         }
-        let kept = &mut slots[slot];
-        assert!(kept.open == 0, "slot {slot} has a request under way");
-        kept.parts.clear();
-        (kept.table, kept.answered, kept.failed) = (table, Answered::default(), None);
-        // The request itself is one message more, so that it cannot end before all have been begun.
-        kept.open = 1;
-        self.state.messages.fill(0);
-        let begun = self.begin_all(slot, table, call);
+        assert!(!slots[slot].is_used(), "slot {slot} has a request under way");
+        slots[slot] = Slot::default();
+        self.engine.connections.limit(within);
+        self.engine.begun.fill(0);
+        let begun = self.begin_messages(slot, table, call);
+        let messages = self.engine.begun.iter().sum();
+        self.messages_max = self.engine.begun.iter().copied().fold(self.messages_max, usize::max);
+        let kept = &mut self.slots.slots[slot];
         if let Err(error) = begun {
-            if self.state.slots[slot].open == 1 {
-                self.state.slots[slot].open = 0;
+            if messages == 0 {
                 return Err(error);
             }
             // Parts of it are under way; it ends with them.
-            self.state.slots[slot].failed.get_or_insert(error);
+            kept.failed.get_or_insert(error);
         }
-        self.state.close_one(slot);
+        kept.messages = Some(messages);
+        self.slots.note_end(slot);
         // Off at once: who has more to ask makes it while the server works.
-        let Pipeline { connections, state, .. } = self;
-        connections.send(&mut |server, tag, result| state.note(server, tag, result));
+        let Pipeline { engine, slots, .. } = self;
+        engine.send(&mut |message, result| slots.note(message, result));
         Ok(())
     }
 
-    fn begin_all(&mut self, slot: usize, table: usize, call: &Call<'_>) -> Result<(), ClientError> {
-        let Pipeline { connections, placement, tables, outgoing, state, partition, ragged, dedup, summed } =
-            self;
-        let table = &tables[table];
-        let dim = table.dim();
-        let named = |source| ClientError::Request { table: table.name().to_owned(), source };
+    fn begin_messages(&mut self, slot: usize, table: usize, call: &Call<'_>) -> Result<(), ClientError> {
+        let Pipeline { engine, tables, slots, partition, ragged, buffers, .. } = self;
+        let (table, request) = (&tables[table], slot as u64);
+        let each: &mut Each<'_> = &mut |message, result| slots.note(message, result);
         match *call {
             Call::Pull { keys, absent } => {
-                let (step, absent) = (rows_per_pull(connections, dim), wire_absent(absent));
-                for (server, keys) in shares(partition, placement, table, keys) {
-                    for keys in keys.chunks(step) {
-                        let (number, format) = (table.number(server), connections.row_format(server));
-                        let (table, dim) = (number.table, dim as u32);
-                        let request = Request::Pull(Pull { table, dim, absent, format, keys });
-                        let part = Part { keys: keys.len(), rows: keys.len() };
-                        send(connections, state, slot, server, number.boot_id, part, &request)
-                            .map_err(named)?;
-                    }
-                }
-                Ok(())
+                let shares = partition.split(&engine.placement, table.home(), keys);
+                engine.begin_pull((request, 0), table, shares, absent, each)
             }
             Call::PullPooled { keys, offsets, pooling, absent } => {
-                check_offsets(table.name(), offsets, keys.len())?;
-                // As a session does: a mean over several servers is not the mean of theirs.
-                let alone = connections.len() == 1;
-                let pooling =
-                    if alone && pooling == Pooling::Mean { wire::Pooling::Mean } else { wire::Pooling::Sum };
-                let absent = wire_absent(absent);
-                for run in sample_runs(connections, dim, offsets) {
-                    ragged.clear(connections.len());
-                    let which = if alone { RunSamples::All } else { RunSamples::WithKeys };
-                    let run_offsets = &offsets[run.start..=run.end];
-                    ragged.add(placement, table.home(), keys, None, run_offsets, run.start, which);
-                    for (server, share) in ragged.shares.iter().enumerate() {
-                        if share.keys.is_empty() {
-                            continue;
-                        }
-                        let (number, format) = (table.number(server), connections.row_format(server));
-                        let (table, dim) = (number.table, dim as u32);
-                        let ragged = Ragged { keys: &share.keys, offsets: &share.offsets, values: None };
-                        let part = Part { keys: ragged.keys.len(), rows: share.samples.len() };
-                        let request =
-                            Request::PullPooled(PullPooled { table, dim, pooling, absent, format, ragged });
-                        send(connections, state, slot, server, number.boot_id, part, &request)
-                            .map_err(named)?;
-                    }
-                }
-                Ok(())
+                let pooled = PooledKeys { keys, offsets, values: None, pooling };
+                pooled.check(table)?;
+                engine.split_pooled(table, &pooled, ragged);
+                engine.begin_pull_pooled(request, table, ragged, pooling, absent, each)
             }
             Call::Push { keys, grads, scale } => {
-                table.length("grads", keys.len() * dim, grads.len())?;
-                let grads = sum_duplicates(dedup, summed, keys, grads, dim);
-                partition.assign(placement, table.home(), &dedup.unique);
-                let step = rows_per_request(connections, dim + 3);
-                outgoing.each(
-                    table,
-                    partition,
-                    &dedup.counts,
-                    grads,
-                    scale,
-                    step,
-                    |server, boot_id, request| {
-                        send(connections, state, slot, server, boot_id, Part { keys: 0, rows: 0 }, request)
-                    },
-                )
+                engine.begin_push_keys(request, table, (keys, grads), scale, buffers, each)
             }
             Call::Delete { keys } => {
-                let step = rows_per_request(connections, 2);
-                for (server, keys) in shares(partition, placement, table, keys) {
-                    for keys in keys.chunks(step) {
-                        let number = table.number(server);
-                        let request = Request::Delete(Delete { table: number.table, keys });
-                        let part = Part { keys: keys.len(), rows: 0 };
-                        send(connections, state, slot, server, number.boot_id, part, &request)
-                            .map_err(named)?;
-                    }
-                }
-                Ok(())
+                let shares = partition.split(&engine.placement, table.home(), keys);
+                engine.begin_delete(request, table, shares, each)
             }
         }
     }
@@ -296,114 +206,72 @@ impl Pipeline {
         until: Option<Instant>,
         mut each: impl FnMut(usize, Instant, Result<Answered, ClientError>),
     ) {
-        let Pipeline { connections, state, .. } = self;
-        connections.look(&mut |server, tag, result| state.note(server, tag, result));
-        while state.ended.is_empty()
+        let Pipeline { engine, slots, .. } = self;
+        engine.look(&mut |message, result| slots.note(message, result));
+        while slots.ended.is_empty()
             && let Some(until) = until
         {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
-            let mut sink = |server: usize, tag: u64, result: Result<Reply<'_>, CallError>| {
-                state.note(server, tag, result);
-            };
-            if left > AWAKE && connections.outstanding() > 0 {
-                connections.turn(Some(until - AWAKE), &mut sink);
-            } else if left > AWAKE {
-                std::thread::sleep(left - AWAKE);
-            } else {
+            let each: &mut Each<'_> = &mut |message, result| slots.note(message, result);
+            if left <= AWAKE {
                 std::hint::spin_loop();
-                connections.look(&mut sink);
+                engine.look(each);
+            } else if !engine.turn(until - AWAKE, each) {
+                wait_until(until);
             }
         }
-        for (slot, at) in state.ended.drain(..) {
-            let kept = &mut state.slots[slot];
-            each(slot, at, kept.failed.take().map_or(Ok(kept.answered), Err));
+        for (slot, at) in slots.ended.drain(..) {
+            let Slot { answered, failed, .. } = std::mem::take(&mut slots.slots[slot]);
+            each(slot, at, failed.map_or(Ok(answered), Err));
         }
     }
 }
 
-/// The keys of every server. Where there is one, they are its as they are.
-fn shares<'a>(
-    partition: &'a mut KeyPartition,
-    placement: &Placement,
-    table: &RemoteTable,
-    keys: &'a [u64],
-) -> impl Iterator<Item = (usize, &'a [u64])> {
-    let alone = placement.servers == 1;
-    if !alone {
-        partition.assign(placement, table.home(), keys);
+/// Waits until then. The thread stays awake for the last [200 us](AWAKE), since sleeps end late.
+pub fn wait_until(until: Instant) {
+    let left = until.saturating_duration_since(Instant::now());
+    if left > AWAKE {
+        std::thread::sleep(left - AWAKE);
     }
-    let partition: &'a KeyPartition = partition;
-    let of = move |server: usize| if alone { keys } else { partition.share(server).keys };
-    (0..placement.servers).map(move |server| (server, of(server)))
+    while Instant::now() < until {
+        std::hint::spin_loop();
+    }
 }
 
-/// Begins one message of a slot's request.
-fn send(
-    connections: &mut ConnectionSet,
-    state: &mut State,
-    slot: usize,
-    server: usize,
-    boot_id: u64,
-    part: Part,
-    request: &Request<'_>,
-) -> Result<(), WireError> {
-    let kept = &mut state.slots[slot];
-    let tag = (slot as u64) << PART_BITS | kept.parts.len() as u64;
-    kept.parts.push(part);
-    kept.open += 1;
-    state.messages[server] += 1;
-    state.messages_max = state.messages_max.max(state.messages[server]);
-    let begun = connections.begin(server, tag, Some(boot_id), request, &mut |server, tag, result| {
-        state.note(server, tag, result);
-    });
-    if begun.is_err() {
-        state.slots[slot].open -= 1;
+impl Slot {
+    fn is_used(&self) -> bool {
+        self.messages.is_some_and(|messages| self.ended < messages)
     }
-    begun
 }
 
-impl State {
-    /// One message has its answer.
-    fn note(&mut self, server: usize, tag: u64, result: Result<Reply<'_>, CallError>) {
-        let (slot, part) = ((tag >> PART_BITS) as usize, tag & ((1 << PART_BITS) - 1));
+impl Slots {
+    /// A message has its answer or has failed.
+    fn note(&mut self, message: &Message, result: Result<Reply<'_>, ClientError>) {
+        let slot = message.request as usize;
         let kept = &mut self.slots[slot];
-        let (table, dim) = &self.shapes[kept.table];
-        let part = kept.parts[part as usize];
-        let error = match result {
-            Ok(Reply::Pull(reply) | Reply::PullPooled(reply)) if fits(part, *dim, &reply) => {
-                kept.answered.missing += reply.absent.count();
-                let value_bytes = if reply.values.format() == RowFormat::F16 { 2 } else { 4 };
-                kept.answered.row_bytes += (value_bytes * reply.values.len()) as u64;
-                None
+        match result {
+            Ok(Reply::Delete(removed)) => kept.answered.missing += message.keys.len() - removed as usize,
+            Ok(reply) => {
+                if let Some(reply) = pulled(&reply) {
+                    let value_bytes = if reply.values.format() == RowFormat::F16 { 2 } else { 4 };
+                    kept.answered.missing += reply.absent.count();
+                    kept.answered.row_bytes += (value_bytes * reply.values.len()) as u64;
+                }
             }
-            Ok(Reply::Push(_)) if part.rows == 0 => None,
-            Ok(Reply::Delete(removed)) if part.rows == 0 && removed <= part.keys as u64 => {
-                kept.answered.missing += part.keys - removed as usize;
-                None
-            }
-            Ok(_) => Some(self.names.misfit(server, table)),
-            Err(error) => Some(self.names.error(server, table, error)),
-        };
-        if let Some(error) = error {
-            kept.failed.get_or_insert(error);
+            Err(error) => _ = kept.failed.get_or_insert(error),
         }
-        self.close_one(slot);
+        kept.ended += 1;
+        self.note_end(slot);
     }
 
-    fn close_one(&mut self, slot: usize) {
-        let kept = &mut self.slots[slot];
-        kept.open -= 1;
-        if kept.open == 0 {
+    /// Notes the end of a request with its last message.
+    fn note_end(&mut self, slot: usize) {
+        let Slot { messages, ended, .. } = &self.slots[slot];
+        if *messages == Some(*ended) {
             self.ended.push((slot, Instant::now()));
         }
     }
-}
-
-/// Has the reply the sizes that were asked for?
-fn fits(part: Part, dim: usize, reply: &PullReply<'_>) -> bool {
-    let shape = reply.shape();
-    (shape.keys, shape.rows, shape.dim) == (part.keys, part.rows, dim as u32)
 }

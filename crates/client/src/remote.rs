@@ -1,17 +1,16 @@
 //! A table on servers, with the interface of a table in this process. Does not know how requests travel.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Deref};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use sanderling_store::{Absent, Pooling, PushScale, RowColumns, StoreError, TableConfig, WholeRows};
-use sanderling_wire::{Create, Delete, Export, Fault, Home, Import, Reply, Request, RowBlock, TableInfo};
+use sanderling_store::{Absent, Pooling, PushScale, RowColumns, TableConfig, WholeRows};
+use sanderling_wire::{Create, Export, Fault, Home, Import, Reply, Request, RowBlock};
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Server};
 use crate::description::describe;
 use crate::error::ClientError;
 use crate::key_partition::KeyPartition;
-use crate::session::Session;
+use crate::open_table::{Number, OpenTable};
 
 /// Rows of one block of an export.
 const EXPORT_ROWS: usize = 1 << 14;
@@ -25,47 +24,34 @@ const EXPORT_ROWS: usize = 1 << 14;
 #[derive(Debug, Clone)]
 pub struct RemoteTable {
     cluster: Arc<Cluster>,
-    shape: Arc<Shape>,
+    table: Arc<OpenTable>,
 }
 
-/// The parts of a table's description that requests need.
-#[derive(Debug)]
-struct Shape {
-    name: String,
-    home: Home,
-    dim: usize,
-    state: usize,
-    /// Configuration as the servers have it, JSON.
-    config: String,
-    /// Per server, the table's number and the start of the server that it is good for; `None` where the table has no
-    /// rows.
-    numbers: Vec<Option<Number>>,
-    /// The numbers for reading requests: those of the table that has the name now.
-    read_numbers: Vec<AtomicU32>,
-}
+impl Deref for RemoteTable {
+    type Target = OpenTable;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Number {
-    pub(crate) table: u32,
-    pub(crate) boot_id: u64,
-}
-
-impl Shape {
-    fn of(info: &TableInfo<'_>) -> Shape {
-        Shape {
-            name: info.name.to_owned(),
-            home: info.home,
-            dim: info.dim as usize,
-            state: info.state as usize,
-            config: info.config.to_owned(),
-            numbers: Vec::new(),
-            read_numbers: Vec::new(),
-        }
+    fn deref(&self) -> &OpenTable {
+        &self.table
     }
+}
 
-    fn is_like(&self, other: &Shape) -> bool {
-        (self.home, self.dim, self.state, &self.config) == (other.home, other.dim, other.state, &other.config)
-    }
+/// An error unless tables that are used together are in this cluster: elsewhere the same number is another table.
+pub(crate) fn check_tables(cluster: &Cluster, tables: &[RemoteTable]) -> Result<(), ClientError> {
+    // Under another address it is the same start of it, and after another start it has the same address.
+    let is_same =
+        |one: &Server, other: &Server| one.peer.boot_id == other.peer.boot_id || one.address == other.address;
+    let here = cluster.servers();
+    let is_here = |table: &&RemoteTable| {
+        let there = table.cluster().servers();
+        there.len() == here.len() && there.iter().zip(here).all(|(one, other)| is_same(one, other))
+    };
+    let Some(table) = tables.iter().find(|table| !is_here(table)) else { return Ok(()) };
+    let at = |servers: &[Server]| servers.first().map_or_else(String::new, |one| one.address.to_string());
+    let (name, there, here) = (table.name(), at(table.cluster().servers()), at(here));
+    let reason = format!(
+        "table {name:?} is in the cluster of {there}, and not in that of {here}: use tables of one cluster together"
+    );
+    Err(ClientError::Cluster { reason })
 }
 
 impl RemoteTable {
@@ -100,13 +86,13 @@ impl RemoteTable {
 
     /// Asks all servers for the table. Those that say it is not theirs have no part of a pinned one.
     fn ask(cluster: &Arc<Cluster>, name: &str, request: &Request<'_>) -> Result<RemoteTable, ClientError> {
-        let mut shapes: Vec<Shape> = Vec::new();
+        let mut shapes: Vec<OpenTable> = Vec::new();
         let mut numbers = vec![None; cluster.servers().len()];
         let mut elsewhere = Ok(());
         cluster.with_session(|session| {
             for (server, number) in numbers.iter_mut().enumerate() {
                 let found = session.ask(server, name, request, |reply| match reply {
-                    Reply::Create(info) | Reply::Open(info) => Some((info.table, Shape::of(&info))),
+                    Reply::Create(info) | Reply::Open(info) => Some((info.table, OpenTable::of(&info))),
                     _ => None,
                 });
                 match found {
@@ -131,7 +117,7 @@ impl RemoteTable {
             elsewhere?;
             return Err(ClientError::Cluster { reason: "no server was named".to_owned() });
         };
-        if shape.home == Home::Sharded {
+        if shape.home() == Home::Sharded {
             elsewhere?;
         }
         if let Some(other) = shapes.iter().find(|other| !other.is_like(&shape)) {
@@ -139,10 +125,7 @@ impl RemoteTable {
                 format!("table {name:?} is not the same on all servers: {shape:?} and {other:?}; drop it");
             return Err(ClientError::Cluster { reason });
         }
-        let table = |number: &Option<Number>| AtomicU32::new(number.map_or(0, |number| number.table));
-        let read_numbers = numbers.iter().map(table).collect();
-        let shape = Arc::new(Shape { numbers, read_numbers, ..shape });
-        Ok(RemoteTable { cluster: Arc::clone(cluster), shape })
+        Ok(RemoteTable { cluster: Arc::clone(cluster), table: Arc::new(shape.with_numbers(numbers)) })
     }
 
     /// Drops a table on all servers; was it there?
@@ -168,30 +151,6 @@ impl RemoteTable {
     #[must_use]
     pub fn cluster(&self) -> &Arc<Cluster> {
         &self.cluster
-    }
-
-    /// Its name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.shape.name
-    }
-
-    /// Weights per row.
-    #[must_use]
-    pub fn dim(&self) -> usize {
-        self.shape.dim
-    }
-
-    /// Values of optimizer state per row.
-    #[must_use]
-    pub fn state(&self) -> usize {
-        self.shape.state
-    }
-
-    /// Configuration as the servers have it: JSON, as `docs/wire-format.md` says.
-    #[must_use]
-    pub fn config_json(&self) -> &str {
-        &self.shape.config
     }
 
     /// Rows and bytes of memory, over all servers.
@@ -252,23 +211,7 @@ impl RemoteTable {
     ///
     /// After a broken connection a server is asked again, and rows that it had removed before are not counted.
     pub fn remove(&self, keys: &[u64]) -> Result<u64, ClientError> {
-        let mut removed = 0;
-        self.cluster.with_session(|session| {
-            let keys_max = session.rows_per_request(2).min(EXPORT_ROWS);
-            let mut partition = KeyPartition::default();
-            partition.assign(session.placement(), self.home(), keys);
-            for (server, share) in partition.shares().enumerate() {
-                for keys in share.keys.chunks(keys_max) {
-                    let request = Request::Delete(Delete { table: self.number(server).table, keys });
-                    removed += session.ask_table(self, server, &request, |reply| match reply {
-                        Reply::Delete(count) => Some(count),
-                        _ => None,
-                    })?;
-                }
-            }
-            Ok(())
-        })?;
-        Ok(removed)
+        self.cluster.with_session(|session| session.remove(self, keys))
     }
 
     /// Removes all rows; returns at least how many there were, as [`RemoteTable::remove`]. Rows made meanwhile may
@@ -297,7 +240,7 @@ impl RemoteTable {
             for server in self.servers() {
                 let (table, mut cursor) = (self.number(server).table, 0);
                 let rows_max =
-                    session.rows_per_request(self.dim() + self.state() + 5).min(EXPORT_ROWS) as u32;
+                    session.engine.rows_per_message(self.dim() + self.state() + 5).min(EXPORT_ROWS) as u32;
                 loop {
                     let request = Request::Export(Export { table, cursor, rows_max });
                     let (dim, state) = (self.dim(), self.state());
@@ -341,9 +284,9 @@ impl RemoteTable {
         let all = WholeRows { keys, frequencies, last_uses, versions, weights, states };
         let mut part = RowColumns::default();
         self.cluster.with_session(|session| {
-            let rows_max = session.rows_per_request(dim + state + 5).min(EXPORT_ROWS);
+            let rows_max = session.engine.rows_per_message(dim + state + 5).min(EXPORT_ROWS);
             let mut partition = KeyPartition::default();
-            partition.assign(session.placement(), self.home(), keys);
+            partition.assign(&session.engine.placement, self.home(), keys);
             for (server, share) in partition.shares().enumerate() {
                 for positions in share.positions.chunks(rows_max) {
                     part.clear();
@@ -365,62 +308,6 @@ impl RemoteTable {
 
     /// Is it the same opening of the same table, or a copy of it?
     pub(crate) fn is_same(&self, other: &RemoteTable) -> bool {
-        Arc::ptr_eq(&self.shape, &other.shape)
-    }
-
-    pub(crate) fn home(&self) -> Home {
-        self.shape.home
-    }
-
-    /// The servers that have a part of it.
-    pub(crate) fn servers(&self) -> impl Iterator<Item = usize> {
-        let numbers = &self.shape.numbers;
-        (0..numbers.len()).filter(|&server| numbers[server].is_some())
-    }
-
-    /// The number by which a server knows the table; 0, which is none, on one that has no part of it.
-    pub(crate) fn number(&self, server: usize) -> Number {
-        self.shape.numbers[server].unwrap_or(Number { table: 0, boot_id: 0 })
-    }
-
-    /// The number of the table that has the name now, for requests that only read.
-    pub(crate) fn read_number(&self, server: usize) -> u32 {
-        self.shape.read_numbers.get(server).map_or(0, |number| number.load(Ordering::Relaxed))
-    }
-
-    /// Goes on, for requests that only read, with the table that has the name now: the one that was opened is gone.
-    pub(crate) fn follow(&self, session: &mut Session) -> Result<(), ClientError> {
-        let mut found = Vec::new();
-        for server in self.servers() {
-            let (table, shape) =
-                session.ask(server, self.name(), &Request::Open(self.name()), |reply| match reply {
-                    Reply::Open(info) => Some((info.table, Shape::of(&info))),
-                    _ => None,
-                })?;
-            if !self.shape.is_like(&shape) {
-                let reason = format!(
-                    "table {:?} was replaced by another of this name since it was opened, with another configuration; open it again",
-                    self.name()
-                );
-                return Err(ClientError::Cluster { reason });
-            }
-            found.push((server, table));
-        }
-        for (server, table) in found {
-            self.shape.read_numbers[server].store(table, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
-    pub(crate) fn length(
-        &self,
-        what: &'static str,
-        expected: usize,
-        found: usize,
-    ) -> Result<(), ClientError> {
-        if expected == found {
-            return Ok(());
-        }
-        Err(StoreError::Length { table: self.name().to_owned(), what, expected, found }.into())
+        Arc::ptr_eq(&self.table, &other.table)
     }
 }

@@ -1,88 +1,74 @@
-//! The connections of one thread to all servers, and single requests over them. Knows neither how frames travel nor
-//! the meaning of a row.
-//!
-//! A reply must have the shape of its request, whatever rows were found, and its rows go to the positions of the
-//! request's keys.
+//! The requests of one thread, one at a time, with the rows of their answers in place; pushes go on meanwhile. Does not
+//! know how requests are cut into messages, nor the meaning of a row.
 
-use sanderling_store::Dedup;
-use sanderling_wire::{Reply, Request, limit};
+use sanderling_store::{Absent, PushScale};
+use sanderling_wire::{Fault, Reply, Request};
 
-use crate::connection_set::ConnectionSet;
+use crate::engine::{Engine, Message, PushBuffers};
 use crate::error::ClientError;
 use crate::key_partition::{KeyPartition, RaggedPartition};
-use crate::placement::Placement;
-use crate::remote::RemoteTable;
-use crate::rpc_state::CallError;
-
-mod pull;
-use pull::Asked;
-pub(crate) use pull::{PullInto, PullPart, check_offsets, sample_runs, wire_absent};
-
-mod push;
-use push::Pushes;
-pub(crate) use push::{Outgoing, check_push, sum_duplicates};
+use crate::open_table::OpenTable;
 
 mod fed;
-pub use fed::FedBatch;
-pub(crate) use fed::{FedKeys, FedPart};
+mod pull;
 
-/// Rows and gradients travel in requests of about this size, so that servers and network work at the same time.
-const REQUEST_BYTES: usize = 1 << 20;
+pub use fed::FedBatch;
+pub(crate) use fed::FedPart;
+pub(crate) use pull::{PullInto, PullPart};
+
+/// The number of pulls and other requests that are waited for; all others are the marks of pushes.
+const WAITED_FOR: u64 = u64::MAX;
 
 /// The connections of one thread to all servers of a cluster, with room for one request at a time. It connects when it is
 /// used first, and again when a connection breaks.
 #[derive(Debug)]
 pub struct Session {
-    pub(crate) connections: ConnectionSet,
-    placement: Placement,
-    pushes: Pushes,
-    asked: Vec<Asked>,
+    pub(crate) engine: Engine,
+    /// The mark of the next pushes.
+    mark: u64,
+    failed: Failed,
     partition: KeyPartition,
     ragged: RaggedPartition,
-    dedup: Dedup,
-    /// Gradients of distinct keys.
-    summed: Vec<f32>,
+    buffers: PushBuffers,
+    /// Gradients, or halves of rows, in single precision.
+    floats: Vec<f32>,
 }
 
-/// Rows of so many values that one request over these connections may have.
-pub(crate) fn rows_per_request(connections: &ConnectionSet, values: usize) -> usize {
-    let bytes = REQUEST_BYTES.min(connections.frame_bytes_max() / 2);
-    (bytes / (size_of::<f32>() * values.max(1))).clamp(1, limit::KEYS_MAX)
+/// Failures of pushes and other messages whose answers are not waited for.
+#[derive(Debug, Default)]
+struct Failed {
+    /// The first failure since the last report.
+    first: Option<ClientError>,
+    /// Marks of failed pushes since the last query, each once.
+    marks: Vec<u64>,
 }
 
-/// [`rows_per_request`] for pulls of rows of this dim: the shortest rows have fewer bytes than their keys.
-pub(crate) fn rows_per_pull(connections: &ConnectionSet, dim: usize) -> usize {
-    rows_per_request(connections, dim.max(size_of::<u64>() / size_of::<f32>()))
+impl Failed {
+    fn note(&mut self, message: &Message, result: Result<Reply<'_>, ClientError>) {
+        let Err(error) = result else { return };
+        self.first.get_or_insert(error);
+        if !self.marks.contains(&message.request) {
+            self.marks.push(message.request);
+        }
+    }
 }
 
 impl Session {
-    pub(crate) fn new(connections: ConnectionSet, placement: Placement) -> Session {
-        let pushes = Pushes::new(connections.len());
+    pub(crate) fn new(engine: Engine) -> Session {
         Session {
-            connections,
-            placement,
-            pushes,
-            asked: Vec::new(),
+            engine,
+            mark: 0,
+            failed: Failed::default(),
             partition: KeyPartition::default(),
             ragged: RaggedPartition::default(),
-            dedup: Dedup::new(),
-            summed: Vec::new(),
+            buffers: PushBuffers::default(),
+            floats: Vec::new(),
         }
-    }
-
-    /// Where keys are.
-    pub(crate) fn placement(&self) -> &Placement {
-        &self.placement
-    }
-
-    /// Rows of so many values that one request may have.
-    pub(crate) fn rows_per_request(&self, values: usize) -> usize {
-        rows_per_request(&self.connections, values)
     }
 
     /// The start of a server that has answered.
     pub(crate) fn boot_id(&self, server: usize) -> u64 {
-        self.connections.peer(server).map_or(0, |peer| peer.boot_id)
+        self.engine.connections.peer(server).map_or(0, |peer| peer.boot_id)
     }
 
     /// Asks one server and takes what `read` makes of the answer; `None` says that it is none. `table` is for messages.
@@ -93,40 +79,131 @@ impl Session {
         request: &Request<'_>,
         read: impl FnMut(Reply<'_>) -> Option<T>,
     ) -> Result<T, ClientError> {
-        self.ask_start(server, table, None, request, read)
+        self.finish()?;
+        self.engine.ask(server, table, None, request, read)
     }
 
     /// [`Session::ask`] about a table by its number.
     pub(crate) fn ask_table<T>(
         &mut self,
-        table: &RemoteTable,
+        table: &OpenTable,
         server: usize,
         request: &Request<'_>,
         read: impl FnMut(Reply<'_>) -> Option<T>,
     ) -> Result<T, ClientError> {
-        self.ask_start(server, table.name(), Some(table.number(server).boot_id), request, read)
+        self.finish()?;
+        self.engine.ask(server, table.name(), Some(table.number(server).boot_id), request, read)
     }
 
-    fn ask_start<T>(
+    /// Goes on with the tables that have the names now, if a pull that only reads has found one of them gone.
+    fn follows<'t, T>(
         &mut self,
-        server: usize,
-        table: &str,
-        boot_id: Option<u64>,
-        request: &Request<'_>,
-        mut read: impl FnMut(Reply<'_>) -> Option<T>,
-    ) -> Result<T, ClientError> {
+        pulled: &Result<T, ClientError>,
+        absent: Absent,
+        tables: impl Iterator<Item = &'t OpenTable>,
+    ) -> Result<bool, ClientError> {
+        let is_gone = matches!(pulled, Err(ClientError::Refused { fault: Fault::UnknownTable, .. }));
+        if !is_gone || absent != Absent::Zero {
+            return Ok(false);
+        }
+        for table in tables {
+            self.follow(table)?;
+        }
+        Ok(true)
+    }
+
+    /// Goes on, for requests that only read, with the table that has the name now: the one that was opened is gone.
+    fn follow(&mut self, table: &OpenTable) -> Result<(), ClientError> {
+        let mut found = Vec::new();
+        for server in table.servers() {
+            let (number, other) =
+                self.ask(server, table.name(), &Request::Open(table.name()), |reply| match reply {
+                    Reply::Open(info) => Some((info.table, OpenTable::of(&info))),
+                    _ => None,
+                })?;
+            if !table.is_like(&other) {
+                let reason = format!(
+                    "table {:?} was replaced by another of this name since it was opened, with another configuration; open it again",
+                    table.name()
+                );
+                return Err(ClientError::Cluster { reason });
+            }
+            found.push((server, number));
+        }
+        found.into_iter().for_each(|(server, number)| table.read_from(server, number));
+        Ok(())
+    }
+
+    /// As [`RemoteTable::push`](crate::RemoteTable::push).
+    pub fn push(
+        &mut self,
+        table: &OpenTable,
+        keys: &[u64],
+        grads: &[f32],
+        scale: PushScale,
+    ) -> Result<(), ClientError> {
+        let Session { engine, mark, failed, buffers, .. } = self;
+        let mut note =
+            |message: &Message, result: Result<Reply<'_>, ClientError>| failed.note(message, result);
+        let begun = engine.begin_push_keys(*mark, table, (keys, grads), scale, buffers, &mut note);
+        let finished = self.finish();
+        begun.and(finished)
+    }
+
+    /// Sends the gradients of the partition's distinct keys without waiting for the answers: the next pull of this
+    /// session, which sees the push, or [`Session::finish`] waits for them and reports failures.
+    pub(crate) fn begin_push(
+        &mut self,
+        table: &OpenTable,
+        partition: &KeyPartition,
+        counts: &[u32],
+        grads: &[f32],
+        scale: PushScale,
+    ) -> Result<(), ClientError> {
+        let Session { engine, mark, failed, buffers, .. } = self;
+        let mut note =
+            |message: &Message, result: Result<Reply<'_>, ClientError>| failed.note(message, result);
+        engine.begin_push(*mark, table, partition, (counts, grads), scale, &mut buffers.message, &mut note)
+    }
+
+    /// Removes the rows of these keys; returns at least how many there were.
+    pub(crate) fn remove(&mut self, table: &OpenTable, keys: &[u64]) -> Result<u64, ClientError> {
         self.finish()?;
-        let names = self.connections.names();
-        let mut answer = None;
-        let mut sink = |_: usize, _: u64, result: Result<Reply<'_>, CallError>| {
-            answer = Some(match result {
-                Ok(reply) => read(reply).ok_or_else(|| names.misfit(server, table)),
-                Err(error) => Err(names.error(server, table, error)),
-            });
+        let Session { engine, partition, .. } = self;
+        let (mut removed, mut failed) = (0, Ok(()));
+        let mut each = |_: &Message, result: Result<Reply<'_>, ClientError>| match result {
+            Ok(Reply::Delete(count)) => removed += count,
+            Ok(_) => {}
+            Err(error) if failed.is_ok() => failed = Err(error),
+            Err(_) => {}
         };
-        let begun = self.connections.begin(server, 0, boot_id, request, &mut sink);
-        begun.map_err(|source| ClientError::Request { table: table.to_owned(), source })?;
-        self.connections.settle(&mut sink);
-        answer.unwrap_or_else(|| Err(names.misfit(server, table)))
+        let shares = partition.split(&engine.placement, table.home(), keys);
+        let begun = engine.begin_delete(WAITED_FOR, table, shares, &mut each);
+        engine.settle(&mut each);
+        begun.and(failed).map(|()| removed)
+    }
+
+    /// Lets go what [`Session::begin_push`] has prepared.
+    pub(crate) fn send(&mut self) {
+        let Session { engine, failed, .. } = self;
+        engine.send(&mut |message, result| failed.note(message, result));
+    }
+
+    /// Waits for the pushes that are under way. An error may be that of an earlier push.
+    pub fn finish(&mut self) -> Result<(), ClientError> {
+        let Session { engine, failed, .. } = self;
+        engine.settle(&mut |message, result| failed.note(message, result));
+        failed.first.take().map_or(Ok(()), Err)
+    }
+
+    /// Marks what is pushed from now on, so that [`Session::take_failed`] can tell it from the rest.
+    pub fn mark_pushes(&mut self, mark: u64) {
+        self.mark = mark;
+    }
+
+    /// The marks of the pushes that have failed since this was asked before. Of what has been answered, so after
+    /// [`Session::finish`] of all.
+    pub fn take_failed(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.failed.marks)
     }
 }

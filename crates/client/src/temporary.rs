@@ -6,7 +6,6 @@ use std::time::Duration;
 use sanderling_store::TableConfig;
 use sanderling_wire::{Fault, Features, Ping, Request};
 
-use crate::checkpoint::ask_all;
 use crate::cluster::Cluster;
 use crate::error::ClientError;
 use crate::remote::RemoteTable;
@@ -25,7 +24,7 @@ impl RemoteTable {
         cluster.with_session(|session| {
             for (at, server) in cluster.servers().iter().enumerate() {
                 session.ask(at, "", &Request::Ping(Ping { reply_bytes: 0, bytes: &[] }), |_| Some(()))?;
-                if !session.connections.can(at, Features::TEMPORARY) {
+                if !session.engine.connections.can(at, Features::TEMPORARY) {
                     let address = &server.address;
                     let reason = format!("{address} is too old for temporary tables; update it");
                     return Err(ClientError::Cluster { reason });
@@ -42,10 +41,10 @@ impl Cluster {
     ///
     /// It also works after the process was told to stop. Of several errors the first is returned.
     pub fn drop_where_reached(&self, name: &str, within: Duration) -> Result<bool, ClientError> {
-        let mut connections = self.patient_connections(within)?;
-        connections.bear_silence();
+        let mut engine = self.patient_engine(within)?;
+        engine.connections.bear_silence();
         let (mut was_there, mut failed) = (false, Ok(()));
-        for answer in ask_all(&mut connections, &Request::Drop(name), |_| Some(())) {
+        for answer in engine.ask_all(&Request::Drop(name), |_| Some(())) {
             match answer {
                 Ok(()) => was_there = true,
                 Err(ClientError::Refused { fault: Fault::UnknownTable, .. }) => {}

@@ -14,8 +14,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use arrow::array::{ArrayRef, Float32Array, Int64Array, ListArray, RecordBatch};
-use arrow::datatypes::Int64Type;
+use arrow_array::types::Int64Type;
+use arrow_array::{ArrayRef, Float32Array, Int64Array, ListArray, RecordBatch};
 use parquet::arrow::ArrowWriter;
 use prost::Message;
 use sanderling_formats::batch_file::{BLOCK_ROWS, BatchFileOptions, BatchFileWriter, BlockCompression};

@@ -16,8 +16,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, NullArray, RecordBatch, RecordBatchOptions, StringArray};
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow_array::{ArrayRef, NullArray, RecordBatch, RecordBatchOptions, StringArray};
+use arrow_schema::{Schema, SchemaRef};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use arrow::array::RecordBatch;
+use arrow_array::RecordBatch;
 use serde::Serialize;
 
 pub use column::{ColumnKind, ColumnProfile, NumberSummary, ValueCount};

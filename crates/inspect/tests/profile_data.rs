@@ -7,8 +7,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int32Array, ListArray, RecordBatch, StringArray};
-use arrow::datatypes::Int32Type;
+use arrow_array::types::Int32Type;
+use arrow_array::{ArrayRef, Int32Array, ListArray, RecordBatch, StringArray};
 use parquet::arrow::ArrowWriter;
 use sanderling_formats::{BadRowPolicy, DataConfig, Format, Reader};
 use sanderling_inspect::{ColumnKind, DataProfile, ProfileOptions, profile, suggest};

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use sanderling_client::{Call, ClientError, Cluster, Pipeline, RemoteTable};
-use sanderling_store::{Absent, PushScale, StoreError, Table, TableConfig};
+use sanderling_client::{Call, ClientError, Cluster, Pipeline, RemoteTable, wait_until};
+use sanderling_store::{StoreError, Table, TableConfig};
 
 use crate::observed::DistinctKeys;
-use crate::request::{Failure, Finished, Operation, Outcome, Request, TableId};
+use crate::request::{Failure, Finished, Operation, Outcome, TableId, parts};
 use crate::target::Embedded;
 use crate::target::failure::failure;
 
@@ -180,8 +180,8 @@ impl Port {
     ///
     /// # Panics
     /// If the slot has a request under way, or the table was not opened here.
-    pub fn begin(&mut self, slot: usize, request: &Request<'_>) {
-        let (operation, table, keys, bytes) = request.parts();
+    pub fn begin(&mut self, slot: usize, table: TableId, call: &Call<'_>) {
+        let (operation, keys, bytes) = parts(call);
         if self.begun.len() <= slot {
             self.begun.resize(slot + 1, None);
         }
@@ -194,9 +194,9 @@ impl Port {
             until.saturating_duration_since(begun.sent).max(std::time::Duration::from_micros(1))
         });
         let outcome = match &mut self.way {
-            Way::Embedded { tables, out, .. } => embedded(&tables[table.0 as usize], out, request),
+            Way::Embedded { tables, out, .. } => embedded(&tables[table.0 as usize], out, call),
             Way::Remote { pipeline, .. } => {
-                match pipeline.begin_within(within, slot, table.0 as usize, &call(request)) {
+                match pipeline.begin_within(within, slot, table.0 as usize, call) {
                     Ok(()) => {
                         let before = self.begun[slot].replace(begun);
                         assert!(before.is_none(), "slot {slot} has a request under way");
@@ -231,19 +231,6 @@ impl Port {
     }
 }
 
-/// Nearer to its time than this, a wait stays awake, since sleeps end late.
-const AWAKE: std::time::Duration = std::time::Duration::from_micros(200);
-
-fn wait_until(until: Instant) {
-    let left = until.saturating_duration_since(Instant::now());
-    if left > AWAKE {
-        std::thread::sleep(left - AWAKE);
-    }
-    while Instant::now() < until {
-        std::hint::spin_loop();
-    }
-}
-
 impl Begun {
     fn finish(self, slot: usize, done: Instant, outcome: Result<Outcome, Failure>) -> Finished {
         let Begun { operation, keys, bytes, sent } = self;
@@ -252,21 +239,8 @@ impl Begun {
     }
 }
 
-/// As the client takes it. Keys without a row are as zero: a serving process makes none up.
-fn call<'a>(request: &Request<'a>) -> Call<'a> {
-    let absent = Absent::Zero;
-    match *request {
-        Request::Pull { keys, .. } => Call::Pull { keys, absent },
-        Request::PullPooled { keys, offsets, pooling, .. } => {
-            Call::PullPooled { keys, offsets, pooling, absent }
-        }
-        Request::Push { keys, grads, .. } => Call::Push { keys, grads, scale: PushScale::default() },
-        Request::Delete { keys, .. } => Call::Delete { keys },
-    }
-}
-
 /// Carries a request out in this process.
-fn embedded(table: &Table, out: &mut Vec<f32>, request: &Request<'_>) -> Result<Outcome, Failure> {
+fn embedded(table: &Table, out: &mut Vec<f32>, call: &Call<'_>) -> Result<Outcome, Failure> {
     let dim = table.dim();
     let mut room = |rows: usize| {
         if out.len() < rows * dim {
@@ -275,21 +249,19 @@ fn embedded(table: &Table, out: &mut Vec<f32>, request: &Request<'_>) -> Result<
         rows * dim
     };
     let rows = |values: usize, missing: usize| Outcome { missing, bytes: (values * size_of::<f32>()) as u64 };
-    let done: Result<Outcome, StoreError> = match *request {
-        Request::Pull { keys, .. } => {
+    let done: Result<Outcome, StoreError> = match *call {
+        Call::Pull { keys, absent } => {
             let values = room(keys.len());
-            table.pull(keys, Absent::Zero, &mut out[..values], None).map(|missing| rows(values, missing))
+            table.pull(keys, absent, &mut out[..values], None).map(|missing| rows(values, missing))
         }
-        Request::PullPooled { keys, offsets, pooling, .. } => {
+        Call::PullPooled { keys, offsets, pooling, absent } => {
             let values = room(offsets.len().saturating_sub(1));
             table
-                .pull_pooled(keys, None, offsets, pooling, Absent::Zero, &mut out[..values], None)
+                .pull_pooled(keys, None, offsets, pooling, absent, &mut out[..values], None)
                 .map(|missing| rows(values, missing))
         }
-        Request::Push { keys, grads, .. } => {
-            table.push(keys, grads, PushScale::default()).map(|()| Outcome::default())
-        }
-        Request::Delete { keys, .. } => Ok(rows(0, keys.iter().filter(|&&key| !table.remove(key)).count())),
+        Call::Push { keys, grads, scale } => table.push(keys, grads, scale).map(|()| Outcome::default()),
+        Call::Delete { keys } => Ok(rows(0, keys.iter().filter(|&&key| !table.remove(key)).count())),
     };
     done.map_err(|error| failure(&ClientError::from(error)))
 }
@@ -298,7 +270,7 @@ fn embedded(table: &Table, out: &mut Vec<f32>, request: &Request<'_>) -> Result<
 mod tests {
     use super::*;
     use crate::target::Target;
-    use sanderling_store::{Block, Init, Optimizer, Pooling};
+    use sanderling_store::{Absent, Block, Init, Optimizer, Pooling, PushScale};
     use std::time::Duration;
 
     fn config() -> TableConfig {
@@ -314,26 +286,27 @@ mod tests {
         assert_eq!(port.open("t").unwrap(), table);
         assert_eq!(port.shape(table), Some(&TableShape { name: "t".to_owned(), dim: 2 }));
         let keys = &[3, 4, 3][..];
-        let requests = [
-            Request::Push { table, keys, grads: &[1.0; 6] },
-            Request::Pull { table, keys: &[3, 4, 5] },
-            Request::PullPooled { table, keys, offsets: &[0, 1, 3], pooling: Pooling::Sum },
-            Request::Delete { table, keys: &[4, 5] },
-            Request::Pull { table, keys: &[3, 4, 5] },
+        let (absent, scale) = (Absent::Zero, PushScale::default());
+        let calls = [
+            Call::Push { keys, grads: &[1.0; 6], scale },
+            Call::Pull { keys: &[3, 4, 5], absent },
+            Call::PullPooled { keys, offsets: &[0, 1, 3], pooling: Pooling::Sum, absent },
+            Call::Delete { keys: &[4, 5] },
+            Call::Pull { keys: &[3, 4, 5], absent },
         ];
         let until = Instant::now() + Duration::from_secs(60);
-        for (slot, (request, expected)) in requests.iter().zip(expected).enumerate() {
+        for (slot, (call, expected)) in calls.iter().zip(expected).enumerate() {
             let mut finished = Vec::new();
-            port.begin(slot, request);
+            port.begin(slot, table, call);
             port.poll(Some(until), &mut finished);
             let found = &finished[0];
-            assert_eq!((finished.len(), found.slot, found.keys), (1, slot, request.parts().2.len()));
-            assert_eq!(found.outcome.as_ref(), Ok(expected), "{target:?}: {request:?}");
+            assert_eq!((finished.len(), found.slot, found.keys), (1, slot, parts(call).1.len()));
+            assert_eq!(found.outcome.as_ref(), Ok(expected), "{target:?}: {call:?}");
             assert!(found.done >= found.sent);
         }
-        let bad = Request::Push { table, keys: &[9], grads: &[f32::NAN, 0.0] };
+        let bad = Call::Push { keys: &[9], grads: &[f32::NAN, 0.0], scale };
         let mut finished = Vec::new();
-        port.begin(7, &bad);
+        port.begin(7, table, &bad);
         port.poll(None, &mut finished);
         if !target.is_nowhere() {
             assert_eq!(finished[0].outcome.as_ref().unwrap_err().kind, "bad_gradient");
@@ -370,7 +343,7 @@ mod tests {
         let held = pause.lock().unwrap();
         for slot in 0..sanderling_client::IN_FLIGHT_MAX {
             assert!(port.has_room(), "{slot}");
-            port.begin(slot, &Request::Pull { table, keys: &[1] });
+            port.begin(slot, table, &Call::Pull { keys: &[1], absent: Absent::Zero });
         }
         assert!(!port.has_room());
         drop(held);

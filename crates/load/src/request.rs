@@ -1,51 +1,12 @@
-//! Requests to tables and their results. Knows neither transport nor caller.
+//! Results of the requests to tables, and what counts of them. Knows neither transport nor caller.
 
 use std::time::Instant;
 
-use sanderling_store::Pooling;
+use sanderling_client::Call;
 
 /// A table that a thread has opened: its position among those.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TableId(pub u32);
-
-/// A request.
-#[derive(Debug, Clone, Copy)]
-pub enum Request<'a> {
-    /// Rows of keys.
-    Pull {
-        /// Of which table.
-        table: TableId,
-        /// Any number, with or without duplicates.
-        keys: &'a [u64],
-    },
-    /// One row per sample, pooled from the rows of its keys.
-    PullPooled {
-        /// Of which table.
-        table: TableId,
-        /// All samples' keys.
-        keys: &'a [u64],
-        /// Where each sample's keys start; one more than samples, from 0 to the number of keys.
-        offsets: &'a [u32],
-        /// How rows are pooled.
-        pooling: Pooling,
-    },
-    /// Gradients of keys.
-    Push {
-        /// Of which table.
-        table: TableId,
-        /// Any number, with or without duplicates.
-        keys: &'a [u64],
-        /// One row of gradients per key.
-        grads: &'a [f32],
-    },
-    /// Rows that are to go.
-    Delete {
-        /// Of which table.
-        table: TableId,
-        /// Any number.
-        keys: &'a [u64],
-    },
-}
 
 /// Kind of a request, for statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -110,17 +71,13 @@ pub struct Failure {
     pub reason: String,
 }
 
-impl<'a> Request<'a> {
-    /// Kind, table, keys and bytes of the request.
-    pub(crate) fn parts(&self) -> (Operation, TableId, &'a [u64], u64) {
-        let (operation, table, keys, more) = match *self {
-            Request::Pull { table, keys } => (Operation::Pull, table, keys, 0),
-            Request::PullPooled { table, keys, offsets, .. } => {
-                (Operation::PullPooled, table, keys, size_of_val(offsets))
-            }
-            Request::Push { table, keys, grads } => (Operation::Push, table, keys, size_of_val(grads)),
-            Request::Delete { table, keys } => (Operation::Delete, table, keys, 0),
-        };
-        (operation, table, keys, (size_of_val(keys) + more) as u64)
-    }
+/// Kind, keys and bytes of a call.
+pub(crate) fn parts<'a>(call: &Call<'a>) -> (Operation, &'a [u64], u64) {
+    let (operation, keys, more) = match *call {
+        Call::Pull { keys, .. } => (Operation::Pull, keys, 0),
+        Call::PullPooled { keys, offsets, .. } => (Operation::PullPooled, keys, size_of_val(offsets)),
+        Call::Push { keys, grads, .. } => (Operation::Push, keys, size_of_val(grads)),
+        Call::Delete { keys } => (Operation::Delete, keys, 0),
+    };
+    (operation, keys, (size_of_val(keys) + more) as u64)
 }

@@ -5,7 +5,7 @@
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadwriteArray2, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use sanderling_client::{ClientError, RemoteTable, RowBlock};
+use sanderling_client::{ClientError, OpenTable, RemoteTable, RowBlock};
 use sanderling_store::{Absent, Pooling, PushScale, Table};
 
 use crate::arrays::{self, Grads, Key, Keys, side_by_side, vector};
@@ -86,11 +86,11 @@ impl Requests for Table {
 
 impl Requests for RemoteTable {
     fn name(&self) -> &str {
-        self.name()
+        OpenTable::name(self)
     }
 
     fn dim(&self) -> usize {
-        self.dim()
+        OpenTable::dim(self)
     }
 
     fn pull(&self, keys: &[u64], absent: Absent, out: &mut [f32]) -> Result<usize, ClientError> {
@@ -139,6 +139,13 @@ fn exported<T>(table: &RemoteTable, of: impl Fn(&RowBlock<'_>, &mut Vec<T>)) -> 
 pub(crate) fn contains(py: Python<'_>, table: &impl Requests, key: Key) -> PyResult<bool> {
     let Key(Some(key)) = key else { return Ok(false) };
     py.detach(|| table.contains(key)).map_err(of_client)
+}
+
+/// How many of the keys have a row; repeated keys count each time.
+pub(crate) fn count_known(py: Python<'_>, table: &Table, keys: Keys<'_>) -> PyResult<usize> {
+    let keys = keys.side_by_side()?;
+    let keys = keys.as_slice()?;
+    Ok(py.detach(|| keys.iter().filter(|key| table.get(**key).is_some()).count()))
 }
 
 /// Rows by key, float32 [len(keys), dim].

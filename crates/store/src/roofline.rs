@@ -34,13 +34,14 @@ impl<'a> Roofline<'a> {
     pub fn of(table: &'a Table) -> Roofline<'a> {
         let (words, stride) = table.slab.all_words();
         let (weight_words, width) = (table.layout.weight_words, table.width());
+        table.directory.finish_growth(lane());
         Roofline { view: table.directory.pin(lane()), table, words, stride, weight_words, width }
     }
 
     /// Cache lines of the index.
     #[must_use]
     pub fn lines(&self) -> usize {
-        self.view.index().len()
+        self.view.view().index.len()
     }
 
     /// 32-bit words of a row's weights: half the number of 16-bit weights.
@@ -127,7 +128,7 @@ impl Work for Gather<'_> {
             (128, 128) => return limit.gather_of::<128>(vector, lines, rows, ahead, out.as_chunks_mut().0),
             _ => {}
         }
-        let (index, words) = (limit.view.index(), limit.weight_words.min(dim));
+        let (index, words) = (limit.view.view().index, limit.weight_words.min(dim));
         let ask = |line: u32, row: u32| {
             index.prefetch_bucket(line);
             limit.prefetch_row(row, words);
@@ -155,7 +156,7 @@ impl Roofline<'_> {
         ahead: usize,
         out: &mut [[f32; DIM]],
     ) {
-        let index = self.view.index();
+        let index = self.view.view().index;
         let ask = |line: u32, row: u32| {
             index.prefetch_bucket(line);
             self.prefetch_row(row, DIM);

@@ -140,8 +140,9 @@ fn columns_and_libsvm_tell_of_the_same_rows() {
 
 #[test]
 fn parquet_holds_the_columns_of_tsv() {
-    use arrow::array::{Array, AsArray};
-    use arrow::datatypes::{Int32Type, Int64Type};
+    use arrow_array::Array;
+    use arrow_array::cast::AsArray;
+    use arrow_array::types::{Int32Type, Int64Type};
     let config = SynthConfig { multi_valued: 1, ..config(3000) };
     let tsv = String::from_utf8(write(&config, "a.tsv").1).unwrap();
     let dir = tempfile::tempdir().unwrap();

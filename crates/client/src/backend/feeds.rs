@@ -8,11 +8,12 @@ use sanderling_store::{Absent, Pooling, PushScale};
 
 use super::servers::ServerTables;
 use super::{ChooseFed, EachFeature};
+use crate::engine::PooledKeys;
 use crate::error::ClientError;
 use crate::fed::{AheadFeature, FedRows, Feedable};
 use crate::lookup::Lookup;
 use crate::remote::RemoteTable;
-use crate::session::{FedKeys, FedPart, PullInto, Session};
+use crate::session::{FedPart, PullInto, Session};
 
 impl ServerTables {
     /// See [`Client::pull_or_feed`](crate::Client::pull_or_feed).
@@ -128,7 +129,7 @@ impl ServerTables {
             rebased.extend(offsets.iter().map(|offset| offset - first));
             // A mean does not look at values.
             let values = values.filter(|_| pooling == Pooling::Sum);
-            let keys = FedKeys { keys, offsets: &rebased, values, pooling };
+            let keys = PooledKeys { keys, offsets: &rebased, values, pooling };
             let mut fed = lookup.spare_fed.pop().unwrap_or_default();
             fed.begin(feature, samples * table.dim(), Instant::now());
             let begun = session.begin_feed(table, (id, feature as u32), &keys, &mut fed.batch);

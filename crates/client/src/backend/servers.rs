@@ -7,11 +7,12 @@ use sanderling_sample::Rows;
 use sanderling_store::{Absent, Checkpoint, CheckpointWriter, PushScale, TableConfig};
 
 use super::{ChooseFed, EachFeature, RowBackend};
+use crate::engine::check_push;
 use crate::error::ClientError;
 use crate::fed::AheadFeature;
 use crate::lookup::Lookup;
 use crate::remote::RemoteTable;
-use crate::session::{PullInto, PullPart, Session, check_push};
+use crate::session::{PullInto, PullPart, Session};
 use crate::step::SyncGroup;
 use crate::stop::Stop;
 use crate::whole_rows::{import_remote, save_remote};
@@ -55,7 +56,7 @@ impl ServerTables {
             tables.iter().zip(&*parts).zip(&mut *partitions).zip(&fed)
         {
             let keys: &[u64] = if is_fed { &[] } else { &part.dedup.unique };
-            partition.assign(session.placement(), table.home(), keys);
+            partition.assign(&session.engine.placement, table.home(), keys);
         }
         let asked: Vec<PullPart<'_>> =
             tables.iter().zip(&*partitions).map(|(table, partition)| PullPart { table, partition }).collect();
@@ -76,7 +77,7 @@ impl ServerTables {
 
 impl RowBackend for ServerTables {
     fn dims(&self) -> Vec<usize> {
-        self.tables.iter().map(RemoteTable::dim).collect()
+        self.tables.iter().map(|table| table.dim()).collect()
     }
 
     fn pull(
@@ -168,7 +169,7 @@ impl ServerTables {
         let Lookup { tables: parts, partitions, unfed, .. } = lookup;
         for number in unfed.drain(..) {
             let (table, keys) = (&tables[number], &parts[number].dedup.unique);
-            partitions[number].assign(session.placement(), table.home(), keys);
+            partitions[number].assign(&session.engine.placement, table.home(), keys);
         }
         if tables.len() > 1 {
             let all = tables.iter().zip(&mut *parts).zip(&*partitions);

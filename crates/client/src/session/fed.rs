@@ -2,17 +2,14 @@
 //! sample. Does not know how frames travel, nor why rows are pooled there.
 
 use sanderling_store::{Absent, Pooling, PushScale, bad_gradient};
-use sanderling_wire::{
-    self as wire, Features, Feed, Forget, PullFed, PushFed, Ragged, Reply, Request, limit,
-};
+use sanderling_wire::{self as wire, Features, Feed, Forget, PullFed, PushFed, Reply, Request, limit};
 
-use super::Session;
-use super::pull::{Asked, PullInto, add_rows, check_offsets, wire_absent};
-use super::push::note;
+use super::pull::{PullInto, add, single_precision};
+use super::{Session, WAITED_FOR};
+use crate::engine::{Message, PooledKeys, wire_absent};
 use crate::error::ClientError;
 use crate::key_partition::RunSamples;
-use crate::remote::RemoteTable;
-use crate::rpc_state::CallError;
+use crate::open_table::OpenTable;
 
 /// Bytes of a frame that are neither keys, offsets, values nor rows, rounded up.
 const FRAME_REST_BYTES: usize = 1024;
@@ -36,18 +33,8 @@ pub struct FedBatch {
 /// One of several batches that are pulled at once.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FedPart<'a> {
-    pub(crate) table: &'a RemoteTable,
+    pub(crate) table: &'a OpenTable,
     pub(crate) batch: &'a FedBatch,
-}
-
-/// The keys to feed.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct FedKeys<'a> {
-    pub(crate) keys: &'a [u64],
-    /// From 0 on, one more than samples.
-    pub(crate) offsets: &'a [u32],
-    pub(crate) values: Option<&'a [f32]>,
-    pub(crate) pooling: Pooling,
 }
 
 impl FedBatch {
@@ -89,7 +76,7 @@ impl Session {
     #[expect(clippy::too_many_arguments, reason = "a ragged batch is keys, values and offsets")]
     pub fn feed(
         &mut self,
-        table: &RemoteTable,
+        table: &OpenTable,
         batch: u64,
         feature: u32,
         keys: &[u64],
@@ -98,8 +85,8 @@ impl Session {
         pooling: Pooling,
     ) -> Result<FedBatch, ClientError> {
         let mut fed = FedBatch::default();
-        let begun =
-            self.begin_feed(table, (batch, feature), &FedKeys { keys, offsets, values, pooling }, &mut fed);
+        let keys = PooledKeys { keys, offsets, values, pooling };
+        let begun = self.begin_feed(table, (batch, feature), &keys, &mut fed);
         let finished = self.finish();
         begun.and(finished).map(|()| fed)
     }
@@ -107,51 +94,38 @@ impl Session {
     /// [`Session::feed`] without waiting for the answers: [`Session::finish`] or the next pull reports failures.
     pub(crate) fn begin_feed(
         &mut self,
-        table: &RemoteTable,
+        table: &OpenTable,
         (batch, feature): (u64, u32),
-        fed: &FedKeys<'_>,
+        fed: &PooledKeys<'_>,
         into: &mut FedBatch,
     ) -> Result<(), ClientError> {
-        let FedKeys { keys, offsets, values, pooling } = *fed;
-        check_offsets(table.name(), offsets, keys.len())?;
-        if let Some(values) = values {
-            table.length("values", keys.len(), values.len())?;
-        }
-        let is_divided_here = self.connections.len() > 1 && pooling == Pooling::Mean;
-        let pooling = if pooling == Pooling::Mean && !is_divided_here {
-            wire::Pooling::Mean
-        } else {
-            wire::Pooling::Sum
-        };
-        (into.batch, into.feature, into.is_divided_here) = (batch, feature, is_divided_here);
-        into.samples = offsets.len() - 1;
+        let samples = fed.check(table)?;
+        let PooledKeys { keys, offsets, values, pooling } = *fed;
+        let Session { engine, mark, failed, ragged, .. } = self;
+        let (servers, pooling) = (engine.servers(), engine.pooling_there(pooling));
+        into.is_divided_here = fed.pooling == Pooling::Mean && pooling != wire::Pooling::Mean;
+        (into.batch, into.feature, into.samples) = (batch, feature, samples);
         into.counts.clear();
         into.counts.extend(offsets.windows(2).map(|pair| pair[1] - pair[0]));
         into.keys.clear();
-        into.keys.resize(self.connections.len(), 0);
-        let tag = self.pushes.tag(table.name());
-        let Session { connections, pushes, placement, ragged, .. } = self;
-        ragged.clear(connections.len());
-        ragged.add(placement, table.home(), keys, values, offsets, 0, RunSamples::All);
-        into.positions.resize_with(connections.len(), Vec::new);
-        let names = connections.names();
-        for (server, (share, positions)) in ragged.shares.iter().zip(&mut into.positions).enumerate() {
-            positions.clear();
-            positions.extend_from_slice(&share.positions);
-            into.keys[server] = positions.len() as u32;
-            if positions.is_empty() {
-                continue;
-            }
-            let there = table.number(server);
-            let values = values.map(|_| &share.values[..]);
-            let ragged = Ragged { keys: &share.keys, offsets: &share.offsets, values };
-            let feed = Request::Feed(Feed { table: there.table, batch, feature, pooling, ragged });
-            let mut sink = |server: usize, tag: u64, result: Result<Reply<'_>, CallError>| {
-                pushes.note(&names, server, tag, result);
-            };
-            connections
-                .begin(server, tag, Some(there.boot_id), &feed, &mut sink)
-                .map_err(|source| ClientError::Request { table: table.name().to_owned(), source })?;
+        into.keys.resize(servers, 0);
+        into.positions.resize_with(servers, Vec::new);
+        ragged.clear(servers);
+        ragged.add(&engine.placement, table.home(), keys, values, offsets, 0, RunSamples::All);
+        for (share, (positions, keys)) in
+            ragged.shares.iter().zip(into.positions.iter_mut().zip(&mut into.keys))
+        {
+            positions.clone_from(&share.positions);
+            *keys = positions.len() as u32;
+        }
+        let mut note =
+            |message: &Message, result: Result<Reply<'_>, ClientError>| failed.note(message, result);
+        for (server, run) in ragged.runs() {
+            let number = table.number(server);
+            let ragged = ragged.shares[server].ragged(run);
+            let feed = Request::Feed(Feed { table: number.table, batch, feature, pooling, ragged });
+            let message = Message::about(table, *mark, 0, server);
+            engine.begin(message, Some(number.boot_id), &feed, &mut note)?;
         }
         Ok(())
     }
@@ -164,7 +138,7 @@ impl Session {
     /// [`Fault::UnknownBatch`](wire::Fault::UnknownBatch), with the server's name, where a server has forgotten it.
     pub fn pull_fed(
         &mut self,
-        table: &RemoteTable,
+        table: &OpenTable,
         batch: &FedBatch,
         absent: Absent,
         out: &mut [f32],
@@ -181,48 +155,46 @@ impl Session {
         into: &mut [PullInto<'_>],
         absent: Absent,
     ) -> Result<usize, ClientError> {
-        self.asked.clear();
-        for (part, FedPart { batch, .. }) in parts.iter().enumerate() {
-            into[part].out.fill(0.0);
-            if let Some(missing) = &mut into[part].missing {
-                missing.clear();
-            }
-            for (server, keys) in batch.shares() {
-                let rows = batch.samples();
-                self.asked.push(Asked { server, part, first_key: 0, keys, first_row: 0, rows });
-            }
+        for into in &mut *into {
+            into.out.fill(0.0);
+            into.clear_missing();
         }
-        let absent = wire_absent(absent);
-        let mut room = Vec::new();
-        let result = self.pull_asked(
-            |asked, format| {
-                let FedPart { table, batch: FedBatch { batch, feature, .. } } = parts[asked.part];
-                let (number, dim) = (table.number(asked.server).table, table.dim() as u32);
-                let (batch, feature) = (*batch, *feature);
-                (table, Request::PullFed(PullFed { table: number, batch, feature, dim, absent, format }))
-            },
-            |asked, reply| {
-                let PullInto { out, missing } = &mut into[asked.part];
-                add_rows(reply.values, &mut room, out);
-                if let Some(missing) = missing {
-                    // Where the keys of others stood, is not known here.
-                    let positions = parts[asked.part].batch.positions.get(asked.server);
-                    let position = |at: usize| positions.map_or(at as u32, |positions| positions[at]);
-                    missing.extend(reply.absent.positions().map(position));
+        let wire_absent = wire_absent(absent);
+        let result = self.pull_with(
+            |engine, each| {
+                for (part, FedPart { table, batch }) in parts.iter().enumerate() {
+                    let FedBatch { batch: id, feature, samples, .. } = **batch;
+                    for (server, keys) in batch.shares() {
+                        let message =
+                            Message::about(table, WAITED_FOR, part, server).asking(0..keys, 0..samples);
+                        let (number, format) = (table.number(server), engine.connections.row_format(server));
+                        let pull = PullFed {
+                            table: number.table,
+                            batch: id,
+                            feature,
+                            dim: table.dim() as u32,
+                            absent: wire_absent,
+                            format,
+                        };
+                        engine.begin(message, Some(number.boot_id), &Request::PullFed(pull), each)?;
+                    }
                 }
+                Ok(())
+            },
+            |message, reply, floats| {
+                let into = &mut into[message.part];
+                add(single_precision(reply.values, floats), into.out);
+                // The positions of keys that a hub fed are not known here.
+                let positions = parts[message.part].batch.positions.get(message.server);
+                into.note_missing(reply, |at| positions.map_or(at as u32, |positions| positions[at]));
             },
             || {},
         );
-        for (FedPart { table, batch }, PullInto { out, missing }) in parts.iter().zip(into) {
+        for (FedPart { table, batch }, into) in parts.iter().zip(into) {
             if batch.is_divided_here {
-                for (row, &count) in out.chunks_exact_mut(table.dim()).zip(&batch.counts) {
-                    let share = 1.0 / count.max(1) as f32;
-                    row.iter_mut().for_each(|sum| *sum *= share);
-                }
+                into.divide(table.dim(), batch.counts.iter().copied());
             }
-            if let Some(missing) = missing {
-                missing.sort_unstable();
-            }
+            into.sort_missing();
         }
         result
     }
@@ -233,7 +205,7 @@ impl Session {
     /// applied theirs.
     pub fn push_fed(
         &mut self,
-        table: &RemoteTable,
+        table: &OpenTable,
         batch: &FedBatch,
         grads: &[f32],
         scale: PushScale,
@@ -246,7 +218,7 @@ impl Session {
     /// [`Session::push_fed`] without waiting for the answers, as [`Session::begin_push`].
     pub(crate) fn begin_push_fed(
         &mut self,
-        table: &RemoteTable,
+        table: &OpenTable,
         batch: &FedBatch,
         grads: &[f32],
         scale: PushScale,
@@ -254,25 +226,25 @@ impl Session {
         let dim = table.dim();
         table.length("grads", batch.samples() * dim, grads.len())?;
         check_push(table, batch, grads, scale)?;
-        let tag = self.pushes.tag(table.name());
-        let Session { connections, pushes, summed, .. } = self;
+        let Session { engine, mark, failed, floats, .. } = self;
         let grads = if batch.is_divided_here {
-            summed.clear();
+            floats.clear();
             for (grads, &count) in grads.chunks_exact(dim).zip(&batch.counts) {
                 let share = 1.0 / count.max(1) as f32;
-                summed.extend(grads.iter().map(|grad| grad * share));
+                floats.extend(grads.iter().map(|grad| grad * share));
             }
-            &summed[..]
+            &floats[..]
         } else {
             grads
         };
-        let names = connections.names();
         let FedBatch { batch: id, feature, .. } = *batch;
+        let mut note =
+            |message: &Message, result: Result<Reply<'_>, ClientError>| failed.note(message, result);
         for (server, _) in batch.shares() {
-            let (client, sequence) = pushes.outgoing.next(server);
-            let there = table.number(server);
+            let (client, sequence) = engine.next_push(server);
+            let number = table.number(server);
             let push = PushFed {
-                table: there.table,
+                table: number.table,
                 client,
                 sequence,
                 batch: id,
@@ -281,36 +253,26 @@ impl Session {
                 lr_scale: scale.lr_scale,
                 grads,
             };
-            let (tables, failed) = (&pushes.tables, &mut pushes.failed);
-            let mut sink = |server: usize, tag: u64, result: Result<Reply<'_>, CallError>| {
-                note(tables, failed, &names, server, tag, result);
-            };
-            connections
-                .begin(server, tag, Some(there.boot_id), &Request::PushFed(push), &mut sink)
-                .map_err(|source| ClientError::Request { table: table.name().to_owned(), source })?;
+            let message = Message::about(table, *mark, 0, server);
+            engine.begin(message, Some(number.boot_id), &Request::PushFed(push), &mut note)?;
         }
         Ok(())
     }
 
     /// Has the servers forget a batch that will not be pushed, without waiting for the answers. Those that cannot be told
     /// forget it in time.
-    pub(crate) fn begin_forget(&mut self, table: &RemoteTable, batch: &FedBatch) -> Result<(), ClientError> {
-        let tag = self.pushes.tag(table.name());
-        let Session { connections, pushes, .. } = self;
-        let names = connections.names();
-        let FedBatch { batch: id, feature, .. } = *batch;
+    pub(crate) fn begin_forget(&mut self, table: &OpenTable, batch: &FedBatch) -> Result<(), ClientError> {
+        let Session { engine, mark, failed, .. } = self;
+        let mut note =
+            |message: &Message, result: Result<Reply<'_>, ClientError>| failed.note(message, result);
         for (server, _) in batch.shares() {
-            if !connections.can(server, Features::FORGET) {
+            if !engine.connections.can(server, Features::FORGET) {
                 continue;
             }
-            let there = table.number(server);
-            let forget = Request::Forget(Forget { table: there.table, batch: id, feature });
-            let mut sink = |server: usize, tag: u64, result: Result<Reply<'_>, CallError>| {
-                pushes.note(&names, server, tag, result);
-            };
-            connections
-                .begin(server, tag, Some(there.boot_id), &forget, &mut sink)
-                .map_err(|source| ClientError::Request { table: table.name().to_owned(), source })?;
+            let number = table.number(server);
+            let forget = Forget { table: number.table, batch: batch.batch, feature: batch.feature };
+            let message = Message::about(table, *mark, 0, server);
+            engine.begin(message, Some(number.boot_id), &Request::Forget(forget), &mut note)?;
         }
         Ok(())
     }
@@ -321,7 +283,7 @@ impl Session {
     pub(crate) fn has_room_for(&self, keys: usize, samples: usize, dim: usize) -> bool {
         let fed = keys * (size_of::<u64>() + size_of::<f32>()) + (samples + 1) * size_of::<u32>();
         let rows = samples * dim * size_of::<f32>() + keys / 8;
-        let fits_frame = fed.max(rows) + FRAME_REST_BYTES <= self.connections.frame_bytes_max();
+        let fits_frame = fed.max(rows) + FRAME_REST_BYTES <= self.engine.connections.frame_bytes_max();
         let fits_memory = keys * dim * size_of::<f32>() <= limit::FED_ROWS_BYTES_MAX;
         fits_frame && fits_memory && keys <= limit::KEYS_MAX && samples <= limit::SAMPLES_MAX
     }
@@ -329,7 +291,7 @@ impl Session {
 
 /// Refuses bad gradients before any server gets a part. The gradient of a sample without keys is ignored.
 fn check_push(
-    table: &RemoteTable,
+    table: &OpenTable,
     batch: &FedBatch,
     grads: &[f32],
     scale: PushScale,

@@ -13,20 +13,16 @@ use sanderling_wire::{self as wire, Meet, Member, Met, PushStep, Reply, Request,
 
 use super::{Handed, check_cancel, nap};
 use crate::cluster::Cluster;
-use crate::connection_set::ConnectionSet;
-use crate::error::{ClientError, Names};
+use crate::engine::{Engine, Message};
+use crate::error::ClientError;
 use crate::key_partition::KeyPartition;
-use crate::placement::Placement;
-use crate::remote::RemoteTable;
-use crate::rpc_state::CallError;
-use crate::session::rows_per_request;
+use crate::remote::{RemoteTable, check_tables};
 use sanderling_store::gather;
 
 #[derive(Debug)]
 pub(super) struct Servers {
     cluster: Arc<Cluster>,
-    connections: ConnectionSet,
-    placement: Placement,
+    engine: Engine,
     tables: Vec<RemoteTable>,
     member: Member,
     /// The starts of the servers that know this group.
@@ -48,8 +44,8 @@ struct Announced {
     is_settled: bool,
 }
 
-/// The servers' answers about a step, in the order of the requests.
-#[derive(Debug, Default)]
+/// The servers' answers about a step, in the order in which they were told.
+#[derive(Debug)]
 struct Answers {
     found: Vec<Option<Progress>>,
     failed: Option<ClientError>,
@@ -62,14 +58,13 @@ impl Servers {
         group: u64,
         participant: Participant,
     ) -> Result<Servers, ClientError> {
-        cluster.check_tables(tables)?;
-        let (connections, placement) = cluster.recorded_connections()?;
+        check_tables(cluster, tables)?;
+        let engine = cluster.recorded_engine()?;
         let Participant { worker, workers, attempt } = participant;
-        let servers = connections.len();
+        let servers = engine.servers();
         Ok(Servers {
             cluster: Arc::clone(cluster),
-            connections,
-            placement,
+            engine,
             tables: tables.to_vec(),
             member: Member { group, worker, workers, attempt },
             boot_ids: vec![None; servers],
@@ -94,14 +89,14 @@ impl Servers {
         if let Some(place) = self.tables.iter().position(|other| other.is_same(table)) {
             return Ok(place);
         }
-        self.cluster.check_tables(std::slice::from_ref(table))?;
+        check_tables(&self.cluster, std::slice::from_ref(table))?;
         self.tables.push(table.clone());
         Ok(self.tables.len() - 1)
     }
 
     /// Address of a server.
     pub(super) fn name(&self, server: usize) -> String {
-        self.connections.names().servers[server].clone()
+        self.engine.addresses()[server].clone()
     }
 
     /// The last step that is applied, on all servers, and the next meeting. What the attempt before said of a step that is
@@ -109,7 +104,7 @@ impl Servers {
     pub(super) fn recover(&mut self, timeout: Duration) -> Result<(u64, u64), ClientError> {
         let found = self.say_all(&self.all(), 0, |_| StepReport::Nothing)?;
         for (server, boot_id) in self.boot_ids.iter_mut().enumerate() {
-            *boot_id = self.connections.peer(server).map(|peer| peer.boot_id);
+            *boot_id = self.engine.connections.peer(server).map(|peer| peer.boot_id);
         }
         let (mut step, mut attempt) = (0, 0);
         for progress in &found {
@@ -154,21 +149,17 @@ impl Servers {
         scale: PushScale,
     ) -> Result<(), ClientError> {
         self.settle_announced();
-        let Servers { connections, placement, tables, member, handed, partition, .. } = self;
+        let Servers { engine, tables, member, handed, partition, .. } = self;
         let table = &tables[table];
-        partition.assign(placement, table.home(), keys);
+        partition.assign(&engine.placement, table.home(), keys);
         let dim = table.dim();
         let words = if matches!(gradients, StepGradients::Fixed { .. }) { 2 } else { 1 };
-        let rows = rows_per_request(connections, words * dim + 3);
-        let names = connections.names();
+        let rows = engine.rows_per_message(words * dim + 3);
         let mut failed = None;
-        let mut sink = |server: usize, _: u64, result: Result<Reply<'_>, CallError>| {
-            let error = match result {
-                Ok(Reply::PushStep(_)) => return,
-                Ok(_) => names.misfit(server, table.name()),
-                Err(error) => names.error(server, table.name(), error),
-            };
-            failed.get_or_insert(error);
+        let mut each = |_: &Message, result: Result<Reply<'_>, ClientError>| {
+            if let Err(error) = result {
+                failed.get_or_insert(error);
+            }
         };
         for (server, share) in partition.shares().enumerate() {
             for (keys, positions) in share.keys.chunks(rows).zip(share.positions.chunks(rows)) {
@@ -195,12 +186,11 @@ impl Servers {
                     counts: &self.counts,
                     gradients,
                 };
-                connections
-                    .begin(server, 0, Some(number.boot_id), &Request::PushStep(push), &mut sink)
-                    .map_err(|source| ClientError::Request { table: table.name().to_owned(), source })?;
+                let message = Message::about(table, 0, 0, server);
+                engine.begin(message, Some(number.boot_id), &Request::PushStep(push), &mut each)?;
             }
         }
-        connections.settle(&mut sink);
+        engine.settle(&mut each);
         failed.map_or(Ok(()), Err)
     }
 
@@ -209,13 +199,13 @@ impl Servers {
         self.settle_announced();
         let (all, said) = (self.all(), self.whole(step));
         let mut answers = self.begin_saying(&all, step, said);
-        self.connections.send(&mut answers.sink(&self.connections.names()));
+        self.engine.send(&mut |message, result| answers.note(message, result));
         self.announced = Some(Announced { step, answers, is_settled: false });
     }
 
     /// Every server.
     fn all(&self) -> Vec<usize> {
-        (0..self.connections.len()).collect()
+        (0..self.engine.servers()).collect()
     }
 
     fn whole(&self, step: u64) -> impl Fn(usize) -> StepReport + use<> {
@@ -225,11 +215,9 @@ impl Servers {
 
     /// Waits for what the servers answer to what was announced, so that nothing else is taken for it.
     fn settle_announced(&mut self) {
-        let Servers { connections, announced, .. } = self;
+        let Servers { engine, announced, .. } = self;
         let Some(announced) = announced.as_mut().filter(|announced| !announced.is_settled) else { return };
-        let names = connections.names();
-        let mut sink = announced.answers.sink(&names);
-        connections.settle(&mut sink);
+        engine.settle(&mut |message, result| announced.answers.note(message, result));
         announced.is_settled = true;
     }
 
@@ -237,7 +225,7 @@ impl Servers {
     fn take_announced(&mut self, step: u64) -> Option<Result<Vec<Progress>, ClientError>> {
         self.settle_announced();
         let Announced { answers, .. } = self.announced.take().filter(|announced| announced.step == step)?;
-        Some(answers.whole(&self.connections.names()))
+        Some(answers.whole())
     }
 
     /// Says that all is handed in, and waits until the step is applied on all servers.
@@ -286,7 +274,7 @@ impl Servers {
         said: StepReport,
     ) -> Result<Progress, ClientError> {
         let found = self.say_all(&[server], step, |_| said)?.pop();
-        found.ok_or_else(|| self.connections.names().misfit(server, ""))
+        found.ok_or_else(|| self.engine.misfit(server))
     }
 
     /// Says something of a step to several servers at once; their answers, in the same order.
@@ -298,33 +286,33 @@ impl Servers {
     ) -> Result<Vec<Progress>, ClientError> {
         self.settle_announced();
         let mut answers = self.begin_saying(servers, step, said);
-        let names = self.connections.names();
-        self.connections.settle(&mut answers.sink(&names));
-        answers.whole(&names)
+        self.engine.settle(&mut |message, result| answers.note(message, result));
+        answers.whole()
     }
 
     fn begin_saying(&mut self, servers: &[usize], step: u64, said: impl Fn(usize) -> StepReport) -> Answers {
-        let Servers { connections, member, boot_ids, .. } = self;
-        let (names, mut answers) = (connections.names(), Answers::of(servers.len()));
-        for (tag, &server) in (0..).zip(servers) {
+        let Servers { engine, member, boot_ids, .. } = self;
+        let mut answers = Answers { found: vec![None; servers.len()], failed: None };
+        let ask = |server: usize| {
             let said = match said(server) {
                 StepReport::Nothing => wire::Said::Nothing,
                 StepReport::Whole { messages } => wire::Said::Whole { messages },
                 StepReport::WholeBefore { attempt } => wire::Said::WholeBefore { attempt },
                 StepReport::Finished => wire::Said::Finished,
             };
-            let request = Request::WaitStep(WaitStep { member: *member, step, said });
-            let begun = connections.begin(server, tag, boot_ids[server], &request, &mut answers.sink(&names));
-            if let Err(source) = begun {
-                answers.fail(ClientError::Request { table: String::new(), source });
-            }
-        }
+            (boot_ids[server], Request::WaitStep(WaitStep { member: *member, step, said }))
+        };
+        engine.begin_asking(servers, "", ask, &mut |message, result| answers.note(message, result));
         answers
     }
 
     /// Bytes that each may bring to a meeting, if so many of the workers bring any.
     pub(super) fn part_bytes_max(&self, givers: u32) -> usize {
-        Met::part_bytes_max(self.connections.frame_bytes_max(), self.member.workers as usize, givers as usize)
+        Met::part_bytes_max(
+            self.engine.connections.frame_bytes_max(),
+            self.member.workers as usize,
+            givers as usize,
+        )
     }
 
     /// Comes to a meeting, at the first server, and asks until all are there; who is missing then.
@@ -354,54 +342,30 @@ impl Servers {
         bytes: &[u8],
     ) -> Result<Result<Vec<Vec<u8>>, Vec<u32>>, ClientError> {
         self.settle_announced();
-        let Servers { connections, member, boot_ids, .. } = self;
-        let names: Names = connections.names();
-        let mut met = None;
-        let mut sink = |server: usize, _: u64, result: Result<Reply<'_>, CallError>| {
-            met = Some(match result {
-                Ok(Reply::Meet(Met::Waiting(missing))) => Ok(Err(missing.to_vec())),
-                Ok(Reply::Meet(Met::All(parts))) if parts.len() == member.workers as usize => {
-                    Ok(Ok(parts.into_iter().map(<[u8]>::to_vec).collect()))
-                }
-                Ok(_) => Err(names.misfit(server, "")),
-                Err(error) => Err(names.error(server, "", error)),
-            });
-        };
+        let Servers { engine, member, boot_ids, .. } = self;
         let request = Request::Meet(Meet { member: *member, round, name, bytes });
-        connections
-            .begin(0, 0, boot_ids[0], &request, &mut sink)
-            .map_err(|source| ClientError::Request { table: String::new(), source })?;
-        connections.settle(&mut sink);
-        met.unwrap_or_else(|| Err(names.misfit(0, "")))
+        engine.ask(0, "", boot_ids[0], &request, |reply| match reply {
+            Reply::Meet(Met::Waiting(missing)) => Some(Err(missing.to_vec())),
+            Reply::Meet(Met::All(parts)) if parts.len() == member.workers as usize => {
+                Some(Ok(parts.into_iter().map(<[u8]>::to_vec).collect()))
+            }
+            _ => None,
+        })
     }
 }
 
 impl Answers {
-    /// Of so many servers, none of which has answered.
-    fn of(servers: usize) -> Answers {
-        Answers { found: vec![None; servers], failed: None }
-    }
-
-    fn fail(&mut self, error: ClientError) {
-        self.failed.get_or_insert(error);
-    }
-
-    /// Where answers go.
-    fn sink(&mut self, names: &Names) -> impl FnMut(usize, u64, Result<Reply<'_>, CallError>) {
-        move |server, tag, result| match result {
-            Ok(Reply::WaitStep(state)) => self.found[tag as usize] = Some(progress_of(&state)),
-            Ok(_) => self.fail(names.misfit(server, "")),
-            Err(error) => self.fail(names.error(server, "", error)),
+    fn note(&mut self, message: &Message, result: Result<Reply<'_>, ClientError>) {
+        match result {
+            Ok(Reply::WaitStep(state)) => self.found[message.part] = Some(progress_of(&state)),
+            Ok(_) => {}
+            Err(error) => _ = self.failed.get_or_insert(error),
         }
     }
 
     /// All answers, or what failed first.
-    fn whole(self, names: &Names) -> Result<Vec<Progress>, ClientError> {
-        if let Some(error) = self.failed {
-            return Err(error);
-        }
-        let all: Option<Vec<Progress>> = self.found.into_iter().collect();
-        all.ok_or_else(|| names.misfit(0, ""))
+    fn whole(self) -> Result<Vec<Progress>, ClientError> {
+        self.failed.map_or_else(|| Ok(self.found.into_iter().flatten().collect()), Err)
     }
 }
 

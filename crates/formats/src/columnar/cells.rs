@@ -3,18 +3,17 @@
 
 use std::sync::Arc;
 
-use arrow::array::{
-    Array, ArrayRef, AsArray, BinaryArray, BinaryViewArray, BooleanArray, FixedSizeBinaryArray, Float64Array,
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Int16Type, Int32Type, Int64Type, RunEndIndexType};
+use arrow_array::{
+    Array, ArrayRef, BinaryArray, BinaryViewArray, BooleanArray, FixedSizeBinaryArray, Float64Array,
     Int64Array, LargeBinaryArray, LargeListArray, RecordBatch, RunArray, StringArray, UInt32Array,
     UInt64Array,
 };
-use arrow::buffer::{NullBuffer, OffsetBuffer};
-use arrow::compute::{CastOptions, cast_with_options};
-use arrow::datatypes::{
-    DECIMAL256_MAX_PRECISION, DataType, Int16Type, Int32Type, Int64Type, RunEndIndexType, TimeUnit,
-};
-use arrow::error::ArrowError;
-use arrow::util::display::FormatOptions;
+use arrow_buffer::{NullBuffer, OffsetBuffer};
+use arrow_cast::cast::{CastOptions, cast_with_options};
+use arrow_cast::display::FormatOptions;
+use arrow_schema::{ArrowError, DECIMAL256_MAX_PRECISION, DataType, TimeUnit};
 
 use sanderling_sample::{Field, Time, TimeKind};
 

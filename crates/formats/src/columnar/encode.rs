@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, RecordBatch};
-use arrow::datatypes::SchemaRef;
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_schema::SchemaRef;
 
 use sanderling_sample::{Batch, Column, Encoder, Entries, Fate, Field, SampleError, Time};
 

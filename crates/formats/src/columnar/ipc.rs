@@ -7,13 +7,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, RecordBatch};
-use arrow::buffer::{Buffer, MutableBuffer};
-use arrow::datatypes::SchemaRef;
-use arrow::error::ArrowError;
-use arrow::ipc::convert::try_fb_to_schema;
-use arrow::ipc::reader::{RecordBatchDecoder, read_dictionary, read_footer_length};
-use arrow::ipc::{Block, Message, MessageHeader, root_as_footer, root_as_message};
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_buffer::{Buffer, MutableBuffer};
+use arrow_ipc::convert::try_fb_to_schema;
+use arrow_ipc::reader::{RecordBatchDecoder, read_dictionary, read_footer_length};
+use arrow_ipc::{Block, Message, MessageHeader, root_as_footer, root_as_message};
+use arrow_schema::ArrowError;
+use arrow_schema::SchemaRef;
 
 use super::seekable::Seekable;
 use super::unpacked;
@@ -104,7 +104,7 @@ impl IpcFile {
     }
 
     fn open_stream(file: Seekable) -> Result<IpcFile, ArrowError> {
-        let empty = Arc::new(arrow::datatypes::Schema::empty());
+        let empty = Arc::new(arrow_schema::Schema::empty());
         let mut reader = IpcFile {
             file,
             schema: empty,

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field as SchemaField, Schema, SchemaRef};
+use arrow_schema::{DataType, Field as SchemaField, Schema, SchemaRef};
 
 use sanderling_sample::SampleError;
 

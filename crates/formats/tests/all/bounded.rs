@@ -5,14 +5,15 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use arrow::array::{
+use arrow_array::types::Int32Type;
+use arrow_array::{
     ArrayRef, BinaryArray, DictionaryArray, FixedSizeListArray, Int32Array, ListViewArray, NullArray,
     RecordBatch, StringArray,
 };
-use arrow::buffer::ScalarBuffer;
-use arrow::datatypes::{DataType, Field, Int32Type, Schema};
-use arrow::ipc::CompressionType;
-use arrow::ipc::writer::{FileWriter, IpcWriteOptions};
+use arrow_buffer::ScalarBuffer;
+use arrow_ipc::CompressionType;
+use arrow_ipc::writer::{FileWriter, IpcWriteOptions};
+use arrow_schema::{DataType, Field, Schema};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, Encoding, GzipLevel, ZstdLevel};
 use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder};

@@ -3,13 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{
+use arrow_array::types::Int32Type;
+use arrow_array::{
     Array, ArrayRef, BooleanArray, DictionaryArray, Float64Array, Int32Array, Int64Array, ListArray,
     NullArray, RecordBatch, RunArray, StringArray, TimestampMillisecondArray, UInt64Array,
 };
-use arrow::buffer::{NullBuffer, OffsetBuffer};
-use arrow::compute::cast;
-use arrow::datatypes::{DataType, Field as SchemaField, Int32Type};
+use arrow_buffer::{NullBuffer, OffsetBuffer};
+use arrow_cast::cast;
+use arrow_schema::{DataType, Field as SchemaField};
 use proptest::prelude::*;
 use sanderling_formats::columnar::{Place, RecordEncoder, Records, encode_rows};
 use sanderling_random::SplitMix64;

@@ -10,15 +10,16 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use arrow::array::{
+use arrow_array::types::Int32Type;
+use arrow_array::{
     ArrayRef, BinaryArray, BooleanArray, Date32Array, Decimal128Array, DictionaryArray, FixedSizeBinaryArray,
     FixedSizeListArray, Float32Array, Float64Array, Int8Array, Int32Array, Int64Array, LargeListArray,
     LargeStringArray, ListArray, NullArray, RecordBatch, StringArray, StringViewArray, StructArray,
     TimestampMillisecondArray, UInt64Array,
 };
-use arrow::datatypes::{DataType, Field as SchemaField, Int32Type, Schema, TimeUnit};
-use arrow::ipc::CompressionType;
-use arrow::ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
+use arrow_ipc::CompressionType;
+use arrow_ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
+use arrow_schema::{DataType, Field as SchemaField, Schema, TimeUnit};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{BrotliLevel, Compression as PageCompression};
 use parquet::file::properties::WriterProperties;
@@ -279,7 +280,7 @@ fn one_instant_is_one_key_in_every_file() {
         std::fs::write(&path, format!("label,x\n1,{}\n0,{}\n", text[0], text[1])).unwrap();
         let expected = keys(&path);
         for (column, kind) in columns {
-            let column = arrow::compute::cast(column, kind).unwrap();
+            let column = arrow_cast::cast(column, kind).unwrap();
             let records = records(vec![("label", Arc::clone(&labels)), ("x", column)]);
             for way in ["a.parquet", "a.arrow", "zstd.arrows"] {
                 let path = write(dir.path(), way, std::slice::from_ref(&records));

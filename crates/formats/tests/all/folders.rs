@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use parquet::arrow::ArrowWriter;
 use sanderling_formats::{DataConfig, Reader, input};
 use sanderling_sample::{Batch, EncodeOptions, Encoder, LabelUse, SampleError, Spec};

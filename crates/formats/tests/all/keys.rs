@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, BooleanArray, Int32Array, Int64Array, StringArray};
-use arrow::datatypes::{DataType, TimeUnit};
+use arrow_array::{ArrayRef, BooleanArray, Int32Array, Int64Array, StringArray};
+use arrow_schema::{DataType, TimeUnit};
 use sanderling_formats::columnar::{Cells, cells_of};
 use sanderling_sample::{EncodeOptions, Encoder, Field, LabelUse, Spec};
 use serde_json::Value;
@@ -81,7 +81,7 @@ fn typed_field<'a>(kind: &str, value: &Value) -> Field<'a> {
         }
         number => Arc::new(Int64Array::from(vec![number.as_i64().unwrap()])),
     };
-    let column = arrow::compute::cast(&column, &to).unwrap();
+    let column = arrow_cast::cast(&column, &to).unwrap();
     // A field borrows from its column.
     let cells: &'a Cells = Box::leak(Box::new(cells_of(&column).unwrap()));
     cells.field(0, &[])

@@ -7,15 +7,19 @@ use std::sync::{Arc, Mutex};
 use rune::alloc::fmt::TryWrite;
 use rune::runtime::{Formatter, Object, Protocol, VmResult};
 use rune::{Any, ContextError, Module};
+use sanderling_client::Call;
 use sanderling_random::splitmix;
-use sanderling_store::Pooling;
+use sanderling_store::{Absent, Pooling, PushScale};
 
-use crate::request::{Failure, Request, TableId};
+use crate::request::{Failure, TableId};
 
 use super::params::{self, Params};
 use super::scene::{Reply, Scene, told};
 use super::values::{self, Asked, Bags, Grads, Keys, Law, SizeLaw};
 use super::{GRADIENTS_PER_PUSH_MAX, table};
+
+/// Keys without a row are as zero: a serving process makes none up.
+const ABSENT: Absent = Absent::Zero;
 
 /// The first argument of every function.
 #[derive(Any)]
@@ -140,7 +144,7 @@ impl Ctx {
     }
 
     fn pull(&self, table: &Table, keys: &Keys) -> Reply {
-        self.scene.begin(&Request::Pull { table: table.id, keys: &keys.keys })
+        self.scene.begin(table.id, &Call::Pull { keys: &keys.keys, absent: ABSENT })
     }
 
     fn pull_pooled(&self, table: &Table, bags: &Bags, pooling: &str) -> Reply {
@@ -150,7 +154,7 @@ impl Ctx {
             _ => return self.scene.refuse("rows are pooled by \"sum\" or \"mean\""),
         };
         let Bags { keys, offsets, .. } = bags;
-        self.scene.begin(&Request::PullPooled { table: table.id, keys, offsets, pooling })
+        self.scene.begin(table.id, &Call::PullPooled { keys, offsets, pooling, absent: ABSENT })
     }
 
     fn push(&self, table: &Table, asked: Asked, grads: Grads) -> Reply {
@@ -162,11 +166,11 @@ impl Ctx {
                 return self.scene.refuse("a push may have 67 108 864 values of gradients: draw fewer keys");
             }
             let grads = gradients.of(grads.kind, &at, values);
-            self.scene.begin(&Request::Push { table: table.id, keys, grads })
+            self.scene.begin(table.id, &Call::Push { keys, grads, scale: PushScale::default() })
         })
     }
 
     fn delete(&self, table: &Table, asked: Asked) -> Reply {
-        asked.with(|keys| self.scene.begin(&Request::Delete { table: table.id, keys }))
+        asked.with(|keys| self.scene.begin(table.id, &Call::Delete { keys }))
     }
 }

@@ -8,11 +8,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use rune::runtime::VmResult;
+use sanderling_client::Call;
 use sanderling_store::TableConfig;
 
 use crate::generate::{At, Seeds};
 use crate::port::Port;
-use crate::request::{Failure, Finished, Request};
+use crate::request::{Failure, Finished, TableId};
 
 use super::gradients::Gradients;
 use super::natives::{RequestFailure, raise};
@@ -110,7 +111,7 @@ impl Scene {
     }
 
     /// Begins a request of the current slot at once, so that what it refers to need not outlive this.
-    pub(super) fn begin(self: &Rc<Self>, request: &Request<'_>) -> Reply {
+    pub(super) fn begin(self: &Rc<Self>, table: TableId, call: &Call<'_>) -> Reply {
         let Some(current) = self.current.get() else { return self.refuse(NOT_HERE) };
         let slot = &self.slots[current];
         let mut state = slot.request.borrow_mut();
@@ -120,7 +121,7 @@ impl Scene {
         }
         *state = State::UnderWay;
         slot.number.set(slot.number.get() + 1);
-        self.port.borrow_mut().begin(current, request);
+        self.port.borrow_mut().begin(current, table, call);
         Reply { scene: Rc::clone(self), slot: current, number: slot.number.get(), refused: None }
     }
 

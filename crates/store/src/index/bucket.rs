@@ -140,15 +140,15 @@ impl Bucket {
         }
     }
 
-    /// A consistent snapshot of the hashes in the bucket.
-    pub(crate) fn hashes(&self) -> [Option<u64>; SLOTS] {
+    /// A consistent snapshot of the hashes in the bucket and their rows.
+    pub(crate) fn rows(&self) -> [Option<(u64, u32)>; SLOTS] {
         let mut spins = 0;
         loop {
             let meta = self.0.shorts[META].load(Acquire);
-            let hashes = std::array::from_fn(|slot| (self.row(slot) != 0).then(|| self.hash(slot)));
+            let rows = std::array::from_fn(|slot| Some((self.hash(slot), self.row(slot).checked_sub(1)?)));
             fence(Acquire);
             if self.meta() == meta && meta & 1 == 0 {
-                return hashes;
+                return rows;
             }
             pause(&mut spins);
         }

@@ -1,20 +1,23 @@
 //! The index as threads share it: lock-free searches, changes under a key's lock, and growth.
 //!
-//! Hashes are divided into stripes, each with a lock. A thread that holds a stripe lock knows that the index is not
-//! replaced, because a replacement takes all of them. A thread with an [`IndexGuard`] knows that the index is not
-//! freed. Lock order: a thread with an index guard may wait for a stripe lock, so the holder of a stripe lock must
-//! never wait for index guards. A replacement releases its locks before it waits for them.
-#![allow(unsafe_code)] // a pointer to the present index, which the protocol above keeps alive
+//! Hashes are divided into stripes, each with a lock. A thread with an [`IndexGuard`] or a lock knows that the index
+//! it loads is not freed. While the index grows ([`crate::index::growth`]), a thread that moves a share of the hash
+//! space holds the locks of one part, and a thread that holds a lock knows that its keys do not move. After the last
+//! share the next index becomes the current one; the old one is freed after all guards and locks of that time.
+//!
+//! Lock order: replacement > index guard > key lock. The holder of a key lock must never wait for index guards.
+#![allow(unsafe_code)] // pointers to the current and the next index, which the protocol above keeps alive
 
+use std::ptr::{self, null_mut};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use crate::index::Index;
+use crate::index::growth::{IndexView, Moves, PARTS, hashes_of_share};
 use crate::index::hash::part;
+use crate::index::{Index, NO_ROW};
+use crate::memory::prefetch::PrefetchHint;
 use crate::sync::epoch::{Epoch, EpochGuard};
-use crate::sync::{AtomicPtr, AtomicUsize, Mutex, MutexGuard, lock, try_lock};
+use crate::sync::{AtomicPtr, AtomicUsize, Mutex, MutexGuard, fence_after_write, lock, pause, try_lock};
 
-/// Parts of the index whose locks share no cache line, for threads that each change one part.
-const PARTS: u32 = if cfg!(loom) { 1 } else { 32 };
 /// Locks of a part, a power of two. Neighbouring hashes have different locks, for threads that walk the index side
 /// by side.
 const STRIPES: usize = if cfg!(loom) { 2 } else { 8 };
@@ -24,14 +27,27 @@ const STRIPES: usize = if cfg!(loom) { 2 } else { 8 };
 #[repr(align(64))]
 struct Part([Mutex<()>; STRIPES]);
 
+/// An index and, while it grows, its successor.
+#[derive(Debug)]
+struct Generation {
+    index: Index,
+    /// From `Box::into_raw`, or null. Set once, by the holder of [`Directory::replacement`].
+    next: AtomicPtr<Generation>,
+    moves: Moves,
+}
+
 #[derive(Debug)]
 pub(crate) struct Directory {
-    /// From `Box::into_raw`; swapped only by the holder of all stripe locks.
-    index: AtomicPtr<Index>,
+    /// From `Box::into_raw`. Swapped when a growth ends, and by the holder of all locks.
+    current: AtomicPtr<Generation>,
     epoch: Epoch,
     parts: Box<[Part]>,
     /// Keys in the index, including keys about to be inserted.
     claimed: AtomicUsize,
+    /// Growths that have begun and not ended; a hint.
+    growths: AtomicUsize,
+    /// Locked by a thread that begins a growth or replaces the index.
+    replacement: Mutex<()>,
 }
 
 /// Keeps the index that a search uses alive. Short-lived.
@@ -45,7 +61,7 @@ pub(crate) struct IndexGuard<'a> {
 #[derive(Debug)]
 pub(crate) struct KeyLock<'a> {
     directory: &'a Directory,
-    stripe: (usize, usize),
+    hash: u64,
     _guard: MutexGuard<'a, ()>,
 }
 
@@ -60,8 +76,7 @@ pub(crate) struct ShareLock<'a> {
 /// The locks of all keys.
 #[derive(Debug)]
 pub(crate) struct IndexLock<'a> {
-    directory: &'a Directory,
-    guards: Vec<MutexGuard<'a, ()>>,
+    _guards: Vec<MutexGuard<'a, ()>>,
 }
 
 /// The part, and the number of the lock in that part.
@@ -69,13 +84,33 @@ fn stripe(hash: u64) -> (usize, usize) {
     (part(hash, PARTS) as usize, hash as usize & (STRIPES - 1))
 }
 
+impl Generation {
+    fn boxed(index: Index) -> *mut Generation {
+        let moves = Moves::new(&index);
+        Box::into_raw(Box::new(Generation { index, next: AtomicPtr::new(null_mut()), moves }))
+    }
+
+    /// The next generation, if the index grows.
+    ///
+    /// # Safety
+    ///
+    /// The caller must hold an index guard or a lock from before it loaded this generation.
+    unsafe fn next(&self) -> Option<&Generation> {
+        // SAFETY: it is freed after this generation, or after it was replaced itself, and not before the guards and
+        // locks of that time are gone.
+        unsafe { self.next.load(SeqCst).as_ref() }
+    }
+}
+
 impl Directory {
     pub(crate) fn new(index: Index) -> Directory {
         Directory {
-            index: AtomicPtr::new(Box::into_raw(Box::new(index))),
+            current: AtomicPtr::new(Generation::boxed(index)),
             epoch: Epoch::new(),
             parts: (0..PARTS).map(|_| Part(std::array::from_fn(|_| Mutex::new(())))).collect(),
             claimed: AtomicUsize::new(0),
+            growths: AtomicUsize::new(0),
+            replacement: Mutex::new(()),
         }
     }
 
@@ -99,34 +134,57 @@ impl Directory {
         self.epoch.synchronize();
     }
 
+    /// The current generation.
+    ///
+    /// # Safety
+    ///
+    /// The caller must hold an index guard or a lock from before the call, and drop it after the last use of the
+    /// result.
+    #[inline(always)]
+    unsafe fn generation(&self) -> &Generation {
+        // SAFETY: the pointer came from `Box::into_raw`. A generation is freed only after it has been swapped out and
+        // every guard and lock from before that is gone. The drop of the directory frees the last one.
+        unsafe { &*self.current.load(SeqCst) }
+    }
+
+    /// The current index, two while it grows.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Directory::generation`].
+    #[inline(always)]
+    unsafe fn view(&self) -> IndexView<'_> {
+        // SAFETY: the contract of this function.
+        let generation = unsafe { self.generation() };
+        // SAFETY: the contract of this function.
+        let next = unsafe { generation.next() };
+        IndexView { index: &generation.index, growth: next.map(|next| (&next.index, &generation.moves)) }
+    }
+
     /// Locks the key. The caller must not hold another lock.
     pub(crate) fn lock(&self, hash: u64) -> KeyLock<'_> {
-        let stripe = stripe(hash);
-        KeyLock { directory: self, stripe, _guard: lock(self.mutex(stripe)) }
+        KeyLock { directory: self, hash, _guard: lock(self.mutex(stripe(hash))) }
     }
 
     fn mutex(&self, (part, at): (usize, usize)) -> &Mutex<()> {
         &self.parts[part].0[at]
     }
 
-    /// The number of equal shares of the hash space to use, at least `wanted`. Each share lies in one part.
-    pub(crate) fn shares(wanted: usize) -> u32 {
-        wanted.next_power_of_two().clamp(PARTS as usize, 1 << 31) as u32
+    /// Locks all keys of a part.
+    fn lock_part(&self, part: u32) -> [MutexGuard<'_, ()>; STRIPES] {
+        let Part(mutexes) = &self.parts[part as usize];
+        std::array::from_fn(|at| lock(&mutexes[at]))
     }
 
-    /// Locks all keys of one of [`Directory::shares`] shares. The caller must not hold another lock.
+    /// Locks all keys of one of [`crate::index::growth::shares`] shares. The caller must not hold another lock.
     pub(crate) fn lock_share(&self, share: u32, shares: u32) -> ShareLock<'_> {
-        debug_assert!(shares.is_power_of_two() && shares >= PARTS);
-        let beyond_first = u64::MAX / u64::from(shares);
-        let first = u64::from(share) * beyond_first.wrapping_add(1);
-        let Part(mutexes) = &self.parts[part(first, PARTS) as usize];
-        let _guards = std::array::from_fn(|at| lock(&mutexes[at]));
-        ShareLock { directory: self, hashes: (first, first + beyond_first), _guards }
+        let hashes = hashes_of_share(share, shares);
+        ShareLock { directory: self, hashes, _guards: self.lock_part(part(hashes.0, PARTS)) }
     }
 
     /// Locks every key. The caller must hold no lock and no index guard.
     pub(crate) fn lock_all(&self) -> IndexLock<'_> {
-        IndexLock { directory: self, guards: self.parts.iter().flat_map(|part| &part.0).map(lock).collect() }
+        IndexLock { _guards: self.parts.iter().flat_map(|part| &part.0).map(lock).collect() }
     }
 
     /// Reserves room for up to `keys` more keys while the total stays within `keys_max`; returns the number of
@@ -142,63 +200,240 @@ impl Directory {
             self.claimed.fetch_sub(keys, Relaxed);
         }
     }
+
+    /// Begins to grow to the index that `make` returns, if that is one. Returns `None` if a growth has not ended
+    /// yet. The caller must hold no lock.
+    pub(crate) fn begin_growth<E>(
+        &self,
+        lane: usize,
+        make: impl FnOnce(&Index) -> Result<Index, E>,
+    ) -> Option<Result<(), E>> {
+        let _one_at_a_time = lock(&self.replacement);
+        let _pinned = self.epoch.pin(lane);
+        // SAFETY: pinned until the end of this function.
+        let generation = unsafe { self.generation() };
+        if !generation.next.load(SeqCst).is_null() {
+            return None;
+        }
+        Some(make(&generation.index).map(|next| {
+            self.growths.fetch_add(1, Relaxed);
+            generation.next.store(Generation::boxed(next), SeqCst);
+        }))
+    }
+
+    /// Moves the shares that are due after `keys` new keys, and at least one, if the index grows. The caller must
+    /// hold no index guard and no lock.
+    #[inline]
+    pub(crate) fn advance_growth(&self, lane: usize, keys: usize) {
+        if self.growths.load(Relaxed) > 0 {
+            self.advance(lane, keys);
+        }
+    }
+
+    #[cold]
+    fn advance(&self, lane: usize, keys: usize) {
+        let due = self.pin(lane).view().growth.map_or(0, |(_, moves)| moves.due(keys));
+        while self.move_share(lane, due) {}
+    }
+
+    /// Moves up to `shares` shares if the index grows. The caller must hold no index guard and no lock.
+    pub(crate) fn move_shares(&self, lane: usize, shares: usize) {
+        let _ = (0..shares).find(|_| !self.move_share(lane, usize::MAX));
+    }
+
+    /// Ends the growth if the index grows; returns whether it did. The caller must hold no index guard and no lock.
+    pub(crate) fn finish_growth(&self, lane: usize) -> bool {
+        let (mut has_grown, mut spins) = (false, 0);
+        while self.pin(lane).view().growth.is_some() {
+            has_grown = true;
+            if !self.move_share(lane, usize::MAX) {
+                // Other threads move the last shares.
+                pause(&mut spins);
+            }
+        }
+        has_grown
+    }
+
+    /// Moves a share if fewer than `due` have begun to move; returns whether it did.
+    fn move_share(&self, lane: usize, due: usize) -> bool {
+        let old = {
+            let _pinned = self.epoch.pin(lane);
+            // SAFETY: pinned until the end of this block.
+            let generation = unsafe { self.generation() };
+            // SAFETY: the same.
+            let Some(next) = (unsafe { generation.next() }) else { return false };
+            let Some(part) = generation.moves.begin(due) else { return false };
+            let locks = self.lock_part(part);
+            if !ptr::eq(self.current.load(SeqCst), generation) {
+                // The index was replaced by an empty one meanwhile.
+                return false;
+            }
+            generation.moves.move_next(part, &generation.index, &next.index);
+            drop(locks);
+            if !generation.moves.end() {
+                return true;
+            }
+            let old = ptr::from_ref(generation).cast_mut();
+            if self.current.compare_exchange(old, ptr::from_ref(next).cast_mut(), SeqCst, SeqCst).is_err() {
+                return true;
+            }
+            self.growths.fetch_sub(1, Relaxed);
+            old
+        };
+        // SAFETY: the pointer came from `Box::into_raw`, and only this call swapped it out.
+        unsafe { self.free(old) };
+        true
+    }
+
+    /// Frees a generation after all uses.
+    ///
+    /// # Safety
+    ///
+    /// The generation was swapped out by the caller, who must hold no index guard and no lock.
+    unsafe fn free(&self, old: *mut Generation) {
+        fence_after_write();
+        // The holder of a lock may have loaded it before it was swapped out.
+        for mutex in self.parts.iter().flat_map(|part| &part.0) {
+            drop(lock(mutex));
+        }
+        self.epoch.synchronize();
+        // SAFETY: no guard or lock remains that could refer to it.
+        drop(unsafe { Box::from_raw(old) });
+    }
+
+    /// Replaces the index by one without keys and forgets all keys. Returns the bytes of the former one. The caller
+    /// must hold no index guard and no lock.
+    pub(crate) fn clear(&self, index: Index) -> usize {
+        let (old, next) = {
+            let _one_at_a_time = lock(&self.replacement);
+            let _all = self.lock_all();
+            let old = self.current.swap(Generation::boxed(index), SeqCst);
+            // SAFETY: `free` below comes after this, and no other thread can swap it out any more.
+            let next = unsafe { (*old).next.load(SeqCst) };
+            if !next.is_null() {
+                self.growths.fetch_sub(1, Relaxed);
+            }
+            self.claimed.store(0, Relaxed);
+            (old, next)
+        };
+        // SAFETY: swapped out by this call.
+        let bytes = unsafe { next.as_ref().unwrap_or(&*old).index.bytes() };
+        // SAFETY: swapped out by this call. After it, no thread can reach the next one either.
+        unsafe { self.free(old) };
+        if !next.is_null() {
+            // SAFETY: the pointer came from `Box::into_raw`, and only the generation before it led to it.
+            drop(unsafe { Box::from_raw(next) });
+        }
+        bytes
+    }
 }
 
 impl IndexGuard<'_> {
-    /// The current index. A concurrent growth may have replaced it since the last call.
+    /// The current index, two while it grows. A growth may go on, begin or end before the next call.
     #[inline(always)]
-    pub(crate) fn index(&self) -> &Index {
-        // SAFETY: `replace` frees an index only after it has swapped it out and every guard that could have loaded
-        // it is gone. This guard was pinned before the load, in the order of SeqCst. The drop of the directory
-        // frees the last index, and the directory is borrowed.
-        unsafe { &*self.directory.index.load(SeqCst) }
+    pub(crate) fn view(&self) -> IndexView<'_> {
+        // SAFETY: this guard was pinned before, and is borrowed.
+        unsafe { self.directory.view() }
+    }
+
+    /// The row of the hash, or [`NO_ROW`].
+    pub(crate) fn find(&self, hash: u64) -> u32 {
+        self.view().of(hash).find(hash)
+    }
+
+    /// Prefetches the bucket of a hash for a change.
+    pub(crate) fn prefetch_to_change(&self, hash: u64) {
+        self.view().of(hash).prefetch(hash, PrefetchHint::Write);
     }
 }
 
 impl KeyLock<'_> {
-    /// The current index, in which keys of this stripe may be changed.
-    pub(crate) fn index(&self) -> &Index {
-        // SAFETY: a replacement holds all stripe locks, including this one, and frees the old index after that.
-        unsafe { &*self.directory.index.load(SeqCst) }
+    /// The current index, which decides where the key is as long as it is locked.
+    fn view(&self) -> IndexView<'_> {
+        // SAFETY: this lock is held, and borrowed.
+        unsafe { self.directory.view() }
+    }
+
+    fn index(&self) -> &Index {
+        self.view().of(self.hash)
+    }
+
+    /// The row of the key, or [`NO_ROW`].
+    pub(crate) fn find(&self) -> u32 {
+        self.index().find(self.hash)
+    }
+
+    /// Inserts the absent key. There must be room.
+    pub(crate) fn insert(&self, row: u32) {
+        self.index().insert(self.hash, row);
+    }
+
+    /// Replaces the row of the key; returns the old row, or [`NO_ROW`] if the key is absent.
+    pub(crate) fn replace(&self, row: u32) -> u32 {
+        self.index().replace(self.hash, row)
+    }
+
+    /// Removes the key; returns its row, or [`NO_ROW`] if it is absent.
+    pub(crate) fn remove(&self) -> u32 {
+        self.remove_if(|_| true)
+    }
+
+    /// Removes the key if `may_go` accepts its row; returns the row, or [`NO_ROW`] if nothing was removed.
+    pub(crate) fn remove_if(&self, may_go: impl FnOnce(u32) -> bool) -> u32 {
+        let view = self.view();
+        let row = view.of(self.hash).remove_if(self.hash, may_go);
+        if let (true, Some(old)) = (row != NO_ROW, view.with_copy(self.hash)) {
+            old.remove(self.hash);
+        }
+        row
+    }
+
+    /// Moves the key to its home bucket, see [`Index::promote`].
+    pub(crate) fn promote(&self, hotness: impl Fn(u64) -> u32) -> bool {
+        self.index().promote(self.hash, hotness, |victim| self.try_another(victim))
     }
 
     /// Locks another key too, if that is possible without waiting.
-    pub(crate) fn try_another(&self, hash: u64) -> Option<Option<MutexGuard<'_, ()>>> {
-        let stripe = stripe(hash);
-        if stripe == self.stripe { Some(None) } else { try_lock(self.directory.mutex(stripe)).map(Some) }
+    fn try_another(&self, hash: u64) -> Option<Option<MutexGuard<'_, ()>>> {
+        let another = stripe(hash);
+        if another == stripe(self.hash) {
+            return Some(None);
+        }
+        try_lock(self.directory.mutex(another)).map(Some)
+    }
+
+    /// Prefetches the bucket of another hash for a change.
+    pub(crate) fn prefetch_to_change(&self, hash: u64) {
+        self.view().of(hash).prefetch(hash, PrefetchHint::Write);
     }
 }
 
 impl ShareLock<'_> {
     /// Calls `f` once for each hash of the share that is in the index.
-    pub(crate) fn for_each_hash(&self, f: impl FnMut(u64)) {
-        // SAFETY: see `KeyLock::index`.
-        let index = unsafe { &*self.directory.index.load(SeqCst) };
-        index.for_each_hash(self.hashes, f);
-    }
-}
-
-impl IndexLock<'_> {
-    pub(crate) fn index(&self) -> &Index {
-        // SAFETY: see `KeyLock::index`.
-        unsafe { &*self.directory.index.load(SeqCst) }
-    }
-
-    /// Replaces the index, and frees the old one after the last search in it.
-    pub(crate) fn replace(self, index: Index) {
-        let old = self.directory.index.swap(Box::into_raw(Box::new(index)), SeqCst);
-        crate::sync::fence_after_write();
-        drop(self.guards);
-        self.directory.epoch.synchronize();
-        // SAFETY: the pointer came from `Box::into_raw`, and only this call swapped it out. All locks were held, so
-        // no lock guard refers to it; `synchronize` has waited for every index guard.
-        drop(unsafe { Box::from_raw(old) });
+    pub(crate) fn for_each_hash(&self, mut f: impl FnMut(u64)) {
+        // SAFETY: this lock is held, and borrowed.
+        let view = unsafe { self.directory.view() };
+        let (mut first, last) = self.hashes;
+        if let Some((next, moves)) = view.growth
+            && let Some(moved) = moves.last_moved(part(first, PARTS)).filter(|&moved| moved >= first)
+        {
+            next.for_each((first, last.min(moved)), |hash, _| f(hash));
+            if moved >= last {
+                return;
+            }
+            first = moved + 1;
+        }
+        view.index.for_each((first, last), |hash, _| f(hash));
     }
 }
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // SAFETY: the pointer came from `Box::into_raw`, and `&mut self` excludes guards.
-        drop(unsafe { Box::from_raw(self.index.load(SeqCst)) });
+        let mut generation = self.current.load(SeqCst);
+        while !generation.is_null() {
+            // SAFETY: the pointers came from `Box::into_raw`, and `&mut self` excludes guards and locks.
+            let last = unsafe { Box::from_raw(generation) };
+            generation = last.next.load(SeqCst);
+        }
     }
 }

@@ -13,6 +13,7 @@
 
 pub(crate) mod bucket;
 pub(crate) mod directory;
+pub(crate) mod growth;
 pub(crate) mod hash;
 pub(crate) mod removals;
 
@@ -124,13 +125,19 @@ impl Index {
         Index::with_bytes(Index::NEW_BYTES)
     }
 
-    fn with_bytes(bytes: usize) -> Option<Index> {
+    /// An empty index with `bytes` of buckets; `None` if memory is exhausted.
+    pub(crate) fn with_bytes(bytes: usize) -> Option<Index> {
         Some(Index { buckets: Region::zeroed(bytes / size_of::<Bucket>())?, width: Width::detect() })
     }
 
     /// The number of buckets.
     pub(crate) fn len(&self) -> usize {
         self.buckets.len()
+    }
+
+    /// The number of slots.
+    pub(crate) fn slots(&self) -> usize {
+        self.buckets.len() * SLOTS
     }
 
     /// Prefetches a bucket.
@@ -157,13 +164,13 @@ impl Index {
 
     /// The maximum number of keys.
     pub(crate) fn keys_max(&self) -> usize {
-        self.buckets.len() * SLOTS * FILL_MAX_PERCENT / 100
+        self.slots() * FILL_MAX_PERCENT / 100
     }
 
     /// Bytes of the larger index that should replace this one before it holds `keys` keys; 0 if there is room. An
     /// index with a budget grows by less.
     pub(crate) fn grown_bytes(&self, keys: usize, is_bounded: bool) -> usize {
-        if keys * 100 <= self.buckets.len() * SLOTS * FILL_GROW_PERCENT {
+        if keys * 100 <= self.slots() * FILL_GROW_PERCENT {
             return 0;
         }
         let doubles = !is_bounded && self.bytes() < SMALL_BYTES;
@@ -186,21 +193,6 @@ impl Index {
         if wanted <= self.buckets.len() { 0 } else { wanted * size_of::<Bucket>() }
     }
 
-    /// A copy of this index with `bytes` of buckets, at least as many as this one has; `None` if memory is
-    /// exhausted. This index must not change meanwhile. Buckets follow the order of hashes, so that both indexes
-    /// are walked front to back.
-    pub(crate) fn grown(&self, bytes: usize) -> Option<Index> {
-        let index = Index::with_bytes(bytes)?;
-        for bucket in &*self.buckets {
-            for slot in 0..SLOTS {
-                if let Some(row) = bucket.row(slot).checked_sub(1) {
-                    index.insert(bucket.hash(slot), row);
-                }
-            }
-        }
-        Some(index)
-    }
-
     /// The bucket where a search for the hash begins.
     #[inline(always)]
     fn home(&self, hash: u64) -> usize {
@@ -218,13 +210,8 @@ impl Index {
     }
 
     /// Prefetches the hash's home bucket.
-    pub(crate) fn prefetch(&self, hash: u64) {
-        prefetch(&self.buckets, self.home(hash), PrefetchHint::Read);
-    }
-
-    /// Prefetches the hash's home bucket for a write.
-    pub(crate) fn prefetch_to_change(&self, hash: u64) {
-        prefetch(&self.buckets, self.home(hash), PrefetchHint::Write);
+    pub(crate) fn prefetch(&self, hash: u64, hint: PrefetchHint) {
+        prefetch(&self.buckets, self.home(hash), hint);
     }
 
     /// Prefetches the hash's home bucket and the next one, where a displaced key most likely is.
@@ -298,13 +285,14 @@ impl Index {
         None
     }
 
-    /// Calls `f` once for each hash from `first` to `last`. The caller must hold the locks of all of them.
-    pub(crate) fn for_each_hash(&self, (first, last): (u64, u64), mut f: impl FnMut(u64)) {
+    /// Calls `f` once for each hash from `first` to `last`, with its row. The caller must hold the locks of all of
+    /// them.
+    pub(crate) fn for_each(&self, (first, last): (u64, u64), mut f: impl FnMut(u64, u32)) {
         let mut at = self.home(first);
         let homes = self.home(last) - at + 1;
         for bucket in 1..=self.buckets.len() {
-            let found = self.buckets[at].hashes().into_iter().flatten();
-            found.filter(|hash| (first..=last).contains(hash)).for_each(&mut f);
+            let found = self.buckets[at].rows().into_iter().flatten();
+            found.filter(|(hash, _)| (first..=last).contains(hash)).for_each(|(hash, row)| f(hash, row));
             // A key that overflowed from the last home bucket may be in any bucket up to one whose overflow count
             // is 0.
             if bucket >= homes && self.buckets[at].overflow() == 0 {

@@ -26,7 +26,7 @@ proptest! {
                 0 | 1 => {
                     model.entry(hash).or_insert_with(|| {
                         if index.keys_max() == index_len(&index) {
-                            index = index.grown(index.grown_bytes(index_len(&index) + 1, number % 2 == 0)).unwrap();
+                            index = grown(&index, index.grown_bytes(index_len(&index) + 1, number % 2 == 0));
                         }
                         index.insert(hash, number);
                         number
@@ -55,6 +55,20 @@ proptest! {
             index.remove(hash);
         }
         prop_assert!(index.buckets.iter().all(|bucket| bucket.overflow() == 0), "an overflow count was lost");
+    }
+}
+
+/// A copy of an index with more buckets.
+fn grown(index: &Index, bytes: usize) -> Index {
+    let grown = Index::with_bytes(bytes).expect("memory");
+    index.for_each((0, u64::MAX), |hash, row| grown.insert(hash, row));
+    grown
+}
+
+impl Index {
+    /// Returns whether there are no keys and no overflow counts.
+    pub(super) fn is_pristine(&self) -> bool {
+        index_len(self) == 0 && self.buckets.iter().all(|bucket| bucket.overflow() == 0)
     }
 }
 

@@ -5,15 +5,18 @@
 
 pub(crate) mod dedup;
 pub(crate) mod key_sampler;
+pub(crate) mod pulled_rows;
 pub(crate) mod scatter;
 pub(crate) mod scratch;
 
 use std::cell::RefCell;
 use std::hint::black_box;
+use std::ops::Range;
 
+use crate::index::NO_ROW;
+use crate::index::growth::IndexView;
 use crate::index::hash::HashKey;
 use crate::index::removals::RemovalStamp;
-use crate::index::{Index, NO_ROW};
 use crate::memory::prefetch::{PrefetchHint, prefetch};
 use crate::rows::slab::{LINE_WORDS, RowsView};
 use crate::simd::Vector;
@@ -132,36 +135,45 @@ impl Lookup {
     pub(crate) fn walk<F: Visit>(
         &self,
         vector: impl Vector,
-        index: &Index,
+        view: IndexView<'_>,
         slab: RowsView<'_>,
         words: usize,
         distances: Distances,
         f: &mut F,
     ) {
-        let (steps, searcher) = (self.hashes.as_slice(), index.searcher(vector));
+        let (steps, searcher) = (self.hashes.as_slice(), view.index.searcher(vector));
         let lines = words.div_ceil(LINE_WORDS).max(1);
         // Distances are in steps from here on.
         let lag = (distances.row_lines / lines / STEP).clamp(DISPLACED_LAG + 1, RING - 2);
         let ahead = (distances.bucket_keys / STEP).clamp(1, RING - 2);
         // All at once, long before they are used: a load soon after its store waits for all stores before it.
         let homes = &mut *self.homes.borrow_mut();
-        homes.resize(steps.len(), [0; STEP]);
+        // None while the index grows.
+        homes.resize(if view.growth.is_none() { steps.len() } else { 0 }, [0; STEP]);
         steps.iter().zip(homes.iter_mut()).for_each(|(hashes, homes)| searcher.homes(hashes, homes));
         homes.iter().take(ahead).for_each(|homes| searcher.prefetch_all(homes));
+        if view.growth.is_some() {
+            (0..ahead).for_each(|step| view.prefetch_step(steps.get(step)));
+        }
         let mut rows = [[NO_ROW; STEP]; RING];
         let mut displaced = Displaced::new();
         for step in 0..steps.len() + lag {
             if let Some(homes) = homes.get(step + ahead) {
                 searcher.prefetch_all(homes);
             }
-            if let (Some(hashes), Some(homes)) = (steps.get(step), homes.get(step)) {
+            if let Some(hashes) = steps.get(step) {
                 let rows = &mut rows[step % RING];
-                let mut go_on = searcher.probe_all(homes, hashes, F::OPTIMISTIC, rows);
+                let mut go_on = if let Some(homes) = homes.get(step) {
+                    searcher.probe_all(homes, hashes, F::OPTIMISTIC, rows)
+                } else {
+                    view.find_step(hashes, steps.get(step + ahead), rows);
+                    0
+                };
                 slab.prefetch_all(rows, lines, F::HINT, F::OPTIMISTIC);
                 while go_on != 0 {
                     // The next buckets are fetched while other keys are searched.
                     let at = go_on.trailing_zeros() as usize % STEP;
-                    let bucket = searcher.after(homes[at]);
+                    let bucket = searcher.after(homes[step][at]);
                     searcher.prefetch_two(bucket);
                     displaced.push(step * STEP + at, bucket, step + DISPLACED_LAG);
                     go_on &= go_on - 1;
@@ -179,7 +191,7 @@ impl Lookup {
                 }
                 // The key is farther away, or has just moved home.
                 if row == NO_ROW && (probe.goes_on || !F::OPTIMISTIC) {
-                    row = index.find(*hash);
+                    row = view.index.find(*hash);
                 }
                 if row != NO_ROW {
                     slab.prefetch(row, lines, F::HINT, F::OPTIMISTIC);
@@ -203,6 +215,16 @@ pub(crate) struct CachedRows<'a> {
 }
 
 impl CachedRows<'_> {
+    /// Those of the keys at these positions.
+    pub(crate) fn part(self, keys: Range<usize>) -> Self {
+        CachedRows { rows: &self.rows[keys], ..self }
+    }
+
+    /// Returns whether no key is absent.
+    pub(crate) fn is_complete(self) -> bool {
+        !self.rows.contains(&NO_ROW)
+    }
+
     /// Passes every row to `f`, prefetched like those of [`Lookup::walk`].
     #[inline(always)]
     pub(crate) fn walk<F: Visit>(self, slab: RowsView<'_>, words: usize, distances: Distances, f: &mut F) {

@@ -194,7 +194,7 @@ impl Table {
         }
         let rows = self.row_allocator.charged();
         // A key needs a slot in the index and a row.
-        let places = || self.directory.pin(lane).index().keys_max().saturating_sub(self.directory.len());
+        let places = || self.directory.pin(lane).view().index.keys_max().saturating_sub(self.directory.len());
         if places().min(self.row_allocator.free_rows()) as u64 > rows / ROOMY_PART {
             self.under_pressure.store(false, Relaxed);
             return 0;
@@ -214,7 +214,7 @@ impl Table {
 
     /// Returns whether the row's key leads to it at the moment.
     fn is_in_use(&self, lane: usize, row: Candidate) -> bool {
-        self.directory.pin(lane).index().find(index_hash(row.key)) == row.row
+        self.directory.pin(lane).find(index_hash(row.key)) == row.row
     }
 
     /// Scans the next `rows` rows and evicts expired ones; returns their number. Called by [`crate::Maintenance`],
@@ -290,7 +290,8 @@ impl Table {
         for group in cursor.found.chunks(GROUP as usize) {
             {
                 let view = self.directory.pin(lane);
-                group.iter().for_each(|row| view.index().prefetch_two(index_hash(row.key)));
+                let hashes = group.iter().map(|row| index_hash(row.key));
+                hashes.for_each(|hash| view.view().of(hash).prefetch_two(hash));
             }
             for row in group {
                 let hash = index_hash(row.key);
@@ -302,7 +303,7 @@ impl Table {
                 // A row under construction is complete once its key lock is released.
                 let mut is_small = || policy.as_mut().is_none_or(|policy| policy.is_expired(*row));
                 let should_evict = |found| found == row.row && is_unused() && is_small();
-                if locked.index().remove_if(hash, should_evict) != NO_ROW {
+                if locked.remove_if(should_evict) != NO_ROW {
                     retired.push(row.row);
                 }
             }

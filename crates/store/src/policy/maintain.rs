@@ -18,6 +18,8 @@ use crate::table::Table;
 const HOT: u8 = 2;
 /// The maximum work for a table per round of [`Maintenance`].
 const ROUND_BUDGET: usize = 4096;
+/// Shares of the hash space that a round moves if the index grows: for about a millisecond.
+const ROUND_SHARES: usize = 64;
 /// The maximum number of samples that wait for the next round after a push has collected them.
 const WAITING_MAX: usize = ROUND_BUDGET;
 /// Pause between rounds. It halves after a round with work and doubles after one without, up to a bound that
@@ -42,7 +44,8 @@ impl Table {
     /// Performs one round of maintenance, usually called by [`Maintenance`].
     ///
     /// It records sampled keys as used, promotes up to `budget` hot keys, scans the next `budget` rows for expired
-    /// ones, and evicts up to `budget` rows from a full table with eviction by capacity.
+    /// ones, and evicts up to `budget` rows from a full table with eviction by capacity. If the index grows, it moves
+    /// some of it.
     ///
     /// # Panics
     ///
@@ -51,6 +54,7 @@ impl Table {
         self.assert_not_writing();
         let lane = lane();
         let shared = self.write_gate.lock_shared(lane);
+        self.directory.move_shares(lane, ROUND_SHARES);
         let mut hot_keys = lock(&self.hot_keys);
         self.collect(&mut hot_keys, &shared);
         let promoted = self.promote(&mut hot_keys, budget);
@@ -82,7 +86,7 @@ impl Table {
             let view = self.directory.pin(lane());
             let (now, last_use) = (self.clock.now(), self.layout.header_at() + 3);
             for &hash in hashes {
-                let row = view.index().find(hash);
+                let row = view.find(hash);
                 if row != NO_ROW && age(now, self.slab.word(row, last_use)) > 0 {
                     self.slab.write(row, shared).row.set(last_use, now);
                 }
@@ -96,7 +100,7 @@ impl Table {
         for &hash in hot_keys.hashes.iter().filter(|&&hash| counts.count(hash) >= HOT).take(budget) {
             let locked = self.directory.lock(hash);
             let hotness = |hash: u64| u32::from(counts.count(hash));
-            moved += usize::from(locked.index().promote(hash, hotness, |victim| locked.try_another(victim)));
+            moved += usize::from(locked.promote(hotness));
         }
         self.counters.get(lane()).promoted.fetch_add(moved as u64, Relaxed);
         moved
@@ -106,8 +110,8 @@ impl Table {
     #[must_use]
     pub fn lines_per_search(&self, keys: &[u64]) -> f64 {
         let view = self.directory.pin(lane());
-        let lines: usize =
-            keys.iter().map(|&key| view.index().lines(crate::index::hash::index_hash(key))).sum();
+        let hashes = keys.iter().map(|&key| crate::index::hash::index_hash(key));
+        let lines: usize = hashes.map(|hash| view.view().of(hash).lines(hash)).sum();
         lines as f64 / keys.len().max(1) as f64
     }
 }

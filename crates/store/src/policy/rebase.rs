@@ -56,7 +56,7 @@ impl Table {
                 rebased(last_use) != last_use
             };
             // A row is in use if its key leads to it. It is not reused during the index guard.
-            if is_off() && view.index().find(index_hash(self.key_of(row))) == row {
+            if is_off() && view.find(index_hash(self.key_of(row))) == row {
                 let writing = self.slab.write(row, shared);
                 // Reads again, because the row may just have been used.
                 writing.row.set(at, rebased(self.slab.word(row, at)));

@@ -323,28 +323,100 @@ fn loom_every_thread_gets_its_turn() {
     });
 }
 
-/// Checks that growth locks all keys while it copies, and waits before it frees the old index.
+/// A directory of the keys 1 and [`SECOND`], which lie in the two shares of its hash space.
+fn two_shares() -> Arc<Directory> {
+    let directory = Arc::new(Directory::new(Index::new().unwrap()));
+    directory.lock(1).insert(1);
+    directory.lock(SECOND).insert(2);
+    directory
+}
+
+fn begin_growth(directory: &Directory, lane: usize) {
+    let make = |index: &Index| Index::with_bytes(index.bytes() * 2).ok_or(());
+    directory.begin_growth(lane, make).unwrap().unwrap();
+}
+
+/// Checks that a share's keys are locked while they move, that they are then looked up in the next index, and that
+/// the old one is freed after its readers.
 #[test]
 fn loom_growth_loses_no_key() {
     check(2, || {
-        let directory = Arc::new(Directory::new(Index::new().unwrap()));
-        directory.lock(1).index().insert(1, 1);
+        let directory = two_shares();
         let grower = Arc::clone(&directory);
         let first = spawn(move || {
-            let all = grower.lock_all();
-            let grown = all.index().grown(all.index().bytes() * 2).unwrap();
-            all.replace(grown);
+            begin_growth(&grower, 0);
+            assert!(grower.finish_growth(0));
         });
-        let inserter = Arc::clone(&directory);
+        let changer = Arc::clone(&directory);
         let second = spawn(move || {
-            inserter.lock(2).index().insert(2, 2);
-            assert_eq!(inserter.pin(1).index().find(2), 2);
+            changer.lock(3).insert(3);
+            assert_eq!(changer.pin(1).find(3), 3);
+            assert_eq!(changer.lock(SECOND).remove(), 2);
+            assert_eq!(changer.pin(1).find(SECOND), NO_ROW);
         });
-        assert_eq!(directory.pin(0).index().find(1), 1);
+        assert_eq!(directory.pin(0).find(1), 1);
         first.join().unwrap();
         second.join().unwrap();
+        assert!(!directory.finish_growth(0));
         let view = directory.pin(0);
-        assert_eq!((view.index().find(1), view.index().find(2)), (1, 2));
+        assert_eq!([1, 3, SECOND].map(|hash| view.find(hash)), [1, 3, NO_ROW]);
+    });
+}
+
+/// Checks that two threads move each share once, while a third one searches, and that one of them ends the growth.
+#[test]
+fn loom_two_threads_move_all_shares() {
+    check(2, || {
+        let directory = two_shares();
+        begin_growth(&directory, 0);
+        let threads = [0, 1].map(|lane| {
+            let directory = Arc::clone(&directory);
+            spawn(move || directory.move_shares(lane, 1))
+        });
+        assert_eq!([1, SECOND].map(|hash| directory.pin(0).find(hash)), [1, 2]);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert!(!directory.finish_growth(0));
+        assert_eq!([1, SECOND].map(|hash| directory.pin(0).find(hash)), [1, 2]);
+    });
+}
+
+/// Checks that an index that is replaced while it grows is freed once, and that no key of it comes back.
+#[test]
+fn loom_an_index_is_cleared_while_it_grows() {
+    check(2, || {
+        let directory = two_shares();
+        begin_growth(&directory, 0);
+        let grower = Arc::clone(&directory);
+        let thread = spawn(move || grower.move_shares(1, 2));
+        directory.clear(Index::new().unwrap());
+        assert_eq!(directory.pin(0).find(1), NO_ROW);
+        directory.lock(1).insert(7);
+        thread.join().unwrap();
+        assert!(!directory.finish_growth(0));
+        assert_eq!([1, SECOND].map(|hash| directory.pin(0).find(hash)), [7, NO_ROW]);
+    });
+}
+
+/// Checks that a row that was removed during a growth is reused after all searches that find it, in either index.
+#[test]
+fn loom_a_row_is_reused_after_its_readers_while_the_index_grows() {
+    check(2, || {
+        let shared = Arc::new((two_shares(), UnsafeCell::new(0)));
+        begin_growth(&shared.0, 0);
+        let other = Arc::clone(&shared);
+        let thread = spawn(move || {
+            let view = other.0.pin(1);
+            if view.find(1) == 1 {
+                other.1.with(|_| ());
+            }
+            drop(view);
+        });
+        shared.0.move_shares(0, 1);
+        assert_eq!(shared.0.lock(1).replace(8), 1);
+        shared.0.synchronize();
+        shared.1.with_mut(|_| ());
+        thread.join().unwrap();
+        assert_eq!(shared.0.pin(0).find(1), 8);
     });
 }
 
@@ -354,16 +426,16 @@ fn loom_growth_loses_no_key() {
 fn loom_a_row_is_reused_after_its_readers() {
     check(3, || {
         let shared = Arc::new((Directory::new(Index::new().unwrap()), UnsafeCell::new(0)));
-        shared.0.lock(1).index().insert(1, 1);
+        shared.0.lock(1).insert(1);
         let other = Arc::clone(&shared);
         let thread = spawn(move || {
             let view = other.0.pin(1);
-            if view.index().find(1) != NO_ROW {
+            if view.find(1) != NO_ROW {
                 other.1.with(|_| ());
             }
             drop(view);
         });
-        assert_eq!(shared.0.lock(1).index().remove(1), 1);
+        assert_eq!(shared.0.lock(1).remove(), 1);
         shared.0.synchronize();
         shared.1.with_mut(|_| ());
         thread.join().unwrap();

@@ -217,7 +217,7 @@ impl Table {
     #[must_use]
     pub fn stats(&self) -> TableStats {
         let slab_bytes = self.row_allocator.bytes() as u64;
-        let index = self.directory.pin(lane()).index().addresses();
+        let index = self.directory.pin(lane()).view().latest().addresses();
         TableStats {
             rows: self.directory.len() as u64,
             free_rows: self.row_allocator.free_rows() as u64,
@@ -267,7 +267,7 @@ impl Table {
         f: &mut impl Visit,
     ) {
         let view = self.directory.pin(lane);
-        lookup.walk(vector, view.index(), self.slab.view(), words, self.distances, f);
+        lookup.walk(vector, view.view(), self.slab.view(), words, self.distances, f);
     }
 
     /// Passes cached rows to `f` without a search. Returns false and does nothing if rows may have been removed or
@@ -288,30 +288,33 @@ impl Table {
         true
     }
 
-    /// Replaces the index by one of `wanted` bytes; 0 keeps it. Returns false without budget or memory.
+    /// Begins to replace the index by one of `wanted` bytes; 0 keeps it. Returns false without budget or memory.
     ///
-    /// Searches continue in the old index meanwhile. The caller must hold no index guard and no key lock.
+    /// The caller must hold no index guard and no key lock. An earlier growth is ended first.
     pub(crate) fn grow(&self, wanted: impl Fn(&Index) -> usize) -> bool {
-        let more_bytes = |index: &Index| wanted(index).saturating_sub(index.bytes());
-        // A full table gets here often, and must not stop other threads just to find the budget exhausted.
-        if !self.budget.has_room(more_bytes(self.directory.pin(lane()).index())) {
-            return false;
+        let (lane, more_bytes) = (lane(), |index: &Index| wanted(index).saturating_sub(index.bytes()));
+        loop {
+            // A full table gets here often, and must not wait just to find the budget exhausted.
+            match more_bytes(self.directory.pin(lane).view().latest()) {
+                0 => return true,
+                bytes if !self.budget.has_room(bytes) => return false,
+                _ => {}
+            }
+            let begun = self.directory.begin_growth(lane, |index| {
+                let more_bytes = more_bytes(index);
+                if more_bytes == 0 || !self.budget.take(more_bytes) {
+                    return Err(more_bytes == 0);
+                }
+                Index::with_bytes(index.bytes() + more_bytes).ok_or_else(|| {
+                    self.budget.give_back(more_bytes);
+                    false
+                })
+            });
+            match begun {
+                Some(begun) => return begun.map_or_else(|has_room| has_room, |()| true),
+                None => _ = self.directory.finish_growth(lane),
+            }
         }
-        let all = self.directory.lock_all();
-        let bytes = wanted(all.index());
-        if bytes == 0 {
-            return true;
-        }
-        let more_bytes = bytes - all.index().bytes();
-        if !self.budget.take(more_bytes) {
-            return false;
-        }
-        let Some(grown) = all.index().grown(bytes) else {
-            self.budget.give_back(more_bytes);
-            return false;
-        };
-        all.replace(grown);
-        true
     }
 
     /// Returns whether eviction depends on the last use of rows.
@@ -344,7 +347,7 @@ impl Table {
         let (lane, hash) = (lane(), index_hash(key));
         let _sharing = self.write_gate.lock_shared(lane);
         let _removing = self.removals.begin();
-        let row = self.directory.lock(hash).index().remove(hash);
+        let row = self.directory.lock(hash).remove();
         if row != NO_ROW {
             self.directory.unclaim(1);
             self.row_allocator.retire(lane, &self.slab, &self.directory, &mut vec![row]);
@@ -362,11 +365,8 @@ impl Table {
         let _alone = self.write_gate.lock_exclusive();
         let _removing = self.removals.begin();
         let Some(index) = Index::new() else { return };
-        let all = self.directory.lock_all();
-        let bytes = all.index().bytes();
         // From here on no thread can find a row.
-        all.replace(index);
-        self.directory.unclaim(self.directory.len());
+        let bytes = self.directory.clear(index);
         self.budget.give_back(bytes - Index::NEW_BYTES);
         self.row_allocator.clear(&self.slab, &self.budget);
         self.admission_filter.clear();
@@ -381,7 +381,9 @@ impl Table {
         // Row numbers have 32 bits.
         let Some(rows) = u32::try_from(rows).ok().filter(|&rows| rows < NO_ROW) else { return false };
         let rows = rows as usize;
-        self.grow(|index| index.reserved_bytes(rows, *Index::RESERVED_PERCENTS.start()))
+        let has_room = self.grow(|index| index.reserved_bytes(rows, *Index::RESERVED_PERCENTS.start()));
+        self.directory.finish_growth(lane());
+        has_room
     }
 
     pub(crate) fn state_len(&self) -> usize {

@@ -3,16 +3,15 @@
 use std::ops::ControlFlow;
 
 use crate::index::NO_ROW;
-use crate::index::directory::Directory;
+use crate::index::growth::{SHARE_BUCKETS, shares};
 use crate::index::hash::{HashKey, index_hash};
+use crate::memory::prefetch::PrefetchHint;
 use crate::rows::row::RowRef;
 use crate::sync::lock;
 use crate::table::Table;
 
 /// Rows whose headers and index lines are prefetched together.
 const GROUP: u32 = 64;
-/// Approximate number of buckets that are read while their keys are locked, for a few microseconds.
-const LOCKED_BUCKETS: usize = 256;
 
 impl Table {
     /// Calls `f` on every row, in no particular order (the same for the same history).
@@ -29,6 +28,8 @@ impl Table {
     /// Calls `f` on every row like [`Table::for_each_row`], until it breaks.
     pub fn try_for_each_row(&self, mut f: impl FnMut(RowRef<'_>) -> ControlFlow<()>) -> ControlFlow<()> {
         let _one_at_a_time = lock(&self.walk);
+        // Tables that only serve after a checkpoint have no pushes that would end a growth.
+        self.directory.finish_growth(crate::sync::lanes::lane());
         let made = self.row_allocator.begin_walk(&self.directory.lock_all()) as u32;
         // Also after a panic of `f`: remaining marks would hide rows from the next walk.
         let _end = EndWalk(self);
@@ -42,7 +43,8 @@ impl Table {
             let mut rows = first..made.min(first.saturating_add(GROUP));
             {
                 let view = self.directory.pin(lane);
-                rows.clone().for_each(|row| view.index().prefetch(index_hash(self.key_of(row))));
+                let hashes = rows.clone().map(|row| index_hash(self.key_of(row)));
+                hashes.for_each(|hash| view.view().of(hash).prefetch(hash, PrefetchHint::Read));
             }
             rows.try_for_each(|row| visit(self.key_of(row), Some(row)))?;
         }
@@ -55,9 +57,9 @@ impl Table {
     /// `wants` must not use this table. Keys come from the index alone, and need not wait for a walk over rows,
     /// which may take as long as a checkpoint.
     pub fn for_each_key(&self, wants: impl Fn(u64) -> bool, mut f: impl FnMut(u64)) {
-        let buckets = self.directory.pin(crate::sync::lanes::lane()).index().len();
+        let buckets = self.directory.pin(crate::sync::lanes::lane()).view().latest().len();
         // Shares of the hash space do not depend on the index, which may be replaced in between.
-        let shares = Directory::shares(buckets / LOCKED_BUCKETS);
+        let shares = shares(buckets / SHARE_BUCKETS);
         let (mut keys, index_key) = (Vec::new(), HashKey::get());
         for share in 0..shares {
             let locked = self.directory.lock_share(share, shares);
@@ -83,7 +85,7 @@ impl Table {
     fn take(&self, key: u64, row: Option<u32>, words: &mut [f32]) -> bool {
         let hash = index_hash(key);
         let locked = self.directory.lock(hash);
-        let found = locked.index().find(hash);
+        let found = locked.find();
         if found == NO_ROW
             || row.is_some_and(|row| row != found || self.row_allocator.is_visited(row, &locked))
         {

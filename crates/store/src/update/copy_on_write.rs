@@ -24,9 +24,9 @@ struct CowEditor<'a, E> {
 impl<E: Edit> CowEditor<'_, E> {
     /// Updates a copy of the key's row and publishes it. Returns false if the key has no row any more.
     fn update_elsewhere(&mut self, at: usize, to: u32, locked: &KeyLock<'_>) -> bool {
-        let (table, index) = (self.updater.table, locked.index());
+        let table = self.updater.table;
         // The row may have been replaced before the key was locked.
-        let from = index.find(self.hashes[at]);
+        let from = locked.find();
         if from == NO_ROW {
             return false;
         }
@@ -34,7 +34,7 @@ impl<E: Edit> CowEditor<'_, E> {
         table.slab.write_unpublished(to, &self.words);
         self.updater.update_from_elsewhere(at, table.slab.unpublished(to), false);
         table.row_allocator.note_moved(self.keys[at], from, to, locked);
-        index.replace(self.hashes[at], to);
+        locked.replace(to);
         self.retired.push(from);
         true
     }

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::index::NO_ROW;
 use crate::index::directory::KeyLock;
 use crate::index::hash::{HashKey, mix};
+use crate::index::{Index, NO_ROW};
 use crate::lookup::Lookup;
 use crate::memory::prefetch::PrefetchHint;
 use crate::rows::slab::{LINE_WORDS, RowMut};
@@ -116,9 +116,9 @@ impl Table {
     ) -> bool {
         let locked = self.directory.lock(hash);
         if let Some(later) = later {
-            locked.index().prefetch_to_change(later);
+            locked.prefetch_to_change(later);
         }
-        let found = locked.index().find(hash);
+        let found = locked.find();
         if found != NO_ROW {
             row_init.existing_row(at, found, &locked);
             return false;
@@ -128,7 +128,7 @@ impl Table {
         self.slab.write_unpublished(row, words);
         row_init.new_row(at, row, self.slab.unpublished(row));
         self.row_allocator.note_visited(row, &locked);
-        locked.index().insert(hash, row);
+        locked.insert(row);
         true
     }
 
@@ -137,16 +137,21 @@ impl Table {
     pub(crate) fn claim(&self, keys: usize) -> usize {
         let (lane, mut claimed) = (crate::sync::lanes::lane(), 0);
         let is_bounded = self.budget.limit_bytes() < u64::MAX;
-        loop {
+        while claimed < keys {
             let wanted = self.directory.len() + keys - claimed;
-            let needs_growth = self.directory.pin(lane).index().grown_bytes(wanted, is_bounded) > 0;
+            let grown_bytes = |index: &Index| index.grown_bytes(wanted, is_bounded);
+            let needs_growth = grown_bytes(self.directory.pin(lane).view().latest()) > 0;
             // If growth fails, the index fills beyond its usual threshold.
-            let has_room = !needs_growth || self.grow(|index| index.grown_bytes(wanted, is_bounded));
-            claimed += self.directory.claim(keys - claimed, self.directory.pin(lane).index().keys_max());
+            let has_room = !needs_growth || self.grow(grown_bytes);
+            // Until a growth ends, the old index has a slot for every key.
+            let keys_max = self.directory.pin(lane).view().index.keys_max();
+            claimed += self.directory.claim(keys - claimed, keys_max);
             // Other threads may have taken the room meanwhile.
-            if claimed == keys || !has_room {
-                return claimed;
+            if claimed == keys || (!self.directory.finish_growth(lane) && !has_room) {
+                break;
             }
         }
+        self.directory.advance_growth(lane, claimed);
+        claimed
     }
 }

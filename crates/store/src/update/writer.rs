@@ -94,6 +94,7 @@ impl<'a> TableWriter<'a> {
     pub fn resolve(&mut self, keys: &[u64], handles: &mut Vec<RowHandle>) -> Result<(), StoreError> {
         let before = handles.len();
         handles.reserve(keys.len());
+        self.table.directory.advance_growth(self.lane, 0);
         with_lookup(|lookup| {
             for keys in keys.chunks(CHUNK_KEYS) {
                 lookup.assign(keys);

@@ -10,6 +10,7 @@ mod flood;
 mod full;
 mod gather;
 mod golden;
+mod growth;
 mod halves;
 mod import;
 mod model;

@@ -4,12 +4,12 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use arrow::array::{ArrayRef, BinaryViewBuilder, Float32Array, Float64Array, Int32Array, Int64Array};
-use arrow::buffer::{Buffer, NullBuffer, ScalarBuffer};
-use arrow::compute::cast;
-use arrow::datatypes::{
-    ArrowNativeType, DataType, Int8Type, Int16Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
-};
+use arrow_array::builder::BinaryViewBuilder;
+use arrow_array::types::{Int8Type, Int16Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type};
+use arrow_array::{ArrayRef, Float32Array, Float64Array, Int32Array, Int64Array};
+use arrow_buffer::{ArrowNativeType, Buffer, NullBuffer, ScalarBuffer};
+use arrow_cast::cast;
+use arrow_schema::DataType;
 use bytes::Bytes;
 use parquet::basic::{Compression, Type};
 

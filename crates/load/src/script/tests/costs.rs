@@ -3,6 +3,9 @@
 
 use std::io::Write;
 
+use sanderling_client::Call;
+use sanderling_store::Absent;
+
 use super::*;
 
 const CALLS: u64 = 100_000;
@@ -60,7 +63,7 @@ fn what_a_call_costs() {
     let mut finished = Vec::new();
     let start = on_cpu();
     for _ in 0..CALLS {
-        port.borrow_mut().begin(0, &crate::request::Request::Pull { table, keys: &[] });
+        port.borrow_mut().begin(0, table, &Call::Pull { keys: &[], absent: Absent::Zero });
         port.borrow_mut().poll(None, &mut finished);
         finished.clear();
     }
