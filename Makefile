@@ -64,12 +64,14 @@ slowest: $(VENV)/ready ## Run the tests and list the 20 slowest, Rust and Python
 bench: $(VENV)/ready ## Measure what docs/results holds the project to; minutes, on an idle machine
 	cargo build --release --locked --bins --examples
 	target/release/examples/parse_speed
+	target/release/examples/parquet_speed
 	target/release/sanderling bench store --quiet
 	target/release/sanderling bench rpc --quiet
 	cargo bench --locked -p sanderling-bench --bench peers
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r bench/requirements.txt
 	$(BIN)/python bench/ftrl_vs_vw.py
 	$(BIN)/python bench/text_learners.py
+	$(BIN)/python bench/parquet_vs_polars.py
 
 proof: ## Model checker, Miri, sanitizers, fuzzing and a soak of the store, as far as this machine has their tools; half an hour
 	tests/proof.sh

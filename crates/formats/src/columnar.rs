@@ -3,9 +3,12 @@
 //! and names the file in every error. It knows no bad-row policy and no thread.
 
 mod cells;
+mod encode;
+mod flat;
 mod ipc;
 mod nesting;
 mod pages;
+mod projection;
 mod seekable;
 mod unpacked;
 
@@ -14,18 +17,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, NullArray, RecordBatch, RecordBatchOptions, StringArray};
-use arrow_schema::{DataType, Field as SchemaField, Schema, SchemaRef};
+use arrow_schema::{Schema, SchemaRef};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 
 pub use crate::temporary::TEMPORARY_BYTES_MAX;
-pub use cells::{Cells, cells_of, decode};
+pub use cells::{Cells, cells_of};
+pub use encode::{Place, RecordEncoder, Records, encode_rows};
 pub use unpacked::{UNPACKED_FREE_BYTES, UNPACKED_RATIO_MAX};
 
+use projection::{Asked, Projection, Source};
 use sanderling_sample::{Encoder, SampleError};
 use seekable::Seekable;
 
-use crate::folder::partitions;
 use crate::format::{Compression, Format};
 use crate::patient::Wanted;
 
@@ -39,6 +43,8 @@ pub struct ColumnarFile {
     /// The source of each output column.
     order: Vec<Source>,
     schema: SchemaRef,
+    /// The columns of a Parquet file that are not read as arrays, but by page.
+    flat: Option<Box<Flat>>,
     rows_declared: Option<u64>,
     rows_read: u64,
     /// The record batch at hand, and how many of its rows were returned.
@@ -46,26 +52,25 @@ pub struct ColumnarFile {
     at_end: bool,
 }
 
-/// The source of an output column.
-#[derive(Clone, Debug)]
-enum Source {
-    /// An index into the columns read.
-    Column(usize),
-    /// An optional column that the file lacks, or a missing value in its path.
-    Nothing,
-    /// The file's path.
-    Path(String),
+/// Columns that are read by page, and the means to read them as arrays after all.
+struct Flat {
+    columns: flat::FlatColumns,
+    source: Seekable,
+    asked: Vec<(String, bool)>,
+}
+
+/// How the columns of a Parquet file are read.
+#[derive(Clone, Copy, PartialEq)]
+enum As {
+    /// All of them as arrays, after a number of rows.
+    Arrays(u64),
+    /// By page, where their pages allow it.
+    Pages,
 }
 
 enum Reader {
     Parquet(Box<ParquetRecordBatchReader>, Arc<pages::Budget>),
     Ipc(Box<ipc::IpcFile>),
-}
-
-/// A column to read.
-struct Asked<'a> {
-    name: &'a str,
-    optional: bool,
 }
 
 impl std::fmt::Debug for ColumnarFile {
@@ -88,22 +93,33 @@ impl ColumnarFile {
         compression: Compression,
         encoder: &Encoder,
     ) -> Result<ColumnarFile, SampleError> {
-        Self::open_while(path, format, compression, encoder, None)
+        Self::open_for(path, format, compression, encoder, None, As::Arrays(0))
     }
 
-    /// Opens a file like [`ColumnarFile::open`]; stops copying it once it is not wanted any more.
-    pub(crate) fn open_while(
+    /// Opens a file for [`ColumnarFile::next_records`]; stops copying it once it is not wanted any more.
+    pub fn open_records(
         path: &Path,
         format: Format,
         compression: Compression,
         encoder: &Encoder,
         wanted: Option<&Wanted>,
     ) -> Result<ColumnarFile, SampleError> {
+        Self::open_for(path, format, compression, encoder, wanted, As::Pages)
+    }
+
+    fn open_for(
+        path: &Path,
+        format: Format,
+        compression: Compression,
+        encoder: &Encoder,
+        wanted: Option<&Wanted>,
+        way: As,
+    ) -> Result<ColumnarFile, SampleError> {
         let names = encoder.input_columns().iter().enumerate();
         let asked: Vec<Asked<'_>> =
             names.map(|(index, name)| Asked { name, optional: encoder.is_optional(index) }).collect();
         guarded(path, "opening", || {
-            Self::open_columns(path, format, Seekable::open(path, compression, wanted)?, Some(&asked))
+            Self::open_columns(path, format, Seekable::open(path, compression, wanted)?, Some(&asked), way)
         })
     }
 
@@ -114,7 +130,7 @@ impl ColumnarFile {
         compression: Compression,
     ) -> Result<ColumnarFile, SampleError> {
         guarded(path, "opening", || {
-            Self::open_columns(path, format, Seekable::open(path, compression, None)?, None)
+            Self::open_columns(path, format, Seekable::open(path, compression, None)?, None, As::Arrays(0))
         })
     }
 
@@ -123,9 +139,10 @@ impl ColumnarFile {
         format: Format,
         source: Seekable,
         asked: Option<&[Asked<'_>]>,
+        way: As,
     ) -> Result<ColumnarFile, SampleError> {
         match format {
-            Format::Parquet => Self::open_parquet(path, source, asked),
+            Format::Parquet => Self::open_parquet(path, source, asked, way),
             Format::Arrow => Self::open_ipc(path, source, asked),
             other => Err(bad_file(path, format!("{other:?} is a text format, not a columnar one"))),
         }
@@ -135,6 +152,7 @@ impl ColumnarFile {
         path: &Path,
         source: Seekable,
         asked: Option<&[Asked<'_>]>,
+        way: As,
     ) -> Result<ColumnarFile, SampleError> {
         let refused = |reason| bad_file(path, format!("is refused: {reason}"));
         if let Some(footer) = nesting::footer_of(&source).map_err(refused)? {
@@ -142,15 +160,30 @@ impl ColumnarFile {
         }
         let failed = |error| bad_file(path, format!("does not read as Parquet: {error}"));
         let metadata = pages::metadata_of(&source).map_err(failed)?;
-        let columns = Projection::new(path, metadata.schema(), asked)?;
+        let mut columns = Projection::new(path, metadata.schema(), asked)?;
         let rows_declared = row_count(path, metadata.metadata().row_groups())?;
         let mask = ProjectionMask::roots(metadata.parquet_schema(), columns.read.iter().copied());
-        let (source, rows) = pages::Pages::new(source, metadata.metadata(), &mask).map_err(refused)?;
-        let budget = source.budget();
-        let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(source, metadata);
-        let reader = builder.with_projection(mask).with_batch_size(rows).build();
+        let (pages, rows) = pages::Pages::new(source.clone(), metadata.metadata(), &mask).map_err(refused)?;
+        let budget = pages.budget();
+        let flat = match (asked, way) {
+            (Some(asked), As::Pages) => {
+                let found = columns.take_flat(|column| {
+                    flat::FlatColumn::new(metadata.metadata(), metadata.schema(), column)
+                });
+                let asked = asked.iter().map(|asked| (asked.name.to_owned(), asked.optional)).collect();
+                let columns = flat::FlatColumns { pages: pages.clone(), columns: found };
+                Some(Box::new(Flat { columns, source, asked }))
+            }
+            _ => None,
+        };
+        let before = if let As::Arrays(rows) = way { rows } else { 0 };
+        let mask = ProjectionMask::roots(metadata.parquet_schema(), columns.read.iter().copied());
+        let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(pages, metadata);
+        let builder = builder.with_projection(mask).with_batch_size(rows);
+        let reader = builder.with_offset(usize::try_from(before).unwrap_or(usize::MAX)).build();
         let reader = Reader::Parquet(Box::new(reader.map_err(failed)?), budget);
-        Ok(Self::new(path, reader, columns, Some(rows_declared)))
+        let file = Self::new(path, reader, columns, Some(rows_declared));
+        Ok(ColumnarFile { flat, rows_read: before, ..file })
     }
 
     fn open_ipc(
@@ -174,6 +207,7 @@ impl ColumnarFile {
             file,
             order: columns.order,
             schema: columns.schema,
+            flat: None,
             rows_declared,
             rows_read: 0,
             pending: None,
@@ -197,6 +231,35 @@ impl ColumnarFile {
     #[must_use]
     pub fn rows_declared(&self) -> Option<u64> {
         self.rows_declared
+    }
+
+    /// The next rows like [`ColumnarFile::next`], of a file from [`ColumnarFile::open_records`]. Columns that are read by
+    /// page are not decoded yet.
+    ///
+    /// # Errors
+    /// As [`ColumnarFile::next`].
+    pub fn next_records(&mut self) -> Result<Option<Records>, SampleError> {
+        let before = self.rows_read;
+        let Some(batch) = self.next()? else { return Ok(None) };
+        let mut records = Records { schema: Arc::clone(&self.schema), ..Records::from(batch) };
+        let Some(flat) = &mut self.flat else { return Ok(Some(records)) };
+        let (rows, into) = (records.rows, &mut records.columns);
+        match guarded(&self.path, "reading", || Ok(flat.columns.take(rows, into)))? {
+            Ok(()) => Ok(Some(records)),
+            Err(flat::Failed::Unsupported) => {
+                let asked = flat.asked.iter().map(|(name, optional)| Asked { name, optional: *optional });
+                let (asked, source) = (asked.collect::<Vec<_>>(), flat.source.clone());
+                let path = self.path.clone();
+                *self = guarded(&path, "opening", || {
+                    Self::open_parquet(&path, source, Some(&asked), As::Arrays(before))
+                })?;
+                self.next_records()
+            }
+            Err(flat::Failed::Damaged(error)) => {
+                (self.at_end, self.pending) = (true, None);
+                Err(bad_file(&self.path, format!("damaged after row {before}: {error}")))
+            }
+        }
     }
 
     /// The next rows, at most [`ROWS_PER_BATCH_MAX`], with one column per input column of the encoder (of type Null
@@ -253,9 +316,15 @@ impl ColumnarFile {
         };
         let columns: Vec<ArrayRef> = self.order.iter().map(column).collect();
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
-        let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options).map_err(
-            |error| bad_file(&self.path, format!("damaged after row {}: {error}", self.rows_read)),
-        )?;
+        // Columns that are read by page have places of nulls here.
+        let fields = self.schema.fields().iter().zip(&columns).map(|(field, column)| match &self.flat {
+            Some(_) => Arc::new(field.as_ref().clone().with_data_type(column.data_type().clone())),
+            None => Arc::clone(field),
+        });
+        let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        let batch = RecordBatch::try_new_with_options(schema, columns, &options).map_err(|error| {
+            bad_file(&self.path, format!("damaged after row {}: {error}", self.rows_read))
+        })?;
         self.pending = Some((batch, 0));
         Ok(())
     }
@@ -286,85 +355,6 @@ impl ColumnarFile {
             _ => Ok(()),
         }
     }
-}
-
-/// The columns that are read, in file order, and how they make up the output.
-struct Projection {
-    /// Indices of top-level columns, ascending, each once.
-    read: Vec<usize>,
-    order: Vec<Source>,
-    schema: SchemaRef,
-}
-
-impl Projection {
-    fn new(path: &Path, schema: &Schema, asked: Option<&[Asked<'_>]>) -> Result<Projection, SampleError> {
-        let Some(asked) = asked else {
-            let read: Vec<usize> = (0..schema.fields().len()).collect();
-            let order = (0..read.len()).map(Source::Column).collect();
-            return Ok(Projection {
-                read,
-                order,
-                schema: Arc::new(nullable(schema.fields().iter().cloned())),
-            });
-        };
-        let in_path = partitions(path);
-        let in_path = |name: &str| in_path.iter().find(|partition| partition.name == name);
-        let mut found = Vec::with_capacity(asked.len());
-        for Asked { name, optional } in asked {
-            let mut matches = (0..schema.fields().len()).filter(|&index| schema.field(index).name() == name);
-            let index = matches.next();
-            if matches.next().is_some() {
-                return Err(bad_file(path, format!("has more than one column {name:?}; rename one")));
-            }
-            match index {
-                None if !optional && in_path(name).is_none() => {
-                    let reason = format!("has no column {name:?}; its columns are {}", names(schema));
-                    return Err(bad_file(path, reason));
-                }
-                Some(index) if !cells::is_supported(schema.field(index).data_type()) => {
-                    let kind = schema.field(index).data_type();
-                    let reason = format!(
-                        "column {name:?} has type {kind}; expected numbers, text, booleans, times or lists of them"
-                    );
-                    return Err(bad_file(path, reason));
-                }
-                index => found.push(index),
-            }
-        }
-        let mut read: Vec<usize> = found.iter().copied().flatten().collect();
-        read.sort_unstable();
-        read.dedup();
-        let source = |index: &Option<usize>, asked: &Asked<'_>| match index {
-            Some(index) => read.binary_search(index).map_or(Source::Nothing, Source::Column),
-            None => in_path(asked.name)
-                .and_then(|partition| partition.value.clone())
-                .map_or(Source::Nothing, Source::Path),
-        };
-        let order: Vec<Source> = found.iter().zip(asked).map(|(index, asked)| source(index, asked)).collect();
-        let fields =
-            found.iter().zip(asked).zip(&order).map(|((index, asked), source)| match (index, source) {
-                (Some(index), _) => Arc::clone(&schema.fields()[*index]),
-                (None, Source::Path(_)) => Arc::new(SchemaField::new(asked.name, DataType::Utf8, true)),
-                (None, _) => Arc::new(SchemaField::new(asked.name, DataType::Null, true)),
-            });
-        let schema = Arc::new(nullable(fields));
-        Ok(Projection { read, order, schema })
-    }
-}
-
-/// Makes all columns nullable: a null in a column that is declared without nulls is a missing field, not an error.
-fn nullable(fields: impl Iterator<Item = Arc<SchemaField>>) -> Schema {
-    Schema::new(fields.map(|field| field.as_ref().clone().with_nullable(true)).collect::<Vec<_>>())
-}
-
-/// At most this many column names are listed in an error.
-const NAMES_LISTED_MAX: usize = 50;
-
-fn names(schema: &Schema) -> String {
-    let listed: Vec<&str> =
-        schema.fields().iter().take(NAMES_LISTED_MAX).map(|field| field.name().as_str()).collect();
-    let more = schema.fields().len().saturating_sub(NAMES_LISTED_MAX);
-    if more == 0 { listed.join(", ") } else { format!("{}, and {more} more", listed.join(", ")) }
 }
 
 fn row_count(path: &Path, groups: &[parquet::file::metadata::RowGroupMetaData]) -> Result<u64, SampleError> {

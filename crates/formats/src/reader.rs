@@ -7,14 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use arrow_array::RecordBatch;
-
 use sanderling_sample::{Batch, Encoder, PackedBatch, PackedBuffer, Rows, SampleError};
 
 use crate::bad_rows::BadRows;
 use crate::batch_file::{self, BatchFile, Unpacker};
 use crate::blocks::{BLOCK_BYTES, Block, LineBlocks};
-use crate::columnar::{self, ColumnarFile};
+use crate::columnar::{ColumnarFile, Place, RecordEncoder, Records};
 use crate::decoded::{Decoded, Origin, append_kept};
 use crate::delimited::{self, Layout};
 use crate::format::{Compression, DataConfig, Format};
@@ -55,7 +53,7 @@ enum RowLayout {
 pub struct Unit {
     file: Option<Arc<FileContext>>,
     block: Block,
-    records: Option<(RecordBatch, u64)>,
+    records: Option<(Records, u64)>,
     messages: RecordBlock,
     batches: Option<batch_file::Block>,
 }
@@ -169,7 +167,7 @@ impl Source {
                     Open::Text(lines) => lines.next_block(&mut unit.block)?,
                     Open::Columnar(columnar) => {
                         let first_row = columnar.rows_read() + 1;
-                        unit.records = columnar.next()?.map(|records| (records, first_row));
+                        unit.records = columnar.next_records()?.map(|records| (records, first_row));
                         unit.records.is_some()
                     }
                     Open::Messages(records) => records.next_block(&mut unit.messages)?,
@@ -239,7 +237,7 @@ impl Source {
         } else {
             let compression = Compression::of_path(path);
             let columnar =
-                ColumnarFile::open_while(path, format, compression, &self.encoder, self.wanted.as_ref())?;
+                ColumnarFile::open_records(path, format, compression, &self.encoder, self.wanted.as_ref())?;
             (Open::Columnar(Box::new(columnar)), RowLayout::Columnar)
         };
         Ok((open, self.context(index, rows)))
@@ -276,6 +274,7 @@ pub struct Decoder {
     scratch: Scratch,
     unpacker: Unpacker,
     buffer: PackedBuffer,
+    records: RecordEncoder,
 }
 
 impl Decoder {
@@ -292,8 +291,8 @@ impl Decoder {
     #[must_use]
     pub fn with_isa(encoder: Arc<Encoder>, bad_rows: Arc<BadRows>, isa: Isa) -> Decoder {
         assert!(isa.is_available(), "{isa:?} is not available");
-        let (scratch, unpacker, buffer) = Default::default();
-        Decoder { encoder, bad_rows, isa, scratch, unpacker, buffer }
+        let (scratch, unpacker, buffer, records) = Default::default();
+        Decoder { encoder, bad_rows, isa, scratch, unpacker, buffer, records }
     }
 
     /// Appends every row of the unit to the batch; bad rows go to the account.
@@ -318,9 +317,10 @@ impl Decoder {
         };
         match (&file.rows, &unit.records) {
             (RowLayout::Columnar, Some((records, first_row))) => {
-                let (path, row_id) = (&file.path, file.row_id_base + first_row);
+                let first_row_id = file.row_id_base + first_row;
+                let place = Place { path: &file.path, first_row: *first_row, first_row_id };
                 let on_bad = |error, batch: &mut Batch| self.bad_rows.reject(error, batch);
-                columnar::decode(&self.encoder, records, path, *first_row, row_id, batch, on_bad)
+                self.records.encode(&self.encoder, records, place, batch, on_bad)
             }
             (RowLayout::Columnar, None) => Ok(()),
             (RowLayout::Libsvm, _) => libsvm::decode(&lines, &unit.block, &mut self.scratch, batch),

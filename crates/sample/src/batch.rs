@@ -24,7 +24,9 @@ pub struct Column {
 }
 
 impl Column {
-    fn new(weighted: bool) -> Self {
+    /// An empty column.
+    #[must_use]
+    pub fn new(weighted: bool) -> Self {
         Column { keys: Vec::new(), values: Vec::new(), offsets: vec![0], weighted }
     }
 
@@ -43,9 +45,26 @@ impl Column {
         }
     }
 
-    fn close_row(&mut self) {
+    /// Completes the row whose keys were pushed.
+    #[inline]
+    pub(crate) fn close_row(&mut self) {
         // Batches are bounded far below u32::MAX keys by `Batch::MAX_KEYS`.
         self.offsets.push(self.keys.len() as u32);
+    }
+
+    /// Completes rows of one key each, from the key `first` on.
+    pub(crate) fn close_single_rows(&mut self, first: usize) {
+        self.offsets.extend(first as u32 + 1..self.keys.len() as u32 + 1);
+    }
+
+    fn truncate(&mut self, rows: usize) {
+        self.offsets.truncate(rows + 1);
+        self.reopen_row();
+    }
+
+    /// Bytes of memory, allocations included.
+    pub(crate) fn bytes(&self) -> usize {
+        self.keys.capacity() * 8 + self.values.capacity() * 4 + self.offsets.capacity() * 4
     }
 
     fn reopen_row(&mut self) {
@@ -65,11 +84,21 @@ impl Column {
     }
 
     /// Whether every row has exactly one key.
-    fn is_single(&self) -> bool {
+    pub(crate) fn is_single(&self) -> bool {
         // Without a branch per row, so that it vectorises.
         let counts_up =
             || self.offsets.iter().zip(0_u32..).fold(true, |all, (&offset, at)| all & (offset == at));
         self.keys.len() + 1 == self.offsets.len() && counts_up()
+    }
+
+    /// Appends chosen rows of a column; `single` says that it has one key in every row.
+    pub(crate) fn gather_rows(&mut self, from: &Column, rows: &[u32], single: bool) {
+        let values = from.weighted.then_some(from.values.as_slice());
+        if single {
+            self.gather_single(&from.keys, values, rows);
+        } else {
+            self.gather(&from.keys, values, &from.offsets, rows);
+        }
     }
 
     /// Appends chosen rows that have one key each, without reading their boundaries.
@@ -258,13 +287,15 @@ impl Batch {
         self.labels.extend(rows.iter().map(|&row| from.labels[row as usize]));
         self.weights.extend(rows.iter().map(|&row| from.weights[row as usize]));
         for ((column, from), &single) in self.columns.iter_mut().zip(&from.columns).zip(single) {
-            let values = from.weighted.then_some(from.values.as_slice());
-            if single {
-                column.gather_single(&from.keys, values, rows);
-            } else {
-                column.gather(&from.keys, values, &from.offsets, rows);
-            }
+            column.gather_rows(from, rows, single);
         }
+    }
+
+    /// Removes all rows after the first `rows`, and keys of rows that were not closed, from columns of any length.
+    pub fn truncate(&mut self, rows: usize) {
+        self.labels.truncate(rows);
+        self.weights.truncate(rows);
+        self.columns.iter_mut().for_each(|column| column.truncate(rows));
     }
 
     /// Removes the first `rows` rows.
@@ -285,10 +316,8 @@ impl Batch {
     /// Bytes of memory behind the rows, allocations included.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let columns = self.columns.iter().map(|column| {
-            column.keys.capacity() * 8 + column.values.capacity() * 4 + column.offsets.capacity() * 4
-        });
-        columns.sum::<usize>() + (self.labels.capacity() + self.weights.capacity()) * 4
+        self.columns.iter().map(Column::bytes).sum::<usize>()
+            + (self.labels.capacity() + self.weights.capacity()) * 4
     }
 }
 

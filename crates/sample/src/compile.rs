@@ -73,32 +73,49 @@ impl Compiled {
         column: &mut Column,
     ) -> Result<(), FieldError> {
         let start = column.keys.len();
+        if self.kind == FeatureKind::Cross {
+            self.cross(&self.inputs, self.salt, fields, missing, start, column)?;
+        } else {
+            for &input in &self.inputs {
+                self.field(input, fields[input], missing, column)?;
+            }
+        }
+        self.close_means(start, column);
+        Ok(())
+    }
+
+    /// Appends the keys of one field, of features of all types except crosses.
+    #[inline(always)]
+    pub(crate) fn field(
+        &self,
+        input: usize,
+        field: Field<'_>,
+        missing: &[Vec<u8>],
+        column: &mut Column,
+    ) -> Result<(), FieldError> {
         match self.kind {
             FeatureKind::Numeric | FeatureKind::Log | FeatureKind::Quantile => {
-                let input = self.inputs[0];
-                let (key, value) = self.number(input, fields[input], missing)?;
+                let (key, value) = self.number(input, field, missing)?;
                 column.push(key, value);
             }
-            FeatureKind::Cross => self.cross(&self.inputs, self.salt, fields, missing, start, column)?,
             FeatureKind::Categorical => {
-                for &input in &self.inputs {
-                    if let Some(key) = self.category(input, fields[input], missing)? {
-                        column.push(key, 1.0);
-                    }
+                if let Some(key) = self.category(input, field, missing)? {
+                    column.push(key, 1.0);
                 }
             }
-            FeatureKind::Multi => {
-                for &input in &self.inputs {
-                    self.parts(input, fields[input], missing, column)?;
-                }
-            }
-            FeatureKind::Sparse => {}
+            FeatureKind::Multi => self.parts(input, field, missing, column)?,
+            FeatureKind::Cross | FeatureKind::Sparse => {}
         }
+        Ok(())
+    }
+
+    /// Sets the values of a row whose keys are pooled by their mean; its keys begin at `start`.
+    #[inline]
+    pub(crate) fn close_means(&self, start: usize, column: &mut Column) {
         if self.mean && self.weighted {
             let keys = column.keys.len() - start;
             column.values[start..].fill(1.0 / keys.max(1) as f32);
         }
-        Ok(())
     }
 
     /// Crosses the remaining columns, starting from the key of those before: one key per combination of values.
@@ -149,7 +166,13 @@ impl Compiled {
         if is_one_missing { with(self.missing_text()) } else { Ok(()) }
     }
 
-    fn number(&self, input: usize, field: Field<'_>, missing: &[Vec<u8>]) -> Result<(u64, f32), FieldError> {
+    #[inline]
+    pub(crate) fn number(
+        &self,
+        input: usize,
+        field: Field<'_>,
+        missing: &[Vec<u8>],
+    ) -> Result<(u64, f32), FieldError> {
         let number = if is_missing(field, missing) {
             match self.default_number {
                 Some(number) => number,
@@ -180,7 +203,8 @@ impl Compiled {
         })
     }
 
-    fn category(
+    #[inline]
+    pub(crate) fn category(
         &self,
         input: usize,
         field: Field<'_>,
@@ -233,7 +257,7 @@ impl Compiled {
     }
 
     #[inline]
-    fn key(&self, input: usize, field: Field<'_>) -> Result<u64, FieldError> {
+    pub(crate) fn key(&self, input: usize, field: Field<'_>) -> Result<u64, FieldError> {
         if self.rule == KeyRule::Raw {
             return raw_key(field).ok_or_else(|| wanted(input, RAW_WANTED, field));
         }

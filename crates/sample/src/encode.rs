@@ -43,11 +43,11 @@ pub struct Encoder {
     input_columns: Vec<String>,
     label: Label,
     label_use: LabelUse,
-    label_input: usize,
-    weight_input: Option<usize>,
+    pub(crate) label_input: usize,
+    pub(crate) weight_input: Option<usize>,
     negatives: Option<Negatives>,
-    missing: Vec<Vec<u8>>,
-    features: Vec<Compiled>,
+    pub(crate) missing: Vec<Vec<u8>>,
+    pub(crate) features: Vec<Compiled>,
     weighted: Vec<bool>,
     sparse_features: SparseFeatures,
 }
@@ -170,6 +170,18 @@ impl Encoder {
         &self.input_columns
     }
 
+    /// The input column of the label.
+    #[must_use]
+    pub fn label_input(&self) -> usize {
+        self.label_input
+    }
+
+    /// The input column of the rows' weights.
+    #[must_use]
+    pub fn weight_input(&self) -> Option<usize> {
+        self.weight_input
+    }
+
     /// Whether a file may lack this input column.
     #[must_use]
     pub fn is_optional(&self, input_column: usize) -> bool {
@@ -278,7 +290,7 @@ impl Encoder {
         self.features.iter().any(|feature| feature.kind == FeatureKind::Sparse)
     }
 
-    fn label_of(&self, field: Field<'_>) -> Result<f32, FieldError> {
+    pub(crate) fn label_of(&self, field: Field<'_>) -> Result<f32, FieldError> {
         if is_missing(field, &self.missing) {
             return match self.label_use {
                 LabelUse::Optional => Ok(f32::NAN),
@@ -315,7 +327,7 @@ impl Encoder {
         Ok(f32::from(u8::from(is_positive)))
     }
 
-    fn weight_of(&self, input: usize, field: Field<'_>) -> Result<f32, FieldError> {
+    pub(crate) fn weight_of(&self, input: usize, field: Field<'_>) -> Result<f32, FieldError> {
         let weight = number_of(field).filter(|weight| (0.0..=WEIGHT_MAX).contains(weight));
         let weight = weight.map(|weight| weight as f32);
         weight.ok_or_else(|| wanted(input, "a weight: a number from 0 to 1e12", field))

@@ -41,3 +41,6 @@ mod compile;
 
 mod encode;
 pub use encode::{EncodeOptions, Encoder, Fate, LabelUse, NO_FEATURE, SparseFeatures};
+
+mod columns;
+pub use columns::Entries;

@@ -1,77 +1,24 @@
 //! The cells of a record batch as fields: every column is cast once to one of a few layouts, then rows are walked.
 //! Knows no file format.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int16Type, Int32Type, Int64Type, RunEndIndexType};
 use arrow_array::{
     Array, ArrayRef, BinaryArray, BinaryViewArray, BooleanArray, FixedSizeBinaryArray, Float64Array,
-    Int64Array, LargeBinaryArray, LargeListArray, RecordBatch, RunArray, StringArray, UInt64Array,
+    Int64Array, LargeBinaryArray, LargeListArray, RecordBatch, RunArray, StringArray, UInt32Array,
+    UInt64Array,
 };
 use arrow_buffer::{NullBuffer, OffsetBuffer};
 use arrow_cast::cast::{CastOptions, cast_with_options};
 use arrow_cast::display::FormatOptions;
 use arrow_schema::{ArrowError, DECIMAL256_MAX_PRECISION, DataType, TimeUnit};
 
-use sanderling_sample::{Batch, Encoder, Fate, Field, SampleError, Time, TimeKind};
-
-use super::{bad_file, guarded};
-
-/// Appends the rows of a record batch to a batch; its columns run parallel to the encoder's input columns.
-///
-/// `first_row` is the file row of the first one, from 1; `first_row_id` is its position in the whole input, which
-/// decides about down-sampling. A row that does not encode is passed to `on_bad`, which returns the error to stop, or
-/// accounts for it and may close a placeholder row in the batch.
-///
-/// # Errors
-/// Errors of `on_bad`; `BadFile` if a column does not convert at all.
-pub fn decode(
-    encoder: &Encoder,
-    records: &RecordBatch,
-    path: &Path,
-    first_row: u64,
-    first_row_id: u64,
-    batch: &mut Batch,
-    mut on_bad: impl FnMut(SampleError, &mut Batch) -> Result<(), SampleError>,
-) -> Result<(), SampleError> {
-    let names = encoder.input_columns();
-    debug_assert_eq!(records.num_columns(), names.len());
-    let columns = guarded(path, "converting", || {
-        let columns = records.columns().iter().zip(names);
-        let cells = columns.map(|(column, name)| {
-            cells_of(column).map_err(|error| bad_file(path, format!("column {name:?}: {error}")))
-        });
-        cells.collect::<Result<Vec<Cells>, SampleError>>()
-    })?;
-    let elements: Vec<Vec<Field<'_>>> = columns.iter().map(Cells::elements).collect();
-    let mut fields = vec![Field::Missing; columns.len()];
-    for row in 0..records.num_rows() {
-        for ((field, column), elements) in fields.iter_mut().zip(&columns).zip(&elements) {
-            *field = column.field(row, elements);
-        }
-        match encoder.encode_row(&fields, first_row_id + row as u64, batch) {
-            Ok(Fate::Kept | Fate::Dropped) => {}
-            Err(error) => {
-                let error = SampleError::BadRow {
-                    path: path.to_path_buf(),
-                    line: first_row + row as u64,
-                    column: names.get(error.column).cloned().unwrap_or_default(),
-                    expected: error.expected,
-                    found: match records.columns().get(error.column).map(Array::data_type) {
-                        Some(kind) if !is_text(kind) => format!("{} (of type {kind})", error.found),
-                        _ => error.found,
-                    },
-                };
-                on_bad(error, batch)?;
-            }
-        }
-    }
-    Ok(())
-}
+use sanderling_sample::{Field, Time, TimeKind};
 
 /// A column in one of the layouts that fields are taken from.
+#[derive(Debug)]
 #[expect(missing_docs, reason = "the types of the variants say it")]
 pub enum Cells {
     Null,
@@ -93,11 +40,16 @@ pub enum Cells {
     Digits(StringArray),
     /// Texts of one length.
     Fixed(FixedSizeBinaryArray),
-    /// Row `i` is the value `keys[i]` of a dictionary, which is not copied: its values may be long and used often.
+    /// Row `i` is the value `rows[i]` of a dictionary, or missing if that is the number of values. Values are not copied:
+    /// they may be long and used often.
     Indexed {
-        keys: Int64Array,
-        values: Box<Cells>,
+        rows: Vec<u32>,
+        values: Arc<Cells>,
+        /// The dictionary itself, by which others know it again.
+        dictionary: ArrayRef,
     },
+    /// Cells one after the other, each with the row behind its last one.
+    Parts(Vec<(usize, Cells)>),
     Text(BinaryArray),
     LargeText(LargeBinaryArray),
     ViewText(BinaryViewArray),
@@ -269,22 +221,22 @@ fn list_cells(column: &ArrayRef) -> Result<Cells, ArrowError> {
 fn scalar_cells(column: &ArrayRef) -> Result<Cells, ArrowError> {
     let kind = column.data_type();
     match kind {
-        // Texts stay in the dictionary: a short file may name a long one often.
-        DataType::Dictionary(_, value) if is_text_within(value) => {
-            let dictionary = column.as_any_dictionary();
-            let keys = cast_with_options(dictionary.keys(), &DataType::Int64, &NOT_SAFE)?;
-            let values = Box::new(scalar_cells(dictionary.values())?);
-            return Ok(Cells::Indexed { keys: keys.as_primitive().clone(), values });
+        // Values stay in the dictionary: a short file may name a long text often, and each is encoded once.
+        DataType::Dictionary(_, value) if is_scalar(value) => {
+            let column = column.as_any_dictionary();
+            let keys = cast_with_options(column.keys(), &DataType::UInt32, &NOT_SAFE)?;
+            let keys: &UInt32Array = keys.as_primitive();
+            let missing = column.values().len() as u32;
+            let rows = match keys.nulls() {
+                None => keys.values().to_vec(),
+                Some(_) => keys.iter().map(|key| key.unwrap_or(missing)).collect(),
+            };
+            return indexed(rows, column.values());
         }
-        DataType::RunEndEncoded(_, value) if is_text_within(value.data_type()) => {
-            let (keys, values) = runs(column)?;
-            return Ok(Cells::Indexed { keys, values: Box::new(scalar_cells(&values)?) });
+        DataType::RunEndEncoded(_, value) if is_scalar(value.data_type()) => {
+            let (rows, values) = runs(column)?;
+            return indexed(rows, &values);
         }
-        // Decoded first: the layouts below have no rule for encoded ones.
-        DataType::Dictionary(_, value) if !matches!(**value, DataType::Dictionary(..)) => {
-            return scalar_cells(&cast(column, value)?);
-        }
-        DataType::RunEndEncoded(_, value) => return scalar_cells(&cast(column, value.data_type())?),
         DataType::FixedSizeBinary(_) => return Ok(Cells::Fixed(column.as_fixed_size_binary().clone())),
         DataType::Boolean => return Ok(Cells::Bool(column.as_boolean().clone())),
         DataType::Date32 => return Ok(Cells::Days(counts(column)?)),
@@ -306,8 +258,17 @@ fn scalar_cells(column: &ArrayRef) -> Result<Cells, ArrowError> {
     })
 }
 
+fn indexed(rows: Vec<u32>, dictionary: &ArrayRef) -> Result<Cells, ArrowError> {
+    if u32::try_from(dictionary.len()).is_err() {
+        let many = format!("a dictionary of {} values, at most {} are read", dictionary.len(), u32::MAX);
+        return Err(ArrowError::InvalidArgumentError(many));
+    }
+    let values = Arc::new(scalar_cells(dictionary)?);
+    Ok(Cells::Indexed { rows, values, dictionary: Arc::clone(dictionary) })
+}
+
 /// Whether values of this type are texts.
-fn is_text(kind: &DataType) -> bool {
+pub(super) fn is_text(kind: &DataType) -> bool {
     use DataType as D;
     matches!(
         kind,
@@ -321,18 +282,12 @@ fn is_text(kind: &DataType) -> bool {
     )
 }
 
-/// Whether values of this type are texts, or encode texts.
-fn is_text_within(kind: &DataType) -> bool {
-    matches!(layout(kind), Some(DataType::Binary | DataType::LargeBinary | DataType::BinaryView))
-}
-
 /// Per row of a run-end encoded column the index of its value, and the values.
-fn runs(column: &ArrayRef) -> Result<(Int64Array, ArrayRef), ArrowError> {
-    fn places<R: RunEndIndexType>(column: &ArrayRef) -> Option<(Int64Array, ArrayRef)> {
+fn runs(column: &ArrayRef) -> Result<(Vec<u32>, ArrayRef), ArrowError> {
+    fn places<R: RunEndIndexType>(column: &ArrayRef) -> Option<(Vec<u32>, ArrayRef)> {
         let runs = column.as_any().downcast_ref::<RunArray<R>>()?;
-        let rows = 0..column.len();
-        let keys = Int64Array::from_iter_values(rows.map(|row| runs.get_physical_index(row) as i64));
-        Some((keys, Arc::clone(runs.values())))
+        let rows = (0..column.len()).map(|row| runs.get_physical_index(row) as u32).collect();
+        Some((rows, Arc::clone(runs.values())))
     }
     let found = places::<Int32Type>(column);
     let found = found.or_else(|| places::<Int64Type>(column)).or_else(|| places::<Int16Type>(column));
@@ -427,8 +382,15 @@ impl Cells {
             }
             Cells::Fixed(array) if array.is_null(row) => Field::Missing,
             Cells::Fixed(array) => Field::Text(array.value(row)),
-            Cells::Indexed { keys, .. } if keys.is_null(row) => Field::Missing,
-            Cells::Indexed { keys, values } => values.field(keys.value(row) as usize, &[]),
+            Cells::Indexed { rows, values, dictionary } => match rows[row] as usize {
+                missing if missing == dictionary.len() => Field::Missing,
+                index => values.field(index, &[]),
+            },
+            Cells::Parts(parts) => {
+                let part = parts.partition_point(|(end, _)| *end <= row);
+                let start = part.checked_sub(1).map_or(0, |before| parts[before].0);
+                parts[part].1.field(row - start, &[])
+            }
             Cells::Text(array) if array.is_null(row) => Field::Missing,
             Cells::Text(array) => Field::Text(array.value(row)),
             Cells::LargeText(array) if array.is_null(row) => Field::Missing,

@@ -2,8 +2,8 @@
 //! the sizes in page headers. Texts are read as views into their pages: a file of some hundred bytes may name a long
 //! text a million times. Knows headers, codecs and the lengths of texts, no values.
 
-mod header;
-mod lengths;
+pub(super) mod header;
+pub(super) mod lengths;
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -177,6 +177,16 @@ impl Pages {
 
     pub(super) fn budget(&self) -> Arc<Budget> {
         Arc::clone(&self.budget)
+    }
+
+    /// The page whose header begins at `start`: the header, the stored bytes, and the end of the page.
+    pub(super) fn page_at(&self, start: u64) -> Result<(Header, Bytes, u64), ParquetError> {
+        let (length, header) =
+            header::read(&self.source, start).ok_or_else(|| refused("a page whose header does not read"))?;
+        let place = start.saturating_add(length);
+        let stored = usize::try_from(header.stored_bytes).map_err(|_| refused("a page of negative size"))?;
+        self.headers().insert(place, header.clone());
+        Ok((header, self.get_bytes(place, stored)?, place.saturating_add(stored as u64)))
     }
 
     fn headers(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Header>> {

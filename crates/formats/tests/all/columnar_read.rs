@@ -23,7 +23,7 @@ use arrow_schema::{DataType, Field as SchemaField, Schema, TimeUnit};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{BrotliLevel, Compression as PageCompression};
 use parquet::file::properties::WriterProperties;
-use sanderling_formats::columnar::{ColumnarFile, ROWS_PER_BATCH_MAX, decode};
+use sanderling_formats::columnar::{ColumnarFile, Place, ROWS_PER_BATCH_MAX, RecordEncoder};
 use sanderling_formats::{BadRows, Compression, DataConfig, Decoder, Format, Source, Unit};
 use sanderling_sample::{Batch, EncodeOptions, Encoder, Field, LabelUse, Rows, SampleError, Spec};
 use tempfile::TempDir;
@@ -92,17 +92,18 @@ const WAYS: [&str; 10] = [
 
 fn open(path: &Path, encoder: &Encoder) -> Result<ColumnarFile, SampleError> {
     let format = Format::of_path(path).unwrap();
-    ColumnarFile::open(path, format, Compression::of_path(path), encoder)
+    ColumnarFile::open_records(path, format, Compression::of_path(path), encoder, None)
 }
 
 fn read(path: &Path, encoder: &Encoder) -> Result<Batch, SampleError> {
     let mut file = open(path, encoder)?;
-    let mut batch = encoder.new_batch();
+    let (mut batch, mut records_encoder) = (encoder.new_batch(), RecordEncoder::default());
     loop {
         let first_row = file.rows_read() + 1;
-        let Some(records) = file.next()? else { return Ok(batch) };
+        let Some(records) = file.next_records()? else { return Ok(batch) };
         assert!(records.num_rows() <= ROWS_PER_BATCH_MAX);
-        decode(encoder, &records, path, first_row, first_row - 1, &mut batch, |error, _| Err(error))?;
+        let place = Place { path, first_row, first_row_id: first_row - 1 };
+        records_encoder.encode(encoder, &records, place, &mut batch, |error, _| Err(error))?;
     }
 }
 

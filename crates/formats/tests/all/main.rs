@@ -7,6 +7,8 @@
 )]
 
 mod bounded;
+mod by_column;
+mod by_page;
 #[cfg(feature = "objects")]
 mod by_url;
 mod columnar_read;

@@ -10,7 +10,7 @@ use parquet::basic::Compression;
 
 use super::super::nesting::Walk;
 use super::BROTLI_BUFFER_BYTES;
-use super::header::{DELTA_PREFIXES, Header};
+use super::header::{Header, encoding};
 
 /// The total bytes of a page's texts.
 pub(super) fn sum(
@@ -38,13 +38,14 @@ pub(super) fn sum(
     }
     let mut walk = Walk { rest };
     let mut bytes = deltas(&mut walk, header.values).ok_or_else(damaged)?;
-    if header.encoding == DELTA_PREFIXES {
+    if header.encoding == encoding::DELTA_PREFIXES {
         bytes = bytes.saturating_add(deltas(&mut walk, header.values).ok_or_else(damaged)?);
     }
     Ok(bytes)
 }
 
-fn unpack(codec: Compression, packed: &[u8], size: u64) -> Option<Cow<'_, [u8]>> {
+/// The `size` bytes that a page unpacks to; `None` if it does not.
+pub(in super::super) fn unpack(codec: Compression, packed: &[u8], size: u64) -> Option<Cow<'_, [u8]>> {
     let length = usize::try_from(size).ok()?;
     let read = |stream: &mut dyn Read| {
         let mut plain = Vec::new();

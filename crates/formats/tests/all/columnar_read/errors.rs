@@ -46,13 +46,14 @@ fn a_bad_row_goes_to_the_policy_and_the_others_are_kept() {
     let texts: ArrayRef = Arc::new(StringArray::from(vec!["1", "bad", "3"]));
     let path = write(dir.path(), "a.parquet", &[records(vec![("label", labels), ("x", texts)])]);
     let mut file = open(&path, &encoder).unwrap();
-    let records = file.next().unwrap().unwrap();
+    let records = file.next_records().unwrap().unwrap();
     let (mut batch, mut bad) = (encoder.new_batch(), Vec::new());
     let count = |error, _: &mut Batch| {
         bad.push(error);
         Ok(())
     };
-    decode(&encoder, &records, &path, 1, 0, &mut batch, count).unwrap();
+    let place = Place { path: &path, first_row: 1, first_row_id: 0 };
+    RecordEncoder::default().encode(&encoder, &records, place, &mut batch, count).unwrap();
     assert_eq!(batch.columns[0].values, [1.0, 3.0]);
     assert!(matches!(&bad[..], [SampleError::BadRow { line: 2, .. }]), "{bad:?}");
 }
