@@ -72,6 +72,8 @@ __all__ = [
     "give_up_silent",
     "load",
     "metrics",
+    "parse_duration_s",
+    "parse_size_bytes",
     "read_once",
     "remarks_of",
     "render_report",
@@ -79,6 +81,12 @@ __all__ = [
     "train",
     "value_key",
 ]
+
+RENAMED_OPTIONS: list[tuple[str, str]]
+"""Old and new names of renamed options of the command line."""
+
+RENAMED_ENTRIES: list[tuple[str, str, str]]
+"""Sections, old and new names of renamed entries of configurations."""
 
 DEEP_MODELS: tuple[str, ...]
 """Values of `model.type` for deep models, which are trained in PyTorch."""
@@ -514,6 +522,8 @@ class Table:
         """
     def __len__(self) -> int: ...
     def __contains__(self, key: int, /) -> bool: ...
+    def count_known(self, keys: _Keys) -> int:
+        """Return how many of the keys have a row; repeated keys count each time."""
     def pull(
         self,
         keys: _Keys,
@@ -1034,6 +1044,12 @@ def give_up_silent(told: bool) -> None:
 
 def read_once(name: str) -> bool:
     """Return whether an input can be read only once: standard input (`-`), a pipe, or a pattern matching one."""
+
+def parse_duration_s(text: str) -> float | None:
+    """Parse a duration such as "20s" (us, ms, s, m, h) to seconds; None if the text is no duration."""
+
+def parse_size_bytes(text: str) -> int | None:
+    """Parse a size such as "4GiB" (B, KiB, MiB, GiB, TiB) to bytes; None if the text is no size."""
 
 def value_key(feature: Mapping[str, Any]) -> int:
     """Return the key of all present values of a `numeric` or `log` feature, given as in specs."""

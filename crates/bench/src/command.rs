@@ -58,11 +58,6 @@ fn failed(error: BenchError) -> Failure {
     }
 }
 
-/// Refuses the old name of --batch-size.
-fn renamed(_: &str) -> Result<usize, String> {
-    Err("`--batch` is now `--batch-size`".to_owned())
-}
-
 /// Refuses a path that the result cannot be written to.
 fn check(json: Option<&Path>) -> Result<(), Failure> {
     let Some(path) = json.filter(|path| path.as_os_str() != "-") else { return Ok(()) };

@@ -1,6 +1,7 @@
 //! Result of a benchmark, in the form of its JSON. Knows nothing of the measurement.
 
 use sanderling_observe::Machine;
+use sanderling_observe::numbers::bytes as in_units;
 use sanderling_store::StoreError;
 use serde::{Deserialize, Serialize};
 
@@ -103,8 +104,8 @@ pub enum BenchError {
     Options(String),
     /// It would not fit.
     #[error(
-        "{keys} keys of {row_bytes} bytes and their index need {needed_bytes} bytes of memory, and {available_bytes} are \
-         available; lower the keys or the dim"
+        "{keys} keys of {row_bytes} bytes and their index need {} of memory, and {} are available; lower the keys or the dim",
+        in_units(*needed_bytes), in_units(*available_bytes)
     )]
     Memory {
         /// Keys asked for.
@@ -117,12 +118,13 @@ pub enum BenchError {
         available_bytes: u64,
     },
     /// The system granted no memory.
-    #[error("no memory for {0} bytes; lower the keys or the dim")]
+    #[error("no memory for {}; lower the keys or the dim", in_units(*.0))]
     NoMemory(u64),
     /// The tables of all processes would not fit.
     #[error(
-        "the tables of all processes, of {rows} rows each, need {needed_bytes} bytes of memory, and {available_bytes} are \
-         available; lower the rows, or name fewer transports"
+        "the tables of all processes, of {rows} rows each, need {} of memory, and {} are available; lower the rows, or name \
+         fewer transports",
+        in_units(*needed_bytes), in_units(*available_bytes)
     )]
     Tables {
         /// Rows asked for.

@@ -19,7 +19,8 @@ pub(crate) struct JobArgs {
     /// Distributed algorithm: ftrl (logistic regression) or fm (factorization machine), asynchronous or -sync
     #[arg(long, value_name = "NAME", value_parser = algorithms())]
     algorithm: Option<Algorithm>,
-    /// Number of workers, threads of this process without --hosts [default: train.threads]
+    /// Number of workers, threads of this process without --hosts; train.threads must be equal, or 1 [default:
+    /// train.threads]
     #[arg(long, value_name = "N", requires = "algorithm", value_parser = clap::value_parser!(u32).range(1..))]
     workers: Option<u32>,
     /// Maximum lead over the slowest worker, in minibatches; ftrl and fm only [default: unbounded]

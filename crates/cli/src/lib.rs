@@ -7,7 +7,7 @@ use std::ffi::OsString;
 
 use clap::{Parser, Subcommand};
 use sanderling_terminal::program::{self, Ending};
-use sanderling_terminal::{log, output, progress, quantity, servers, stop, token, width};
+use sanderling_terminal::{log, output, progress, quantity, renamed, servers, stop, token, width};
 
 #[macro_use(note, note_line)]
 extern crate sanderling_terminal;
@@ -15,16 +15,17 @@ extern crate sanderling_terminal;
 mod command;
 mod failure;
 mod jobs;
+mod listening;
 #[cfg(test)]
 mod names;
 mod profile;
 mod reading;
-mod renamed;
 mod saved_model;
 mod scores;
 mod timing;
 
 pub use command::train::DEEP_MODELS;
+pub use sanderling_terminal::renamed::OPTIONS as RENAMED_OPTIONS;
 
 /// Parameter server, feature hub and trainers for click models with large embedding tables.
 #[derive(Debug, Parser)]
@@ -77,6 +78,7 @@ where
     T: Into<OsString> + Clone,
 {
     let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
+    log::start_unless_terminal();
     let cli: Cli = match program::parse(&args) {
         Ok(cli) => cli,
         Err(code) => return code,

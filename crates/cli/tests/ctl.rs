@@ -36,6 +36,13 @@ fn fill(server: &Server) -> (RawClient, u32) {
     (peer, table)
 }
 
+/// The cell of a printed table in the row that begins with a name; the column must be aligned to the left.
+fn cell<'a>(text: &'a str, row: &str, column: &str) -> &'a str {
+    let at = text.lines().next().and_then(|head| head.find(column)).unwrap();
+    let line = text.lines().find(|line| line.split_whitespace().next() == Some(row)).unwrap();
+    line[at..].split("  ").next().unwrap()
+}
+
 #[test]
 fn an_operator_sees_how_servers_are() {
     let folder = tempfile::tempdir().unwrap();
@@ -86,6 +93,14 @@ fn an_operator_sees_how_servers_are() {
     assert_eq!((none.code, &*none.out), (0, "no tables\n"));
     let heads: Vec<&str> = all.out.lines().next().unwrap().split_whitespace().collect();
     assert_eq!(heads[..5], ["server", "command", "count", "average", "us"], "{all:?}");
+    let mut load = RawClient::silent(&one.address).unwrap();
+    load.hello("", "load").unwrap();
+    load.create("probe", &TABLE.replacen('{', "{\"temporary\":true,", 1)).unwrap();
+    let text = one.ctl(folder.path(), "tables").out;
+    for (table, expected) in [("probe", "yes"), ("t", "-")] {
+        assert_eq!(cell(&text, table, "temporary"), expected, "{text}");
+    }
+    drop(load);
     let text = one.ctl(folder.path(), "status").out;
     assert!(text.contains("serving") && text.contains("not yet") && text.lines().count() == 2, "{text}");
 

@@ -194,18 +194,31 @@ impl Names {
     /// A call's error with its names.
     pub(crate) fn error(&self, server: usize, table: &str, error: CallError) -> ClientError {
         let (server, table) = (self.servers[server].clone(), table.to_owned());
+        // The transport names the address, too.
+        let once = |cause: String| match cause.strip_prefix(&format!("{server}: ")) {
+            Some(rest) => rest.to_owned(),
+            None => cause,
+        };
         match error {
             CallError::Refused { fault, reason } => ClientError::Refused { server, table, fault, reason },
             CallError::Late { sent, cause } => {
+                let cause = cause.map(once);
                 ClientError::Late { server, table, timeout: self.timeout, sent, cause }
             }
             CallError::Away { sent, cause } => {
+                let cause = cause.map(once);
                 ClientError::Late { server, table, timeout: self.away, sent, cause }
             }
             CallError::Restarted => ClientError::Restarted { server, table },
-            CallError::Lost { cause } => ClientError::Lost { server, table, cause },
+            CallError::Lost { cause } => {
+                let cause = once(cause);
+                ClientError::Lost { server, table, cause }
+            }
             CallError::Stopped => ClientError::Stopped { server, table },
-            CallError::Protocol { reason } => ClientError::Protocol { server, table, reason },
+            CallError::Protocol { reason } => {
+                let reason = once(reason);
+                ClientError::Protocol { server, table, reason }
+            }
         }
     }
 
@@ -243,5 +256,33 @@ fn late(timeout: Duration, sent: bool, cause: Option<&str>) -> String {
     match cause {
         Some(cause) => format!("no answer within {timeout:?}: {cause}{fate}"),
         None => format!("no answer within {timeout:?}{fate}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_names_its_server_once() {
+        let servers: Arc<[String]> = vec!["tcp://h:1".to_owned()].into();
+        let names = Names { servers, timeout: Duration::from_secs(5), away: Duration::from_secs(5) };
+        let late = |cause: &str| CallError::Late { sent: false, cause: Some(cause.to_owned()) };
+        for (error, expected) in [
+            (late("tcp://h:1: connection refused"), "tcp://h:1: no answer within 5s: connection refused"),
+            // The fastest way to a server may be another address.
+            (
+                late("unix:/run/7000: connection refused"),
+                "tcp://h:1: no answer within 5s: unix:/run/7000: connection refused",
+            ),
+            (
+                CallError::Lost { cause: "tcp://h:1: the peer closed the connection".to_owned() },
+                "tcp://h:1: the peer closed the connection; whether the request was carried out is unknown, look before it is \
+                 repeated",
+            ),
+            (CallError::Protocol { reason: "tcp://h:1: not a frame".to_owned() }, "tcp://h:1: not a frame"),
+        ] {
+            assert_eq!(names.error(0, "", error).to_string(), expected);
+        }
     }
 }

@@ -91,6 +91,19 @@ pub(crate) fn cut_short(path: &Path, unit: &str, count: u64, error: &io::Error) 
     SampleError::BadFile { path: path.to_path_buf(), reason }
 }
 
+/// Refuses hubs, which serve minibatches and not files.
+///
+/// # Errors
+/// A name that begins with `hub://`.
+pub fn refuse_hubs(patterns: &[String]) -> Result<(), SampleError> {
+    match patterns.iter().find(|name| name.starts_with("hub://")) {
+        Some(hubs) => Err(SampleError::Settings(format!(
+            "{hubs}: hubs serve feed queues and deep models (`sanderling train --model deepfm`); this reads files"
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// The files that names and patterns stand for, in the order given; the matches of one pattern sorted by name.
 ///
 /// A folder stands for its data files. Patterns skip files that hold no data (`_SUCCESS`, `.part-0.crc`).
@@ -99,11 +112,7 @@ pub(crate) fn cut_short(path: &Path, unit: &str, count: u64, error: &io::Error) 
 /// A file that does not exist, a pattern that matches nothing, a folder without data, standard input named twice, or
 /// an error of a store.
 pub fn expand(patterns: &[String]) -> Result<Vec<InputFile>, SampleError> {
-    if let Some(hubs) = patterns.iter().find(|name| name.starts_with("hub://")) {
-        return Err(SampleError::Settings(format!(
-            "{hubs}: hubs serve feed queues and deep models (`sanderling train --model deepfm`); this reads files"
-        )));
-    }
+    refuse_hubs(patterns)?;
     let urls: Vec<&str> =
         patterns.iter().map(String::as_str).filter(|name| is_url(Path::new(name))).collect();
     // All together, since each needs the network.

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use sanderling_client::Reduce;
 use sanderling_observe::StageTimer;
+use sanderling_observe::numbers::bytes as in_units;
 use sanderling_sample::{Batch, Rows};
 
 use crate::deal::Dealer;
@@ -335,9 +336,10 @@ impl InOrder {
             self.bytes += unit.bytes();
             if self.bytes > AHEAD_BYTES_MAX {
                 let reason = format!(
-                    "steps in the order of the input are made of {} units of it at once, which are more than \
-                     {AHEAD_BYTES_MAX} bytes; shuffle it, or convert it into smaller blocks (--block-rows)",
-                    lanes.count
+                    "steps in the order of the input are made of {} units of it at once, which are more than {}; \
+                     shuffle it, or convert it into smaller blocks (--block-rows)",
+                    lanes.count,
+                    in_units(AHEAD_BYTES_MAX as u64)
                 );
                 return Err(JobError::Options(reason));
             }

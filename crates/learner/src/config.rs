@@ -19,7 +19,7 @@ use std::path::Path;
 
 use sanderling_formats::Format;
 use sanderling_formats::batch_file::completed;
-use sanderling_formats::input::read_once;
+use sanderling_formats::input::{read_once, refuse_hubs};
 use sanderling_sample::Spec;
 use sanderling_sample::spec::{Feature, Label, Negatives, Weight, check_all_written};
 use sanderling_store::{Init, NAME_BYTES_MAX, Optimizer};
@@ -132,7 +132,8 @@ impl Config {
         let wrong =
             |error: toml::de::Error| LearnError::Config { path: path.into(), reason: error.to_string() };
         let mut table: toml::Table = toml::from_str(&text).map_err(wrong)?;
-        renamed::refuse_in_text(&text).map_err(|reason| LearnError::Config { path: path.into(), reason })?;
+        renamed::refuse(|section, old| renamed::has(&table, section, old))
+            .map_err(|reason| LearnError::Config { path: path.into(), reason })?;
         let model = table.get("model").and_then(|model| model.get("type")).and_then(toml::Value::as_str);
         if !model.is_some_and(|model| deep.contains(&model)) {
             return Self::from_toml(&text, path)?.adjusted(path, adjust);
@@ -162,9 +163,10 @@ impl Config {
     }
 
     fn from_toml(text: &str, path: &Path) -> Result<Self, LearnError> {
-        let wrong = |reason| LearnError::Config { path: path.into(), reason };
-        renamed::refuse_in_text(text).map_err(wrong)?;
-        toml::from_str(text).map_err(|error| wrong(error.to_string()))
+        toml::from_str(text).map_err(|error: toml::de::Error| {
+            let old = renamed::refuse_in_text(text).err();
+            LearnError::Config { path: path.into(), reason: old.unwrap_or_else(|| error.to_string()) }
+        })
     }
 
     /// Parses a JSON value of the same structure, lets `adjust` change it, and checks the result.
@@ -173,9 +175,10 @@ impl Config {
     pub fn from_json(text: &str, adjust: impl FnOnce(&mut Self)) -> Result<Self, LearnError> {
         let path = Path::new("config");
         let wrong = |reason| LearnError::Config { path: path.into(), reason };
-        let value: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
-        renamed::refuse(|section, old| value[section].get(old).is_some()).map_err(wrong)?;
-        let mut config: Self = from_json(text).map_err(wrong)?;
+        let mut config: Self = from_json(text).map_err(|reason| {
+            let value: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
+            wrong(renamed::refuse(|section, old| value[section].get(old).is_some()).err().unwrap_or(reason))
+        })?;
         adjust(&mut config);
         let name = config.data.name();
         config.written(path, &name)
@@ -193,6 +196,7 @@ impl Config {
             (self.label, self.weight, self.feature) = (spec.label, spec.weight, spec.feature);
         }
         if self.feature.is_empty() && self.format().is_none() {
+            refuse_hubs(&self.data.train.0)?;
             let input = self.data.train.0.first().map_or("", String::as_str);
             let reason = format!(
                 "data.format: {input:?} does not tell its format, and without a [[feature]] only libsvm, libffm, criteo and batch are complete"

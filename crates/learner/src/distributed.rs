@@ -2,7 +2,7 @@
 //! together. How they train, in step or each on its own way, is a page that every worker runs; this file starts the workers,
 //! judges and saves what they come to after each pass, and says whether another one follows. It knows no algorithm from inside.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -158,6 +158,10 @@ pub(crate) fn run(
     let mut judge = Judge::new(trainer);
     let train = model.config().train.clone();
     let mut hear = |said: WorkerMsg, verdicts: &mut Option<Sender<Judged>>| match said {
+        WorkerMsg::Progress(rows) => {
+            let pass = judge.boundary.pass + 1;
+            judge.progress.note(rows, pass, train.passes, &mut *judge.trainer.observer);
+        }
         WorkerMsg::Window { scores, steps, large } => {
             judge.trainer.take_window(&Window { scores: scores.to_scores(), steps, large }, &train);
         }
@@ -232,6 +236,7 @@ fn work(
     let job_options = job::Options { seed: config.seed, ..options.job.clone() };
     let threads = options.threads();
     let (said, heard) = sync_channel(threads * WINDOWS_IN_FLIGHT);
+    let rows = Arc::new(AtomicU64::new(0));
     let (verdicts, awaited) = channel();
     let shared = JobShared {
         config,
@@ -246,6 +251,7 @@ fn work(
         },
         timeout: job_options.timeout,
         said,
+        rows: Arc::clone(&rows),
         verdicts: Mutex::new(awaited),
         account: Mutex::new((u64::MAX, Arc::new(BadRows::new(config.data.reading.on_bad_row)))),
     };
@@ -272,7 +278,10 @@ fn work(
         })?;
         let mut verdicts = Some(verdicts);
         loop {
-            match heard.recv_timeout(POLL) {
+            let said = heard.recv_timeout(POLL);
+            // Before the message, so that a pass ends with all of its rows.
+            hear(WorkerMsg::Progress(rows.load(Ordering::Relaxed)), &mut verdicts);
+            match said {
                 Ok(said) => hear(said, &mut verdicts),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
@@ -290,6 +299,37 @@ fn train(algorithm: Algorithm, learner: &mut Learner<'_>, worker: &mut Worker) -
     }
 }
 
+/// Progress of a job by rows, for its observer.
+#[derive(Debug, Default)]
+struct JobProgress {
+    /// Whether a pass is under way.
+    is_under_way: bool,
+    /// Rows since the workers began, and what they were at the end of the last pass.
+    rows: u64,
+    before: u64,
+    /// Rows of the last pass.
+    rows_total: Option<u64>,
+}
+
+impl JobProgress {
+    fn begin(&mut self) {
+        self.is_under_way = true;
+    }
+
+    fn note(&mut self, rows: u64, pass: u64, passes: u64, observer: &mut dyn FnMut(&Event<'_>)) {
+        self.rows = rows;
+        if self.is_under_way && pass <= passes {
+            let (rows, rows_total) = (rows - self.before, self.rows_total);
+            observer(&Event::TrainingRows { pass, passes, rows, rows_total });
+        }
+    }
+
+    fn end_pass(&mut self) {
+        self.rows_total = Some(self.rows - self.before);
+        self.before = self.rows;
+    }
+}
+
 /// The thread that hears the workers, and after each pass validates, saves and says whether another one follows.
 struct Judge<'a, 'b> {
     trainer: &'a mut Trainer<'b>,
@@ -297,6 +337,7 @@ struct Judge<'a, 'b> {
     boundary: RunState,
     since: Instant,
     staleness: Vec<u64>,
+    progress: JobProgress,
     /// The first failure.
     failed: Option<LearnError>,
 }
@@ -304,12 +345,20 @@ struct Judge<'a, 'b> {
 impl<'a, 'b> Judge<'a, 'b> {
     fn new(trainer: &'a mut Trainer<'b>) -> Self {
         let boundary = trainer.state.clone();
-        Judge { trainer, boundary, since: Instant::now(), staleness: Vec::new(), failed: None }
+        Judge {
+            trainer,
+            boundary,
+            since: Instant::now(),
+            staleness: Vec::new(),
+            progress: JobProgress::default(),
+            failed: None,
+        }
     }
 
     /// The workers' wait for each other before is no training time.
     fn begin(&mut self) {
         self.since = Instant::now();
+        self.progress.begin();
         self.trainer.begin_line();
     }
 
@@ -331,7 +380,8 @@ impl<'a, 'b> Judge<'a, 'b> {
 
     /// Takes what all workers say for what this process has heard of its own.
     fn close_pass(&mut self, end: &PassEnd) {
-        let Judge { trainer, boundary, .. } = self;
+        let Judge { trainer, boundary, progress, .. } = self;
+        progress.end_pass();
         trainer.print_rest();
         let seconds = self.since.elapsed().as_secs_f64();
         trainer.state.step = boundary.step + end.steps;
@@ -369,6 +419,7 @@ impl<'a, 'b> Judge<'a, 'b> {
         self.boundary = trainer.state.clone();
         self.since = Instant::now();
         let goes_on = !trainer.state.is_whole(&trainer.model.config().train);
+        self.progress.is_under_way = goes_on;
         if goes_on && trainer.stop.load(Ordering::Relaxed) {
             return Ok(None);
         }

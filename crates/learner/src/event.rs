@@ -100,6 +100,17 @@ pub enum Event<'a> {
         /// How far the pass is.
         scan: ScanProgress,
     },
+    /// Training of a job goes on.
+    TrainingRows {
+        /// The pass, first is 1.
+        pass: u64,
+        /// Passes in all.
+        passes: u64,
+        /// Rows that the workers of this process have trained on in this pass.
+        rows: u64,
+        /// Rows of the pass before; `None` in the first pass of a session.
+        rows_total: Option<u64>,
+    },
     /// A line of progressive metrics.
     Step(&'a StepLine),
     /// A pass of a job is over.
@@ -156,8 +167,10 @@ pub enum Event<'a> {
         from: &'a str,
         /// The run's name.
         to: &'a str,
+        /// Whether an earlier run of this configuration has that name, and is replaced.
+        replaces: bool,
     },
-    /// The run replaces an earlier one of its name, once it has saved something.
+    /// The run replaces an earlier one of its name, once it has saved something; not after [`Renamed`](Self::Renamed).
     Replacing {
         /// The folder of both.
         run_dir: &'a Path,

@@ -100,7 +100,7 @@ fn nothing_at(path: &Path) -> String {
 }
 
 /// Whether the Python package has saved it: it has a dense part, too.
-fn is_deep(path: &Path) -> bool {
+pub(crate) fn is_deep(path: &Path) -> bool {
     let mut text = Vec::new();
     let Ok(file) = open_regular(&path.join(MANIFEST)) else { return false };
     // A longer file is not read to its end.

@@ -13,7 +13,9 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use sanderling_client::{ClientError, Cluster, Fault};
 use sanderling_files::refuse_url;
-use sanderling_formats::{BadRowPolicy, BadRows, Reader, Source, fit::fit, input::read_once};
+use sanderling_formats::{
+    BadRowPolicy, BadRows, Reader, Source, fit::fit, input::read_once, input::refuse_hubs,
+};
 use sanderling_sample::LabelUse;
 use sanderling_store::Checkpoint;
 use serde::Serialize;
@@ -175,15 +177,17 @@ fn run(
         Some(job) => job.check(&config)?,
         None => check_servers(&config, options)?,
     }
+    // Before the run has a name, which may replace an earlier run.
+    [&config.data.train, &config.data.valid].into_iter().try_for_each(|inputs| refuse_hubs(&inputs.0))?;
     if let Some(job) = options.job.as_ref().filter(|job| !job.leads()) {
         return distributed::follow(config, job, options.servers.as_ref(), stop, observer);
     }
     // Workers on other hosts know the name as it was given.
     let is_here = options.job.as_ref().is_none_or(JobOptions::is_here);
-    if options.keeps_earlier && is_here {
-        name_run(&mut config, options, observer)?;
-    }
     let mut begun = StartedRun::default();
+    if options.keeps_earlier && is_here {
+        begun.is_numbered = name_run(&mut config, options, observer)?;
+    }
     let result = lead(config, options, stop, observer, &mut begun);
     if let (Err(error), Some(job), false) = (&result, &options.job, begun.meets) {
         job.turn_away(error);
@@ -196,6 +200,8 @@ fn run(
 struct StartedRun {
     /// The marker of a run that is not resumed.
     mark: Option<RunMarker>,
+    /// Whether its name has a number after that of the configuration, which the observer knows.
+    is_numbered: bool,
     /// Whether it has come to where the workers of a job meet, if it is one.
     meets: bool,
 }
@@ -285,7 +291,7 @@ fn run_in(
     if state.step > 0 && state.is_whole(train) {
         observer(&Event::NothingLeft { passes: state.pass, early: state.pass < train.passes });
     }
-    if has_earlier {
+    if has_earlier && !begun.is_numbered {
         observer(&Event::Replacing { run_dir });
     }
     if has_earlier && stop.load(Ordering::Relaxed) {

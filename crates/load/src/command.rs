@@ -100,3 +100,28 @@ fn failed(error: EngineError) -> Failure {
         error => Failure::Run(error.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    /// A heading of flattened options also covers the options after them, unless these name their own.
+    #[test]
+    fn options_stand_below_the_heading_that_they_belong_to() {
+        for part in Args::command().get_subcommands() {
+            for arg in part.get_arguments() {
+                let (Some(name), Some(heading)) = (arg.get_long(), arg.get_help_heading()) else { continue };
+                let belongs = match heading {
+                    "Parameter servers" => name == "ps" || name.starts_with("ps-"),
+                    "Tables on servers" => ["create", "keep"].contains(&name),
+                    "Result" => ["output", "full", "json", "slo"].contains(&name),
+                    "Search" => ["slo", "trial", "precision"].contains(&name),
+                    _ => !["output", "full", "json", "slo", "create", "keep"].contains(&name),
+                };
+                assert!(belongs, "load {} --{name} is below {heading:?}", part.get_name());
+            }
+        }
+    }
+}

@@ -89,6 +89,8 @@ impl Metric {
 /// With at least so many runs on both sides the permutation test can find small probabilities (6 and 6 can be
 /// dealt in 924 ways) and is taken, since it assumes nothing of how runs scatter; with fewer, Welch's test.
 pub const PERMUTATION_RUNS_MIN: usize = 6;
+/// With fewer runs on a side an interval tells nothing: of 2 runs Student's t is 12.7.
+pub const INTERVAL_RUNS_MIN: usize = 3;
 /// A difference counts as found below this probability, corrected.
 pub const ALPHA: f64 = 0.05;
 /// Probability with which a difference would have been found.
@@ -238,11 +240,25 @@ fn correct(differences: &mut [Difference]) {
 }
 
 impl Comparison {
+    /// Whether there are enough runs for intervals.
+    #[must_use]
+    pub fn has_intervals(&self) -> bool {
+        self.runs_a.min(self.runs_b) >= INTERVAL_RUNS_MIN
+    }
+
     /// In words: a line for the throughput, and one for every other metric in which a difference was found,
     /// or for the p99 if there is none.
     #[must_use]
     pub fn verdict(&self) -> Vec<String> {
         let throughput = self.differences.iter().position(|difference| difference.metric.is_rate());
+        if !self.has_intervals() && !self.differences.is_empty() {
+            let (few, least) = (self.runs_a.min(self.runs_b), INTERVAL_RUNS_MIN);
+            let mut lines = vec![format!(
+                "{few} runs per side are too few for an interval: at least {least}, better 10 (--runs 10)"
+            )];
+            lines.extend(self.doubt());
+            return lines;
+        }
         let mut lines: Vec<String> = throughput.iter().map(|&at| self.differences[at].verdict()).collect();
         let others = self.differences.iter().enumerate().filter(|(at, difference)| {
             Some(*at) != throughput && difference.found() && difference.metric != Metric::CallsPerS
@@ -256,14 +272,14 @@ impl Comparison {
             lines.extend(p99.map(Difference::verdict));
         }
         lines.extend(found);
-        if self.invalid > 0 {
-            lines.push(format!(
-                "runs that are not valid, of {1}: {0}; see why before believing this",
-                self.invalid,
-                self.runs_a + self.runs_b
-            ));
-        }
+        lines.extend(self.doubt());
         lines
+    }
+
+    fn doubt(&self) -> Option<String> {
+        let (invalid, all) = (self.invalid, self.runs_a + self.runs_b);
+        (invalid > 0)
+            .then(|| format!("runs that are not valid, of {all}: {invalid}; see why before believing this"))
     }
 }
 
@@ -297,9 +313,10 @@ impl Difference {
     }
 }
 
-/// A percentage with as many decimals as make sense.
+/// A percentage with as many decimals as make sense. Few runs that scatter much give intervals beyond any meaning.
 pub(crate) fn digits(percent: f64) -> String {
     match percent.abs() {
+        size if size >= 999.5 => ">999".to_owned(),
         size if size >= 99.95 => format!("{percent:.0}"),
         size if size >= 0.095 => format!("{percent:.1}"),
         _ => format!("{percent:.2}"),

@@ -492,6 +492,4 @@ fn watch_over(
 }
 
 #[cfg(test)]
-mod overload;
-#[cfg(test)]
 mod tests;

@@ -19,6 +19,7 @@ mod trace;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use sanderling_observe::numbers::bytes as in_units;
 use sanderling_random::Rng;
 
 pub use arrivals::{ArrivalTimes, Arrivals};
@@ -98,7 +99,7 @@ pub enum GenerateError {
     FreshBeyond { cycle: u64, draw: u32, count: usize },
     #[error("cannot read the trace {}: {source}", path.display())]
     TraceRead { path: PathBuf, source: std::io::Error },
-    #[error("the trace {} has more than {TRACE_BYTES_MAX} bytes: take a part of it", path.display())]
+    #[error("the trace {} has more than {}: take a part of it", path.display(), in_units(TRACE_BYTES_MAX))]
     TraceLong { path: PathBuf },
     #[error(
         "{}:{line}: {text:?} is not a key: keys are whole numbers below 2^64, with spaces or commas between",

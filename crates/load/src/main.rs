@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 #[macro_use(note, note_line)]
 extern crate sanderling_terminal;
-use sanderling_terminal::{failure, output, program, progress, quantity, servers, stop};
+use sanderling_terminal::{failure, output, program, progress, quantity, servers, stop, width};
 
 mod command;
 

@@ -16,6 +16,7 @@ use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use sanderling_files::OutputFile;
+use sanderling_observe::numbers::bytes as in_units;
 use sanderling_observe::{LatencySummary, Machine};
 use serde::{Deserialize, Serialize};
 
@@ -208,7 +209,7 @@ pub enum ResultError {
         error: std::io::Error,
     },
     /// Too large.
-    #[error("{path}: larger than {FILE_BYTES_MAX} bytes, which no result is")]
+    #[error("{path}: larger than {}, which no result is", in_units(FILE_BYTES_MAX))]
     TooLarge {
         /// Which file.
         path: PathBuf,

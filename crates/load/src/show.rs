@@ -318,6 +318,8 @@ pub fn comparison(comparison: &Comparison) -> String {
         text += &wrapped("  ", &line);
     }
     let mut table = Table::new(&["", "A", "B", "B - A", "95 % alone", "p", "detectable"]);
+    let sure = comparison.has_intervals();
+    let if_sure = |text: String| if sure { text } else { DASH.to_owned() };
     for of in &comparison.differences {
         let write = if of.metric.is_rate() { rate } else { duration };
         table.row(vec![
@@ -325,14 +327,18 @@ pub fn comparison(comparison: &Comparison) -> String {
             write(of.a),
             write(of.b),
             format!("{}{} %", if of.percent > 0.0 { "+" } else { "" }, digits(of.percent)),
-            format!("{} to {} %", digits(of.percent_low), digits(of.percent_high)),
-            probability(of.p_corrected).trim_start_matches("= ").to_owned(),
-            format!("{} %", digits(of.detectable_percent)),
+            if_sure(format!("{} to {} %", digits(of.percent_low), digits(of.percent_high))),
+            if_sure(probability(of.p_corrected).trim_start_matches("= ").to_owned()),
+            if_sure(format!("{} %", digits(of.detectable_percent))),
         ]);
     }
     text += "\n";
     text += &table.text();
     let Comparison { runs_a, runs_b, test, .. } = comparison;
+    if !sure {
+        text += &format!("\n{runs_a} runs of A and {runs_b} of B; means are geometric.\n");
+        return text;
+    }
     text += &format!(
         "\n{runs_a} runs of A and {runs_b} of B; means are geometric, p by the {test} test with Holm's \
          correction;\n\

@@ -55,6 +55,18 @@ impl LatencyTable {
         self.rows.iter().map(|(labels, summary)| (&labels[..], summary))
     }
 
+    /// The titles of all columns and the cells of all rows, labels first, durations in microseconds.
+    #[must_use]
+    pub fn cells(&self) -> (Vec<String>, Vec<Vec<String>>) {
+        let title = |column: &str| if column == "count" { column.to_owned() } else { format!("{column} us") };
+        let labels = self.labels.iter().map(ToString::to_string);
+        let titles = labels.chain(COLUMNS.iter().map(|column| title(column))).collect();
+        let row = |(labels, summary): &(Vec<String>, LatencySummary)| {
+            labels.iter().cloned().chain(numbers(summary)).collect()
+        };
+        (titles, self.rows.iter().map(row).collect())
+    }
+
     /// Whether there is no row.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -76,33 +88,25 @@ fn numbers(summary: &LatencySummary) -> [String; COLUMNS.len()] {
     ]
 }
 
-/// A line of the text: labels, then numbers.
-type Line = (Vec<String>, [String; COLUMNS.len()]);
-
 /// Labels to the left, numbers to the right; no line break at the end.
 impl fmt::Display for LatencyTable {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let head =
-            COLUMNS.map(|column| if column == "count" { column.to_owned() } else { format!("{column} us") });
-        let labels: Vec<String> = self.labels.iter().map(ToString::to_string).collect();
-        let mut lines = vec![(labels, head)];
-        lines.extend(self.rows.iter().map(|(labels, summary)| (labels.clone(), numbers(summary))));
-        let width = |of: &dyn Fn(&Line) -> usize| lines.iter().map(of).max();
-        let label_widths: Vec<usize> = (0..self.labels.len())
-            .map(|at| width(&|(labels, _)| labels[at].chars().count()).unwrap_or(0))
-            .collect();
-        let number_widths: Vec<usize> =
-            (0..COLUMNS.len()).map(|at| width(&|(_, numbers)| numbers[at].len()).unwrap_or(0)).collect();
-        for (number, (labels, numbers)) in lines.iter().enumerate() {
+        let (titles, rows) = self.cells();
+        let width = |at: usize| {
+            let cells = rows.iter().chain([&titles]).map(|row| row[at].chars().count());
+            cells.max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..titles.len()).map(width).collect();
+        for (number, row) in [&titles].into_iter().chain(&rows).enumerate() {
             if number > 0 {
                 writeln!(out)?;
             }
-            for (label, width) in labels.iter().zip(&label_widths) {
-                write!(out, "{label:width$}  ")?;
-            }
-            for (at, (number, width)) in numbers.iter().zip(&number_widths).enumerate() {
+            for (at, (cell, width)) in row.iter().zip(&widths).enumerate() {
                 let gap = if at == 0 { "" } else { "  " };
-                write!(out, "{gap}{number:>width$}")?;
+                match at < self.labels.len() {
+                    true => write!(out, "{gap}{cell:width$}")?,
+                    false => write!(out, "{gap}{cell:>width$}")?,
+                }
             }
         }
         Ok(())

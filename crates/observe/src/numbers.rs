@@ -69,6 +69,43 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     value.ok_or_else(|| format!("{text:?} is too much"))
 }
 
+const COUNT_UNITS: [(char, u64); 5] =
+    [('k', 1_000), ('K', 1_000), ('M', 1_000_000), ('G', 1_000_000_000), ('T', 1_000_000_000_000)];
+
+/// Parses a count such as `250000`, `1_000_000`, `1e6`, `20k` or `1.5M`; it must be whole.
+///
+/// # Errors
+/// The text is not a whole number, or too large.
+pub fn parse_count(text: &str) -> Result<u64, String> {
+    let digits = text.trim().replace('_', "");
+    let wrong = || format!("{text:?} is not a whole number such as 250000, 1e6, 20k or 1.5M");
+    let too_much = || format!("{text:?} is too much");
+    if !digits.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
+        return Err(wrong());
+    }
+    let unit = COUNT_UNITS.iter().find(|(unit, _)| digits.ends_with(*unit));
+    let (number, scale) = unit.map_or((&digits[..], 1), |(_, scale)| (&digits[..digits.len() - 1], *scale));
+    let (mantissa, exponent) = match number.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => (mantissa, exponent.parse::<u32>().map_err(|_| wrong())?),
+        None => (number, 0),
+    };
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let fraction = fraction.trim_end_matches('0');
+    let all = format!("{whole}{fraction}");
+    if all.is_empty() || !all.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(wrong());
+    }
+    let value: u128 = all.parse().map_err(|_| too_much())?;
+    let power = 10_u128.checked_pow(exponent).and_then(|power| power.checked_mul(scale.into()));
+    let value = power.and_then(|power| value.checked_mul(power)).ok_or_else(too_much)?;
+    // No number of 64 bits has more decimals than this.
+    let decimals = 10_u128.checked_pow(fraction.len() as u32).ok_or_else(wrong)?;
+    if !value.is_multiple_of(decimals) {
+        return Err(wrong());
+    }
+    u64::try_from(value / decimals).map_err(|_| too_much())
+}
+
 /// Formats a size so that [`parse_bytes`] gives it back: `4GiB`, `40000B`.
 #[must_use]
 pub fn exact_bytes(bytes: u64) -> String {
@@ -120,6 +157,44 @@ mod tests {
         }
         for text in ["", "10", "-1s", "1.5.0h", "s", ".s", "10 parsecs", "9999999999999999999h"] {
             assert_eq!(time(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn counts_of_people() {
+        for (text, expected) in [
+            ("0", 0),
+            ("250000", 250_000),
+            (" 1_000_000 ", 1_000_000),
+            ("1e6", 1_000_000),
+            ("1E6", 1_000_000),
+            ("2.5e3", 2500),
+            (".5M", 500_000),
+            ("1.50k", 1500),
+            ("20K", 20_000),
+            ("3G", 3_000_000_000),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            assert_eq!(parse_count(text), Ok(expected), "{text}");
+        }
+        for (text, expected) in [
+            ("", "not a whole number"),
+            ("-1", "not a whole number"),
+            ("1.5", "not a whole number"),
+            ("1.2345k", "not a whole number"),
+            ("1e-3", "not a whole number"),
+            ("inf", "not a whole number"),
+            ("k", "not a whole number"),
+            (".", "not a whole number"),
+            ("1e", "not a whole number"),
+            ("1KiB", "not a whole number"),
+            ("18446744073709551616", "too much"),
+            ("1e30", "too much"),
+            ("1e99", "too much"),
+            ("99999999999999999999999999999999999999999", "too much"),
+        ] {
+            let found = parse_count(text).unwrap_err();
+            assert!(found.contains(expected), "{text}: {found}");
         }
     }
 

@@ -1,8 +1,8 @@
 //! Time by stage: every thread reports its stage, and totals are summed when they are read.
-//! A switch costs one clock reading and three stores to memory that no other thread writes: no lock, no read-modify-
+//! A switch costs one clock reading and six stores to memory that no other thread writes: no lock, no read-modify-
 //! write, no shared line. Knows no stage by name: the caller brings the list.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -24,7 +24,16 @@ pub const STAGES_MAX: usize = 64;
 #[derive(Debug, Clone)]
 pub struct Stages {
     names: Arc<[&'static str]>,
-    threads: Arc<Mutex<Vec<Arc<[Slot]>>>>,
+    /// The moment from which timers count.
+    start: Instant,
+    threads: Arc<Mutex<Threads>>,
+}
+
+#[derive(Debug, Default)]
+struct Threads {
+    accounts: Vec<(Arc<[Slot]>, Arc<Shown>)>,
+    /// Nanoseconds by stage when they were last read: totals never shrink.
+    nanos_read: Vec<u64>,
 }
 
 /// One thread's account of one stage: written by that thread only, read by anybody. A cache line of its own, since
@@ -56,33 +65,49 @@ impl Stages {
     /// With more than [`STAGES_MAX`] names.
     pub fn new(names: &[&'static str]) -> Self {
         assert!(names.len() <= STAGES_MAX, "{} stages, at most {STAGES_MAX} are possible", names.len());
-        Self { names: names.into(), threads: Arc::default() }
+        Self { names: names.into(), start: Instant::now(), threads: Arc::default() }
     }
 
     /// A timer for one thread. Its time stays in the totals after it is dropped.
     pub fn timer(&self) -> StageTimer {
         let slots: Arc<[Slot]> = self.names.iter().map(|_| Slot::default()).collect();
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&slots));
-        StageTimer { slots, current: None, entered: 0, shown: Arc::default() }
+        let shown: Arc<Shown> = Arc::default();
+        let account = (Arc::clone(&slots), Arc::clone(&shown));
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).accounts.push(account);
+        StageTimer { slots, start: self.start, current: None, entered: 0, shown }
     }
 
-    /// Sums over all threads, in the order of the names. Stages that are still running count up to their last
-    /// switch.
+    /// Sums over all threads, in the order of the names. A running stage counts up to now.
     pub fn totals(&self) -> Vec<StageTotal> {
-        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        self.totals_at(Instant::now())
+    }
+
+    fn totals_at(&self, now: Instant) -> Vec<StageTotal> {
+        let now = self.since_start(now);
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let Threads { accounts, nanos_read } = &mut *threads;
+        nanos_read.resize(self.names.len(), 0);
+        let mut counts = vec![0; self.names.len()];
+        let mut nanos = vec![0; self.names.len()];
+        for (slots, shown) in accounts {
+            let running = read_account(slots, shown);
+            for (stage, (of_stage, count)) in running.stages.into_iter().enumerate() {
+                nanos[stage] += of_stage;
+                counts[stage] += count;
+            }
+            if let Some((stage, since)) = running.current {
+                nanos[stage] += now.saturating_sub(since);
+                counts[stage] += 1;
+            }
+        }
         let mut totals: Vec<StageTotal> = self
             .names
             .iter()
             .enumerate()
             .map(|(stage, name)| {
-                let sum =
-                    |read: fn(&Slot) -> u64| threads.iter().map(|slots| read(&slots[stage])).sum::<u64>();
-                StageTotal {
-                    name: (*name).to_owned(),
-                    seconds: sum(|slot| slot.nanos.load(Ordering::Relaxed)) as f64 * 1e-9,
-                    count: sum(|slot| slot.count.load(Ordering::Relaxed)),
-                    share: 0.0,
-                }
+                nanos_read[stage] = nanos_read[stage].max(nanos[stage]);
+                let seconds = nanos_read[stage] as f64 * 1e-9;
+                StageTotal { name: (*name).to_owned(), seconds, count: counts[stage], share: 0.0 }
             })
             .collect();
         let seconds: f64 = totals.iter().map(|total| total.seconds).sum();
@@ -91,24 +116,71 @@ impl Stages {
         }
         totals
     }
+
+    fn since_start(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.start).as_nanos() as u64
+    }
+}
+
+/// One thread's account at one moment.
+struct Account {
+    /// Nanoseconds and entries of the stages that were left.
+    stages: Vec<(u64, u64)>,
+    /// The running stage, and when it began, in nanoseconds since the start.
+    current: Option<(usize, u64)>,
+}
+
+/// Attempts to read an account between two switches of its thread.
+const READS_MAX: usize = 100;
+
+/// Reads an account while its thread goes on.
+fn read_account(slots: &[Slot], shown: &Shown) -> Account {
+    let left = || {
+        let of = |slot: &Slot| (slot.nanos.load(Ordering::Relaxed), slot.count.load(Ordering::Relaxed));
+        slots.iter().map(of).collect()
+    };
+    for _ in 0..READS_MAX {
+        let before = shown.stage.load(Ordering::Acquire);
+        let since = shown.since.load(Ordering::Relaxed);
+        let stages = left();
+        fence(Ordering::Acquire);
+        if before != SWITCHING && shown.stage.load(Ordering::Relaxed) == before {
+            return Account { stages, current: stage_of(before).map(|stage| (stage, since)) };
+        }
+    }
+    // It switches all the time, so its running stage is short.
+    Account { stages: left(), current: None }
 }
 
 /// One thread's stopwatch: always in one stage or in none.
 #[derive(Debug)]
 pub struct StageTimer {
     slots: Arc<[Slot]>,
+    /// The moment from which `Shown::since` counts.
+    start: Instant,
     current: Option<(usize, Instant)>,
     /// Stages that were entered.
     entered: u64,
     shown: Arc<Shown>,
 }
 
-/// The stage that a thread is in, for others: how many it has entered above [`SHOWN_BITS`] bits, then its number and 1, or 0.
+/// The stage that a thread is in, for other threads.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Shown(AtomicU64);
+struct Shown {
+    /// The number of entered stages above [`SHOWN_BITS`] bits, then the stage and 1, or 0; or [`SWITCHING`].
+    stage: AtomicU64,
+    /// When the thread entered the stage, in nanoseconds since the start.
+    since: AtomicU64,
+}
 
 const SHOWN_BITS: u32 = 8;
+/// `Shown::stage` while its thread changes its account.
+const SWITCHING: u64 = u64::MAX;
+
+fn stage_of(shown: u64) -> Option<usize> {
+    (shown & ((1 << SHOWN_BITS) - 1)).checked_sub(1).map(|stage| stage as usize)
+}
 
 /// Says to another thread which stage a timer's thread is in.
 #[derive(Debug, Clone)]
@@ -119,9 +191,13 @@ pub struct StageWatch {
 impl StageWatch {
     /// The stage, if it is in one; and a number that changes when it enters one.
     pub fn look(&self) -> (Option<usize>, u64) {
-        let shown = self.shown.0.load(Ordering::Relaxed);
-        let stage = shown & ((1 << SHOWN_BITS) - 1);
-        (stage.checked_sub(1).map(|stage| stage as usize), shown >> SHOWN_BITS)
+        loop {
+            let shown = self.shown.stage.load(Ordering::Relaxed);
+            if shown != SWITCHING {
+                return (stage_of(shown), shown >> SHOWN_BITS);
+            }
+            std::thread::yield_now();
+        }
     }
 }
 
@@ -132,11 +208,17 @@ impl StageTimer {
     /// When the list has no stage at that position.
     #[inline]
     pub fn switch(&mut self, stage: usize) {
+        self.switch_at(stage, Instant::now());
+    }
+
+    #[inline]
+    fn switch_at(&mut self, stage: usize, now: Instant) {
         assert!(stage < self.slots.len(), "stage {stage} of a list of {}", self.slots.len());
-        let now = Instant::now();
         self.leave(now);
         self.current = Some((stage, now));
         self.entered += 1;
+        let since = now.saturating_duration_since(self.start).as_nanos() as u64;
+        self.shown.since.store(since, Ordering::Relaxed);
         self.show(stage as u64 + 1);
     }
 
@@ -145,9 +227,10 @@ impl StageTimer {
         StageWatch { shown: Arc::clone(&self.shown) }
     }
 
+    /// Makes the changed account readable again.
     #[inline]
     fn show(&self, stage: u64) {
-        self.shown.0.store(self.entered << SHOWN_BITS | stage, Ordering::Relaxed);
+        self.shown.stage.store(self.entered << SHOWN_BITS | stage, Ordering::Release);
     }
 
     /// Leaves the present stage, if any: what follows is counted nowhere.
@@ -172,6 +255,8 @@ impl StageTimer {
 
     #[inline]
     fn leave(&mut self, now: Instant) {
+        self.shown.stage.store(SWITCHING, Ordering::Relaxed);
+        fence(Ordering::Release);
         if let Some((stage, since)) = self.current.take() {
             let slot = &self.slots[stage];
             let nanos = now.duration_since(since).as_nanos() as u64;
@@ -241,6 +326,57 @@ mod tests {
         assert_eq!(watch.look(), (Some(1), 3));
         drop(timer);
         assert_eq!(watch.look(), (None, 3));
+    }
+
+    #[test]
+    fn a_running_stage_counts_up_to_now() {
+        let stages = Stages::new(&["full", "other"]);
+        let (mut one, mut other) = (stages.timer(), stages.timer());
+        let at = |s: u64| stages.start + Duration::from_secs(s);
+        let check = |now: u64, seconds: [f64; 2], counts: [u64; 2]| {
+            let totals = stages.totals_at(at(now));
+            assert_eq!([0, 1].map(|stage| totals[stage].seconds), seconds, "at {now} s");
+            assert_eq!([0, 1].map(|stage| totals[stage].count), counts, "at {now} s");
+        };
+        one.switch_at(0, at(1));
+        check(7, [6.0, 0.0], [1, 0]);
+        other.switch_at(1, at(5));
+        check(7, [6.0, 2.0], [1, 1]);
+        one.switch_at(1, at(8));
+        check(10, [7.0, 7.0], [1, 2]);
+        // Totals never shrink, whatever the clock of the reader says.
+        check(9, [7.0, 7.0], [1, 2]);
+        other.leave(at(11));
+        other.show(0);
+        check(12, [7.0, 10.0], [1, 2]);
+        assert_eq!(stages.totals_at(at(12))[0].share, 7.0 / 17.0);
+    }
+
+    #[test]
+    fn totals_never_shrink_while_a_thread_switches() {
+        let stages = Stages::new(&["a", "b"]);
+        let mut timer = stages.timer();
+        timer.switch(0);
+        let watch = timer.watch();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        let done = &done;
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for turn in 0..200_000 {
+                    timer.switch(turn % 2);
+                }
+                done.store(true, Ordering::Relaxed);
+            });
+            let mut before = 0.0;
+            while !done.load(Ordering::Relaxed) {
+                let sum: f64 = stages.totals().iter().map(|total| total.seconds).sum();
+                assert!(sum >= before, "{sum} after {before}");
+                before = sum;
+                assert!(watch.look().0.is_none_or(|stage| stage < 2));
+            }
+        });
+        let counts: Vec<u64> = stages.totals().iter().map(|total| total.count).collect();
+        assert_eq!(counts, [100_001, 100_000]);
     }
 
     #[test]

@@ -26,6 +26,8 @@ mod lookup;
 mod hubs;
 mod queue;
 
+mod quantity;
+
 mod interrupt;
 
 mod job;
@@ -67,6 +69,8 @@ mod _native {
     #[pymodule_export]
     use crate::model::{PyModel, load, metrics, remarks_of};
     #[pymodule_export]
+    use crate::quantity::{parse_duration_s, parse_size_bytes};
+    #[pymodule_export]
     use crate::queue::{PyFeedQueue, read_once, value_key};
     #[pymodule_export]
     use crate::remote::{PyConnection, PyRemoteTable, connect};
@@ -82,6 +86,8 @@ mod _native {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        module.add("RENAMED_OPTIONS", sanderling_cli::RENAMED_OPTIONS.to_vec())?;
+        module.add("RENAMED_ENTRIES", sanderling_learner::config::RENAMED.to_vec())?;
         module.add("DEEP_MODELS", PyTuple::new(module.py(), sanderling_cli::DEEP_MODELS)?)?;
         crate::interrupt::register(module.py())?;
         crate::error::register(module)

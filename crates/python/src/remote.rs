@@ -72,7 +72,8 @@ pub(crate) fn connect(
     let options = ConnectOptions {
         token: token.unwrap_or_default(),
         timeout,
-        connect_timeout: defaults.connect_timeout.min(timeout),
+        // A timeout of the caller's own holds for the first connection, too.
+        connect_timeout: if timeout == defaults.timeout { defaults.connect_timeout } else { timeout },
         prefer_local,
         tls,
         f16_rows,

@@ -141,6 +141,13 @@ pub(crate) fn contains(py: Python<'_>, table: &impl Requests, key: Key) -> PyRes
     py.detach(|| table.contains(key)).map_err(of_client)
 }
 
+/// How many of the keys have a row; repeated keys count each time.
+pub(crate) fn count_known(py: Python<'_>, table: &Table, keys: Keys<'_>) -> PyResult<usize> {
+    let keys = keys.side_by_side()?;
+    let keys = keys.as_slice()?;
+    Ok(py.detach(|| keys.iter().filter(|key| table.get(**key).is_some()).count()))
+}
+
 /// Rows by key, float32 [len(keys), dim].
 pub(crate) fn pull<'py>(
     py: Python<'py>,

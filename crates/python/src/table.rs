@@ -161,6 +161,11 @@ impl PyTable {
         self.table.len()
     }
 
+    /// How many of the keys have a row.
+    fn count_known(&self, py: Python<'_>, keys: Keys<'_>) -> PyResult<usize> {
+        requests::count_known(py, &self.table, keys)
+    }
+
     fn __contains__(&self, py: Python<'_>, key: Key) -> PyResult<bool> {
         requests::contains(py, &*self.table, key)
     }

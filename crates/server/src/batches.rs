@@ -5,6 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use sanderling_observe::numbers::bytes as in_units;
 use sanderling_store::Dedup;
 use sanderling_wire::{Fault, Feed, Pooling, set_bit};
 
@@ -130,8 +131,8 @@ impl Batches {
         kept.forget_old(fed);
         kept.remove(id);
         if kept.batches.len() >= BATCHES_MAX || kept.bytes + bytes > BATCHES_BYTES_MAX {
-            let (count, bytes) = (kept.batches.len(), kept.bytes);
-            let reason = format!("{count} batches of {bytes} bytes wait to be pushed; push them first");
+            let (count, bytes) = (kept.batches.len(), in_units(kept.bytes as u64));
+            let reason = format!("{count} batches of {bytes} wait to be pushed; push them first");
             return Err(Refusal::busy(reason));
         }
         kept.bytes += bytes;

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use sanderling_observe::numbers::bytes as in_units;
 use sanderling_store::{Checkpoint, CheckpointWriter, StoreError, Table};
 use sanderling_wire::{Fault, Home, Restored, Saved};
 
@@ -82,9 +83,10 @@ impl Checkpoints {
         }
         let bytes: u64 = found.iter().map(|found| found.bytes).sum();
         let reason = format!(
-            "checkpoint {name:?}: there are {} already, of {bytes} bytes, below {}; remove some, save under a name that is \
+            "checkpoint {name:?}: there are {} already, of {}, below {}; remove some, save under a name that is \
              there, or start with a larger --checkpoints-max",
             found.len(),
+            in_units(bytes),
             self.root.display()
         );
         Err(Refusal::bad(reason))
@@ -314,11 +316,11 @@ fn load(
         let saved = checkpoint.tables().iter().find(|saved| saved.name == name);
         let all = saved.map_or(rows, |saved| saved.rows);
         let before = saved.and_then(|saved| saved.config.budget_bytes);
-        let before = before.map_or("none".to_owned(), |bytes| format!("{bytes} bytes"));
+        let before = before.map_or("none".to_owned(), in_units);
         let reason = format!(
-            "{}: table {name:?}: {rows} of its {all} rows fill the budget of {budget_bytes} bytes; it was saved with {before}; \
-             start with a larger --table-budget",
-            folder.display()
+            "{}: table {name:?}: {rows} of its {all} rows fill the budget of {}; it was saved with {before}; start with a larger --table-budget",
+            folder.display(),
+            in_units(budget_bytes)
         );
         let rejected = all.saturating_sub(rows);
         Refusal::new(Fault::TableFull { rejected, rows, budget_bytes }, reason)

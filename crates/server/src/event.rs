@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use sanderling_observe::numbers::bytes as in_units;
 use sanderling_store::SkippedRows;
 
 /// An event that an operator may want to know.
@@ -103,8 +104,9 @@ impl fmt::Display for Event {
             Event::Restored { name, rows } => write!(out, "restored {name}: {rows} rows"),
             Event::Budgets { tables, bytes, unbounded } => write!(
                 out,
-                "budgets of {tables} tables: {bytes} bytes in all; without a budget: {unbounded} tables (--table-budget limits \
-                 them)"
+                "budgets of {tables} tables: {} in all; without a budget: {unbounded} tables (--table-budget limits \
+                 them)",
+                in_units(*bytes)
             ),
             Event::StartsEmpty { folder, others } => write!(
                 out,
@@ -113,7 +115,9 @@ impl fmt::Display for Event {
             Event::RowsTaken { folder, table, rows } => {
                 write!(out, "restoring: {rows} rows of table {table} from {folder} are this shard's")
             }
-            Event::Saved { name, rows, bytes } => write!(out, "saved {name}: {rows} rows, {bytes} bytes"),
+            Event::Saved { name, rows, bytes } => {
+                write!(out, "saved {name}: {rows} rows, {}", in_units(*bytes))
+            }
             Event::NoteLeft { reason } => {
                 write!(
                     out,

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sanderling_observe::numbers::bytes as in_units;
 use sanderling_wire::{
     Agreed, Buffer, Codec, Compression, Fault, Features, Frame, HEADER_BYTES, Hello, Kind, Offer, Parsed,
     Reply, Request, SaveAs, WireError, flag, same_token,
@@ -291,7 +292,7 @@ impl Session {
             let fault = Fault::TooLarge { bytes: bytes as u64, bytes_max: bytes_max as u64 };
             return Err(Refusal::new(
                 fault,
-                format!("the answer has {bytes} bytes; ask for fewer rows at once"),
+                format!("the answer has {}; ask for fewer rows at once", in_units(bytes as u64)),
             ));
         }
         let client_pushes = &mut self.client_pushes;

@@ -3,6 +3,7 @@
 
 mod answers;
 mod model;
+mod overload;
 mod refusals;
 mod steps;
 mod waiting;

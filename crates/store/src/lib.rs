@@ -46,6 +46,7 @@ pub use index::hash::index_part;
 pub use local_cache::{CacheBuffers, LocalCache};
 pub use lookup::Distances;
 pub use lookup::dedup::Dedup;
+pub use lookup::pulled_rows::PulledRows;
 pub use lookup::scatter::{Scatter, gather};
 pub use memory::address_space::budget_bytes_max;
 pub use memory::prefetch::{PrefetchHint, prefetch};

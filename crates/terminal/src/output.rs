@@ -79,6 +79,8 @@ pub fn json(value: &impl Serialize) -> Result<(), Failure> {
 
 /// Prints lines to standard output.
 pub fn text(lines: &str) -> Result<(), Failure> {
+    // Notes before a result also stand before it where both go to one file.
+    log::finish();
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}", shown(lines))?;
     Ok(out.flush()?)
@@ -91,6 +93,7 @@ pub fn prose(lines: &str) -> Result<(), Failure> {
 
 /// Prints without ending the line.
 pub fn part(text: &str) -> Result<(), Failure> {
+    log::finish();
     let mut out = std::io::stdout().lock();
     write!(out, "{}", shown(text))?;
     Ok(out.flush()?)
@@ -157,6 +160,18 @@ pub fn columns(header: &[&str], rows: &[Vec<String>], left: &[usize]) -> String 
 
 /// A table of aligned columns, folded where it is wider than a terminal: each part repeats the leading columns in `left`.
 pub fn columns_within(header: &[&str], rows: &[Vec<String>], left: &[usize], width: Option<usize>) -> String {
+    let leading = (0..header.len()).take_while(|at| left.contains(at)).count();
+    columns_repeating(header, rows, left, leading, width)
+}
+
+/// [`columns_within`] whose parts repeat the first `repeated` columns.
+pub fn columns_repeating(
+    header: &[&str],
+    rows: &[Vec<String>],
+    left: &[usize],
+    repeated: usize,
+    width: Option<usize>,
+) -> String {
     let rows: Vec<Vec<String>> =
         rows.iter().map(|row| row.iter().map(|cell| on_a_line(cell).into_owned()).collect()).collect();
     let widths: Vec<usize> = (0..header.len())
@@ -170,8 +185,7 @@ pub fn columns_within(header: &[&str], rows: &[Vec<String>], left: &[usize], wid
         cells.collect::<Vec<_>>().join("  ").trim_end().to_string()
     };
     let header: Vec<String> = header.iter().map(ToString::to_string).collect();
-    let repeated = (0..header.len()).take_while(|at| left.contains(at)).count().clamp(1, header.len().max(1));
-    let parts = fold(&widths, repeated, width);
+    let parts = fold(&widths, repeated.clamp(1, header.len().max(1)), width);
     let part = |part: &Vec<usize>| {
         let lines = std::iter::once(line(&header, part)).chain(rows.iter().map(|row| line(row, part)));
         lines.collect::<Vec<_>>().join("\n")

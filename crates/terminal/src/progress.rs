@@ -11,6 +11,9 @@ use lines::{Done, Lines};
 
 const OF_BYTES: &str =
     "{msg:.bold} [{wide_bar}] {percent:>3}% {bytes}/{total_bytes} {binary_bytes_per_sec} eta {eta}";
+const OF_ROWS: &str =
+    "{msg:.bold} [{wide_bar}] {percent:>3}% {human_pos}/{human_len} rows {per_sec} eta {eta}";
+const OF_ROWS_ALONE: &str = "{spinner} {msg:.bold} {human_pos} rows {per_sec}";
 const OF_A_STREAM: &str = "{spinner} {msg:.bold} {bytes} {binary_bytes_per_sec}";
 
 /// A bar over the bytes of the input, or over steps.
@@ -66,18 +69,35 @@ impl Bar {
         if let Some(log) = &self.log {
             log.say(what, Done::Bytes { read: bytes_read, total: bytes_total });
         }
+        // Of a stream, how much has been read is all there is to show.
+        self.amount(
+            what,
+            bytes_read,
+            bytes_total,
+            if bytes_total.is_some() { OF_BYTES } else { OF_A_STREAM },
+        );
+    }
+
+    /// Shows how many rows of a named piece of work are used, of how many if that is known.
+    pub fn rows(&self, what: &str, used: u64, total: Option<u64>) {
+        if let Some(log) = &self.log {
+            log.say(what, Done::Rows { used, total });
+        }
+        self.amount(what, used, total, if total.is_some() { OF_ROWS } else { OF_ROWS_ALONE });
+    }
+
+    fn amount(&self, what: &str, done: u64, total: Option<u64>, style: &str) {
         if !self.shown {
             return;
         }
         let begins = self.bar.message() != what;
         if begins {
-            // Of a stream, how much has been read is all there is to show.
-            self.set_style(if bytes_total.is_some() { OF_BYTES } else { OF_A_STREAM });
+            self.set_style(style);
         }
         // At once, or for a moment it shows what has been read of one input beside the size of another.
         self.bar.update(|state| {
-            state.set_pos(bytes_read);
-            if let Some(total) = bytes_total {
+            state.set_pos(done);
+            if let Some(total) = total {
                 state.set_len(total);
             }
         });

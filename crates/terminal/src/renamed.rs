@@ -38,3 +38,29 @@ pub fn option(error: &clap::Error) -> Option<String> {
     let (old, new) = OPTIONS.iter().find(|(old, _)| *old == given)?;
     Some(format!("`{old}` is now `{new}`"))
 }
+
+/// The new name of an entry of an options file, which has the names of options with `_` for `-`, as a message.
+pub fn entry(given: &str) -> Option<String> {
+    let entry = |option: &str| option.trim_start_matches('-').replace('-', "_");
+    let (_, new) = OPTIONS.iter().find(|(old, _)| entry(old) == given)?;
+    Some(format!("`{given}` is now `{}`", entry(new)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_of_a_file_are_named_as_options_are() {
+        for (given, expected) in [
+            ("workers", Some("`workers` is now `threads`")),
+            ("spin_us", Some("`spin_us` is now `spin`")),
+            ("drain_within", Some("`drain_within` is now `drain_timeout`")),
+            ("tls_cert", Some("`tls_cert` is now `cert_file`")),
+            ("tls_key", Some("`tls_key` is now `key_file`")),
+            ("threads", None),
+        ] {
+            assert_eq!(entry(given).as_deref(), expected, "{given}");
+        }
+    }
+}

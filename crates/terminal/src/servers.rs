@@ -49,7 +49,8 @@ pub struct AskArgs {
     /// Delay before a hedged second pull, such as 500us or p95 (95th percentile); at most 5 % of pulls [default: off]
     #[arg(long, value_name = "TIME|p95")]
     ps_hedge: Option<Hedge>,
-    /// Request timeout, also of an unreachable server, 10ms to 24h; overrides train.ps_timeout [default: 20s]
+    /// Request timeout, also of an unreachable server, 10ms to 24h; overrides train.ps_timeout; if neither is given, the
+    /// first connection has 5s [default: 20s]
     #[arg(long, value_name = "TIME", value_parser = timeout)]
     ps_timeout: Option<Duration>,
 }
@@ -78,7 +79,7 @@ impl ServerArgs {
         }
         let mut options = self.ask.options_until_told()?;
         if let Some(timeout) = timeout.filter(|_| self.ask.ps_timeout.is_none()) {
-            options.timeout = timeout;
+            (options.timeout, options.connect_timeout) = (timeout, timeout);
         }
         Ok(Some(Cluster::connect(&found, options)?))
     }
@@ -116,7 +117,9 @@ impl AskArgs {
             on_wait: Some(OnWait::new(|waiting| note_line!("{waiting}"))),
             ..ConnectOptions::default()
         };
-        options.timeout = self.ps_timeout.unwrap_or(options.timeout);
+        if let Some(timeout) = self.ps_timeout {
+            (options.timeout, options.connect_timeout) = (timeout, timeout);
+        }
         if let Some(path) = &self.ps_token_file {
             options.token =
                 read_token(path).map_err(|error| Failure::Usage(format!("--ps-token-file {error}")))?;
@@ -126,5 +129,24 @@ impl AskArgs {
             options.tls = Some(tls.map_err(|error| Failure::Usage(format!("--ps-ca-file: {error}")))?);
         }
         Ok(options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_given_timeout_holds_for_the_first_connection_too() {
+        let check = |given: Option<u64>, expected_s: [u64; 2]| {
+            let ask = AskArgs { ps_timeout: given.map(Duration::from_secs), ..AskArgs::default() };
+            let options = ask.options().expect("no files are named");
+            let found = [options.timeout, options.connect_timeout].map(|timeout| timeout.as_secs());
+            assert_eq!(found, expected_s, "{given:?}");
+        };
+        check(None, [20, 5]);
+        check(Some(20), [20, 20]);
+        check(Some(60), [60, 60]);
+        check(Some(2), [2, 2]);
     }
 }

@@ -5,6 +5,7 @@ The training loop is in `sanderling.torch.deep_run`.
 
 import dataclasses
 import inspect
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from sanderling.torch import checkpoint, models
 from sanderling.torch.deep_config import DeepConfig, with_new_names
 from sanderling.torch.embedding import EmbeddingCollection
 from sanderling.torch.inputs import for_scoring
+from sanderling.torch.known_keys import KnownKeyCounts
+from sanderling.torch.magnitude import cause
 from sanderling.torch.spec import FeatureSpec, Spec, TableSpec
 from sanderling.torch.workers import Workers
 
@@ -120,6 +123,11 @@ class ClickModel(nn.Module):
         logits: Tensor = self.model(*inputs)
         return logits
 
+    def local_tables(self) -> dict[str, sanderling.Table]:
+        """Return the table of each feature with embeddings, of those in this process."""
+        features = {feature.name: self.emb.tables[feature.table] for feature in self.emb.spec.features}
+        return {name: table for name, table in features.items() if isinstance(table, sanderling.Table)}
+
     def _dense(self, batch: sanderling.Batch) -> Tensor | None:
         """Return the numeric features of a batch, float32 [B, N], with 0 for missing values; None without any."""
         if not self.numbers:
@@ -179,15 +187,27 @@ def predict(
 ) -> npt.NDArray[np.float32]:
     """Predict a probability per row of the files with a saved model, float32 [rows], in file order.
 
-    `batch_size` is in rows. A skipped bad row (`data.on_bad_row` of the run) gives NaN. Errors as in `open_model`.
+    `batch_size` is in rows. A skipped bad row (`data.on_bad_row` of the run) gives NaN. A UserWarning names features
+    without any known key. Errors as in `open_model`, and DivergedError for a row without a finite prediction.
     """
     model, spec = open_model(directory, device=device)
     spec = for_scoring(spec)
-    parts = [np.zeros(0, np.float32)]
+    known = KnownKeyCounts(model.local_tables())
+    parts, done = [np.zeros(0, np.float32)], 0
     with torch.no_grad():
         for rows in sanderling.FeedQueue(files, model.emb.native, spec=spec, batch_size=batch_size, train=False):
             scores = torch.sigmoid(model(rows)).cpu().numpy()
             # Only a skipped bad row has NaN as its weight.
-            scores[np.isnan(rows.weights)] = np.nan
+            is_skipped = np.isnan(rows.weights)
+            if (wrong := np.flatnonzero(np.isnan(scores) & ~is_skipped)).size:
+                why = cause(rows, model.numbers) or "the model has diverged; train it with lower learning rates"
+                raise sanderling.DivergedError(
+                    f"{files}: the prediction of row {done + wrong[0] + 1} is undefined: {why}"
+                )
+            scores[is_skipped] = np.nan
+            known.add(rows)
             parts.append(scores)
+            done += len(rows)
+    for remark in known.remarks():
+        warnings.warn(remark, UserWarning, stacklevel=2)
     return np.concatenate(parts)

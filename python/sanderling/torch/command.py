@@ -4,18 +4,19 @@ The options are those of the built-in trainer that apply to deep models, and a f
 """
 
 import argparse
+import errno
 import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch.distributed
 
 import sanderling
-from sanderling._native import DEEP_MODELS
+from sanderling._native import DEEP_MODELS, RENAMED_OPTIONS
 from sanderling.torch.deep_config import PS_TIMEOUT_S, DeepConfig, read_toml
 from sanderling.torch.quantity import seconds
 from sanderling.torch.trainer import train
@@ -29,20 +30,22 @@ _EXIT_CODES: dict[int, tuple[type[sanderling.Error], ...]] = {
     3: (sanderling.BadFileError, sanderling.BadRowError, sanderling.NoRowsError, sanderling.TooManyBadRowsError),
     4: (sanderling.DamagedError, sanderling.ModelError, sanderling.NotFoundError, sanderling.VersionError),
 }
-_RENAMED = {
-    "--batch": "--batch-size",
-    "--ps-ca": "--ps-ca-file",
-    "--hub-ca": "--hub-ca-file",
-    "--hub-patience": "--hub-timeout",
-    "--hub-compress": "--hub-compression",
-}
+_RENAMED = dict(RENAMED_OPTIONS)
 # About 30 years: within the range of clocks.
 _HUB_TIMEOUT_MAX_S = 1e9
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, as those of the native command."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with the message and where to look."""
+        self.exit(2, f"error: {message}; see {self.prog} --model {DEEP_MODELS[0]} --help\n")
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run `sanderling train` with the arguments after `train`; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="sanderling train",
         description="Train a deep click model in PyTorch with embeddings in Sanderling tables.",
         allow_abbrev=False,
@@ -120,7 +123,7 @@ def main(arguments: Sequence[str]) -> int:
     except sanderling.Error as error:
         # The command opens tables itself, so the advice to open them again becomes one to restart.
         words = str(error).replace("; open the table again", "; start this command again, with --resume")
-        sys.stderr.write(f"error: {words}\n")
+        sys.stderr.write(f"error: {_with_advice(words)}\n")
         return _exit_code(error)
     if torch.distributed.is_initialized():
         rank = torch.distributed.get_rank()
@@ -141,17 +144,39 @@ def main(arguments: Sequence[str]) -> int:
             ""
             if seen is None
             else (
-                f"seen      AUC {seen['auc']}, logloss {seen['logloss']}\n"
+                f"seen      AUC {_metric(seen['auc'])}, logloss {_metric(seen['logloss'])}\n"
                 f"          over training (seen) data of pass {seen['pass']}\n"
             )
         )
         sys.stdout.write(
-            f"AUC       {summary['auc']}\nlogloss   {summary['logloss']}\nmeasured  {on}\n{seen_line}"
+            f"AUC       {_metric(summary['auc'])}\nlogloss   {_metric(summary['logloss'])}\nmeasured  {on}\n{seen_line}"
             f"examples  {summary['examples']:,} in {summary['train_s']:.2f} s, "
             f"{summary['examples_per_s']:,.0f} examples/s\n"
             f"waiting   {100 * summary['wait_share']:.1f} % of that, for minibatches\nmodel     {summary['model']}\n"
         )
     return 0
+
+
+# Errors of the system, from Python and from Rust, and advice as the native command gives it.
+_OF_SYSTEM = {
+    errno.ENOENT: "no such file or folder; check the path, and the current folder",
+    errno.EACCES: "permission denied; change its mode or owner, or run as another user",
+    errno.EISDIR: "is a folder; name a file",
+    errno.ENOSPC: "the disk is full; free some space, or name another folder",
+}
+
+
+def _with_advice(words: str) -> str:
+    """Return an error with advice in place of the system's words."""
+    for number, advice in _OF_SYSTEM.items():
+        said = os.strerror(number)
+        words = words.replace(f"{said} (os error {number})", advice).replace(said, advice)
+    return words
+
+
+def _metric(value: float | None) -> str:
+    """Return a metric as the built-in trainer prints it."""
+    return "undefined" if value is None else f"{value:.6f}"
 
 
 def _refuse_old(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
@@ -193,7 +218,9 @@ def _text(option: str, path: Path | None) -> str:
     """Return the text of a file without surrounding whitespace, empty without a file; FileError if unreadable."""
     try:
         return "" if path is None else path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise sanderling.FileError(f"{option} {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
         raise sanderling.FileError(f"{option} {path}: {error}") from error
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import sanderling
-from sanderling._native import DEEP_MODELS
+from sanderling._native import DEEP_MODELS, RENAMED_ENTRIES
 from sanderling.torch.quantity import seconds, size_bytes
 
 HUBS = "hub://"
@@ -27,14 +27,7 @@ PS_TIMEOUT_S = (0.01, 86_400.0)
 _Section = TypeVar("_Section")
 
 RENAMED = {
-    "train": {
-        "batch": "batch_size",
-        "shuffle": "shuffle_rows",
-        "save_every": "save_every_steps",
-        "print_every": "print_every_steps",
-        "ps_timeout_s": "ps_timeout",
-    },
-    "model": {"table_budget_bytes": "table_budget"},
+    section: {old: new for of, old, new in RENAMED_ENTRIES if of == section} for section, _, _ in RENAMED_ENTRIES
 }
 """New names of renamed entries, by section and old name.
 

@@ -24,7 +24,7 @@ from sanderling.torch import checkpoint
 from sanderling.torch.click_model import ClickModel
 from sanderling.torch.deep_config import DeepConfig
 from sanderling.torch.inputs import FileInputs, HubInputs, for_scoring, no_rows
-from sanderling.torch.magnitude import Magnitudes
+from sanderling.torch.magnitude import Magnitudes, cause
 from sanderling.torch.pace import Pace
 from sanderling.torch.run_log import SCORES_MAX, Columns, Line, RunLog, Scores, metrics_of
 from sanderling.torch.run_progress import Progress, improves, log_bad_rows, merge_stages
@@ -324,7 +324,14 @@ class DeepRun:
         if self.config.train.l2_idle:
             self.model.emb.push_idle(batch, lr_scale=self.lr_scale)
         before: npt.NDArray[np.float32] = logits.detach().cpu().numpy()
+        self.check_finite(before, batch, f"training diverged at step {self.progress.step + 1}")
         return before
+
+    def check_finite(self, logits: npt.NDArray[np.float32], batch: sanderling.Batch, what: str) -> None:
+        """Raise DivergedError, which names the likely cause, for logits that are not finite."""
+        if not np.isfinite(logits).all():
+            advice = 'lower the learning rates or bound the features (type = "log")'
+            raise sanderling.DivergedError(f"{what}: {cause(batch, self.model.numbers) or advice}")
 
     def average(self) -> None:
         """Average the gradients of the dense parameters over the trainers (all-reduce)."""
@@ -409,7 +416,9 @@ class DeepRun:
         log.begin(Pace("validating", lambda: scores.rows * trainers, lambda: queue.pass_rows))
         with torch.no_grad():
             for batch in queue:
-                scores.add(batch.labels, self.model(batch).cpu().numpy(), batch.weights)
+                logits = self.model(batch).cpu().numpy()
+                self.check_finite(logits, batch, "a prediction over data.valid is infinite or undefined")
+                scores.add(batch.labels, logits, batch.weights)
                 if scores.forgotten:
                     raise sanderling.ConfigError(f"data.valid: more than {SCORES_MAX:,} rows; name fewer files")
                 log.progress()

@@ -12,6 +12,26 @@ SWAMPS = 100.0
 _LOOK_ROWS = 4096
 
 
+# Weight of a row from which on it is named as the cause of a failed step.
+_LARGE_WEIGHT = 1e6
+
+
+def cause(batch: sanderling.Batch, numbers: Iterable[str]) -> str | None:
+    """Return the likely cause of a failed step: the largest value, or weight, of these rows; None if none is large.
+
+    `numbers` are the names of the numeric features.
+    """
+    weight = float(np.max(batch.weights, initial=0.0))
+    if weight >= _LARGE_WEIGHT:
+        return f"a row has the weight {weight:.1e}: bound the weights"
+    columns = ((name, batch.values(name)) for name in numbers)
+    largest = {name: float(np.max(np.abs(values), initial=0.0)) for name, values in columns if values is not None}
+    name = max(largest, key=lambda name: largest[name], default="")
+    if not name or largest[name] < SWAMPS:
+        return None
+    return f'feature "{name}" has the value {largest[name]:.1e}: set its type to "log" or "quantile"'
+
+
 class Magnitudes:
     """Root mean square of the numeric features over the first rows of a run."""
 

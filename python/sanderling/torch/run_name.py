@@ -41,17 +41,20 @@ def replaces(run_dir: Path) -> bool:
 
 
 def _saved(run_dir: Path) -> dict[str, Any] | None:
-    """Return the configuration of the run in a directory; None without a readable one."""
+    """Return the configuration of the run in a directory, empty for another kind of model; None without a run."""
     for name in ("last", "model"):
         try:
             config: dict[str, Any] = checkpoint.read_extra(run_dir / name)["config"]
         except (sanderling.Error, OSError, KeyError):
             continue
         return config
-    return None
+    is_other = any((run_dir / name / "manifest.json").exists() for name in ("last", "model"))
+    return {} if is_other else None
 
 
 def _fits(config: DeepConfig, saved: dict[str, Any], *, resume: bool) -> bool:
+    if not saved:
+        return False
     if resume:
         return config.changed_since(saved, judged=False) is None
     plain = json.loads(json.dumps({**config.to_dict(), "name": saved.get("name")}))

@@ -64,7 +64,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("code", "message", "arguments"),
     [
-        check(2, "nowhere.toml: No such file", "nowhere.toml"),
+        check(2, "nowhere.toml: no such file or folder; check the path", "nowhere.toml"),
         check(2, "broken.toml: ", "broken.toml"),
         check(2, "train.btch is unknown", "unknown.toml"),
         check(2, "model.history", "din.toml"),

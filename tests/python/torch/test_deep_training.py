@@ -107,9 +107,9 @@ def test_its_lines_are_those_of_the_built_in_learners(data: Path, tmp_path: Path
     native = sanderling.train(built_in, runs_dir=tmp_path / "native")
     ours, theirs = lines(result.run_dir), lines(tmp_path / "native" / "run")
     with pytest.raises(sanderling.ModelError, match=r"model: holds no deep model, but .* built-in learner"):
-        sanderling.torch.train(deep, runs_dir=tmp_path / "native")
+        sanderling.torch.train(deep, name="run", runs_dir=tmp_path / "native")
     with pytest.raises(sanderling.ModelError, match="model: is a deep model, of an earlier run of this name"):
-        sanderling.train(built_in, runs_dir=tmp_path / "deep")
+        sanderling.train(built_in, name="run", runs_dir=tmp_path / "deep")
     assert seen == ours
     assert [(line["kind"], line["pass"], line["step"]) for line in ours] == [
         (line["kind"], line["pass"], line["step"]) for line in theirs

@@ -13,37 +13,18 @@ mod rivals;
 use std::path::PathBuf;
 
 use clap::Parser;
-use sanderling_bench::{Dist, Ids, RowOptimizer, StoreOptions};
+use sanderling_bench::{StoreOptions, TableArgs};
 
 /// Of 512 keys: a third to a half of a second for the slowest.
 const TURN_BATCHES: usize = 4000;
 
 #[derive(Parser)]
 struct Args {
-    /// Keys
-    #[arg(long, default_value_t = StoreOptions::default().keys)]
-    keys: u64,
-    /// Weights per row
-    #[arg(long, default_value_t = StoreOptions::default().dim)]
-    dim: usize,
-    /// Of Sanderling's rows, which hold its state; the rivals' rows have none
-    #[arg(long, default_value_t = StoreOptions::default().optimizer)]
-    optimizer: RowOptimizer,
-    /// Keys per request
-    #[arg(long, default_value_t = StoreOptions::default().batch)]
-    batch: usize,
-    /// Samples per pooled request
-    #[arg(long, default_value_t = StoreOptions::default().samples)]
-    samples: usize,
+    #[command(flatten)]
+    table: TableArgs,
     /// Numbers of threads
     #[arg(long, value_delimiter = ',', default_values_t = StoreOptions::default().threads)]
     threads: Vec<usize>,
-    /// Popularities of the keys
-    #[arg(long, value_delimiter = ',', default_values_t = StoreOptions::default().dists)]
-    dists: Vec<Dist>,
-    /// random, dense or shifted
-    #[arg(long, default_value_t = Ids::Random)]
-    ids: Ids,
     /// Turns of each
     #[arg(long, default_value_t = 7)]
     rounds: usize,
@@ -65,17 +46,10 @@ struct Args {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args = Args::parse();
     let options = StoreOptions {
-        keys: args.keys,
-        dim: args.dim,
-        optimizer: args.optimizer,
-        batch: args.batch,
-        samples: args.samples,
         threads: args.threads,
-        dists: args.dists,
-        ids: args.ids,
         rounds: args.rounds,
         batches: args.batches,
-        ..StoreOptions::default()
+        ..args.table.options()
     };
     let mut names: Vec<&str> = args.rivals.iter().map(String::as_str).collect();
     if names.is_empty() {

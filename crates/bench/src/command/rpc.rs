@@ -45,9 +45,6 @@ pub(super) struct Args {
     /// Rows per pull
     #[arg(long, default_value_t = RpcOptions::default().batch)]
     batch_size: usize,
-    /// Old name of --batch-size.
-    #[arg(long, hide = true, value_parser = super::renamed)]
-    batch: Option<usize>,
     /// Concurrent pulls per connection to measure, comma-separated
     #[arg(long, value_delimiter = ',', default_values_t = RpcOptions::default().in_flight)]
     in_flight: Vec<usize>,

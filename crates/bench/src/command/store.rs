@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use sanderling_bench::{Dist, Ids, Op, RowOptimizer, StoreOptions, StoreReport, store};
+use sanderling_bench::{Op, StoreOptions, StoreReport, TableArgs, store};
 use sanderling_observe::Machine;
 use sanderling_store::{Distances, Dtype};
 
@@ -28,42 +28,20 @@ best prefetch distance of a sweep; with f16 and bf16 it reads the same bytes but
 draws new keys; zipf ranks are scattered over the keys. ns/key is per thread, p50 and p99 are per batch (in the mix: \
 of its pulls), GB/s counts the cache lines that must be touched. Measure on an idle machine.")]
 pub(super) struct Args {
-    /// Number of keys in the table, loaded before the measurement
-    #[arg(long, default_value_t = StoreOptions::default().keys)]
-    keys: u64,
-    /// Embedding dimension: weights per row
-    #[arg(long, default_value_t = StoreOptions::default().dim)]
-    dim: usize,
-    /// Optimizer: adagrad (doubles the row: state beside the weights) or sgd (weights only)
-    #[arg(long, default_value_t = StoreOptions::default().optimizer)]
-    optimizer: RowOptimizer,
+    #[command(flatten)]
+    table: TableArgs,
     /// Data type of the weights: f32, f16 or bf16
     #[arg(long, default_value = "f32", value_parser = dtype)]
     dtype: Dtype,
     /// Prefetch distances: keys ahead for index buckets, cache lines ahead for rows [default: 48,192]
     #[arg(long, value_name = "KEYS,LINES", value_parser = distances)]
     distances: Option<Distances>,
-    /// Keys per request (pull, push and mix98)
-    #[arg(long, default_value_t = StoreOptions::default().batch)]
-    batch_size: usize,
-    /// Old name of --batch-size.
-    #[arg(long, hide = true, value_parser = super::renamed)]
-    batch: Option<usize>,
-    /// Samples per pooled request, each with 26 features of 1 to 10 ids
-    #[arg(long, default_value_t = StoreOptions::default().samples)]
-    samples: usize,
     /// Thread counts to measure, comma-separated, such as 1,2 [default: 1 and one per processor]
     #[arg(long, value_delimiter = ',')]
     threads: Vec<usize>,
     /// Operations to measure, comma-separated
     #[arg(long, value_delimiter = ',', default_values_t = StoreOptions::default().ops)]
     ops: Vec<Op>,
-    /// Key distributions, comma-separated: uniform, or zipf with an exponent up to 4, such as zipf0.99
-    #[arg(long, value_delimiter = ',', default_values_t = StoreOptions::default().dists)]
-    dists: Vec<Dist>,
-    /// Pattern of the 64-bit ids: random, dense (0, 1, 2, ...) or shifted (dense, shifted left by 20 bits)
-    #[arg(long, default_value_t = StoreOptions::default().ids)]
-    ids: Ids,
     /// Number of rounds; each measures every operation and its limit once
     #[arg(long, default_value_t = StoreOptions::default().rounds)]
     rounds: usize,
@@ -86,20 +64,13 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<u8, Failure> {
     let mut options = StoreOptions {
-        keys: args.keys,
-        dim: args.dim,
-        optimizer: args.optimizer,
         dtype: args.dtype,
         distances: args.distances.unwrap_or_default(),
-        batch: args.batch_size,
-        samples: args.samples,
         ops: args.ops.clone(),
-        dists: args.dists.clone(),
-        ids: args.ids,
         rounds: args.rounds,
         batches: args.batches,
         seed: args.seed,
-        ..StoreOptions::default()
+        ..args.table.options()
     };
     if !args.threads.is_empty() {
         options.threads.clone_from(&args.threads);

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
 use crate::output;
+use crate::width;
 
 mod rows;
 use rows::Row;
@@ -137,7 +138,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     if args.json {
         output::json(&comparison)?;
     } else {
-        output::text(&for_people(&comparison))?;
+        output::text(&for_people(&comparison, width::of_stdout()))?;
     }
     Ok(0)
 }
@@ -161,7 +162,11 @@ fn read(path: &Path) -> Result<Run, Failure> {
     };
     let bytes = std::fs::metadata(&file).map_err(failed)?.len();
     if bytes > SUMMARY_BYTES_MAX {
-        return Err(Failure::Run(format!("{}: {bytes} bytes are no run's summary", file.display())));
+        return Err(Failure::Run(format!(
+            "{}: {} are too much for a run's summary",
+            file.display(),
+            output::bytes(bytes)
+        )));
     }
     let text = std::fs::read(&file).map_err(failed)?;
     parse(&text).map_err(|why| Failure::Run(format!("{}: {why}", file.display())))
@@ -250,7 +255,7 @@ fn measured_rows_differ(a: &Summary, b: &Summary) -> Option<String> {
     ((a - b).abs() > 1e-9).then(|| format!("{a:.6} and {b:.6} are positive"))
 }
 
-fn for_people(comparison: &Comparison<'_>) -> String {
+fn for_people(comparison: &Comparison<'_>, width: Option<usize>) -> String {
     let Comparison { a, b, rows, .. } = comparison;
     let of = |name: &str, of: &dyn Fn(&Head<'_>) -> String| {
         vec![name.to_owned(), String::new(), String::new(), of(a), of(b), String::new()]
@@ -267,8 +272,8 @@ fn for_people(comparison: &Comparison<'_>) -> String {
     let (calls, runs): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.is_of_calls());
     // The shares of stages follow from their times; programs get them.
     lines.extend(runs.iter().filter(|row| row.better != rows::Better::Neither).map(|row| row.cells()));
-    let text = output::columns(&["", "", "", "A", "B", "improvement"], &lines, &[0, 1, 2]);
-    if calls.is_empty() { text } else { format!("{text}\n\n{}", rows::of_calls(&calls)) }
+    let text = output::columns_within(&["", "", "", "A", "B", "improvement"], &lines, &[0, 1, 2], width);
+    if calls.is_empty() { text } else { format!("{text}\n\n{}", rows::of_calls(&calls, width)) }
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use sanderling_observe::unique;
 use crate::failure::Failure;
 use crate::output;
 use crate::token::read_token;
+use crate::width;
 use drop::Drop;
 use show::Answers;
 
@@ -166,6 +167,10 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         .token_file
         .as_ref()
         .map(|path| read_token(path).map_err(|error| Failure::Usage(format!("--token-file {error}"))));
+    if let Some(path) = &args.ca_file {
+        let readable = std::fs::File::open(path);
+        readable.map_err(|error| Failure::Usage(format!("--ca-file {}: {error}", path.display())))?;
+    }
     let options = ClientOptions { token: token.transpose()?, ca: args.ca_file.clone() };
     let mut clients: Vec<Option<Client>> = args.server.iter().map(|_| None).collect();
     let clears = !args.json && std::io::stdout().is_terminal();
@@ -278,7 +283,7 @@ fn show(answers: Option<Answers>, json: bool) -> Result<(), Failure> {
     let Some(answers) = answers else { return Ok(()) };
     match json {
         true => answers.lines()?.iter().try_for_each(|line| output::text(line))?,
-        false => output::text(&answers.text())?,
+        false => output::prose(&answers.text(width::of_stdout()))?,
     }
     Ok(())
 }

@@ -15,6 +15,7 @@ use serde_json::Value;
 use crate::command::hub_feed::FeedArgs;
 use crate::command::train::DEEP_MODELS;
 use crate::failure::Failure;
+use crate::listening::note_unused_expose;
 use crate::log;
 use crate::output;
 use crate::quantity;
@@ -68,13 +69,13 @@ pub(crate) struct Args {
     #[arg(long)]
     name: Option<String>,
     /// Rows per minibatch [default: train.batch_size of --config, or 1024]
-    #[arg(long, value_name = "ROWS")]
+    #[arg(long, value_name = "ROWS", value_parser = quantity::length)]
     batch_size: Option<usize>,
     /// Number of passes over the input [default: train.passes of --config, or 1]
     #[arg(long)]
     passes: Option<u64>,
     /// Rows in the shuffle buffer; 0: input order [default: train.shuffle_rows of --config, or 0]
-    #[arg(long, value_name = "ROWS")]
+    #[arg(long, value_name = "ROWS", value_parser = quantity::length)]
     shuffle_rows: Option<usize>,
     /// Random seed of the shuffle [default: seed of --config, or 42]
     #[arg(long)]
@@ -220,6 +221,8 @@ impl Args {
     fn service_config(&self) -> Result<ServiceConfig, Failure> {
         let run = self.run_config()?;
         let time = |what: &str, text: &str| quantity::time(text).map_err(|error| usage(what, error));
+        let above_0 =
+            |what: &str, text: &str| quantity::time_above_0(text).map_err(|error| usage(what, error));
         let bytes = |what: &str, text: &str| {
             quantity::bytes(text).map(|bytes| bytes as usize).map_err(|error| usage(what, error))
         };
@@ -252,7 +255,7 @@ impl Args {
             tls: security.cert_file.clone().zip(security.key_file.clone()),
             expose: security.expose,
             insecure: security.insecure,
-            write_timeout: time("write-timeout", &resources.write_timeout)?,
+            write_timeout: above_0("write-timeout", &resources.write_timeout)?,
             spin_us: match &resources.spin {
                 Some(text) => quantity::spin_us(time("spin", text)?),
                 None => defaults.spin_us,
@@ -270,7 +273,7 @@ impl Args {
             share: share
                 .ok_or_else(|| usage("share", format!("{:?} is not INDEX/COUNT, such as 0/2", self.share)))?,
             position: self.position.clone(),
-            save_every: time("save-every", &self.save_every)?,
+            save_every: above_0("save-every", &self.save_every)?,
             stride,
             queue_batches: resources.depth,
             queue_bytes: bytes("depth-bytes", &resources.depth_bytes)?,
@@ -291,11 +294,8 @@ fn read_spec(path: &Path) -> Result<Spec, Failure> {
 
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     log::start();
-    let print_every = args.print_every.as_deref().map(quantity::time).transpose();
+    let print_every = args.print_every.as_deref().map(quantity::time_above_0).transpose();
     let print_every = print_every.map_err(|error| usage("print-every", error))?;
-    if print_every.is_some_and(|every| every.is_zero()) {
-        return Err(usage("print-every", "must be more than 0"));
-    }
     args.position.as_deref().map_or(Ok(()), |path| output::not_a_url("--position", path))?;
     let mut config = args.service_config()?;
     let stop = crate::stop::flag();
@@ -306,6 +306,9 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         MetricsPage::start(address, move || status().exposition()).map_err(|error| usage("metrics", error))
     });
     let page = page.transpose()?;
+    if args.security.expose {
+        note_unused_expose("--expose", &config.listen);
+    }
     let lines = service.addresses().iter().map(|address| format!("listening at {address}"));
     let lines = lines.chain(page.iter().map(|page| format!("metrics at {}", page.url())));
     output::text(&lines.collect::<Vec<_>>().join("\n"))?;

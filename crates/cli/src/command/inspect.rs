@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::failure::Failure;
+use crate::quantity;
 use crate::reading::ReadArgs;
 
 mod data;
@@ -27,7 +28,7 @@ pub(crate) struct Args {
     #[arg(long)]
     suggest: bool,
     /// Number of rows to read, from the start of the file [default: all]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = quantity::count)]
     rows: Option<u64>,
     /// Number of most frequent values or keys to show, 1 to 1000
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
@@ -40,7 +41,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
-    if args.path.is_dir() && !data::is_folder_of_data(args) {
+    if args.path.is_dir() && !data::is_folder_of_data(args)? {
         if args.suggest {
             return Err(Failure::Usage(format!("{}: --suggest needs a data file", args.path.display())));
         }

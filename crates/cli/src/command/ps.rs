@@ -13,6 +13,7 @@ use sanderling_transport::{Address, OwnToken, user_dir};
 use serde::Deserialize;
 
 use crate::failure::{Failure, INTERRUPTED};
+use crate::listening::{are_reached_by_others, note_unused_expose};
 use crate::log;
 use crate::output;
 use crate::quantity;
@@ -150,8 +151,12 @@ impl Options {
     fn read(path: &Path) -> Result<Options, Failure> {
         let failed = |what: &dyn std::fmt::Display| Failure::Usage(format!("{}: {what}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
-        renamed::refuse_in_server_file(&text).map_err(|error| failed(&error))?;
-        toml::from_str(&text).map_err(|error| failed(&error))
+        toml::from_str(&text).map_err(|error| {
+            let table: toml::Table = toml::from_str(&text).unwrap_or_default();
+            // The file has the names of the options.
+            let old = table.keys().find_map(|entry| renamed::entry(entry));
+            failed(&old.unwrap_or_else(|| error.to_string()))
+        })
     }
 
     /// These options, and `other` where they are not given.
@@ -238,7 +243,9 @@ impl Options {
         };
         config.checkpoints_max = self.checkpoints_max.unwrap_or(config.checkpoints_max);
         config.save_every = time("save_every", &self.save_every)?;
-        config.write_timeout = time("write_timeout", &self.write_timeout)?.unwrap_or(config.write_timeout);
+        let write_timeout = self.write_timeout.as_deref().map(quantity::time_above_0).transpose();
+        config.write_timeout =
+            write_timeout.map_err(|error| usage("write_timeout", error))?.unwrap_or(config.write_timeout);
         config.drain_within = time("drain_timeout", &self.drain_timeout)?.unwrap_or(config.drain_within);
         config.table_budget_bytes = bytes("table_budget", &self.table_budget)?;
         if config.table_budget_bytes == Some(0) {
@@ -247,8 +254,8 @@ impl Options {
         }
         let (budget, most) = (config.table_budget_bytes.unwrap_or(0), sanderling_store::budget_bytes_max());
         if budget > most {
-            let reason =
-                format!("{budget} bytes are more than the {most} bytes of memory and swap here; lower it");
+            let (budget, most) = (output::bytes(budget), output::bytes(most));
+            let reason = format!("{budget} is more than the {most} of memory and swap here; lower it");
             return Err(usage("table_budget", reason));
         }
         if let Some(frame_bytes_max) = bytes("frame_max", &self.frame_max)? {
@@ -298,14 +305,18 @@ pub(crate) fn run(args: Args) -> Result<u8, Failure> {
     let options = args.options.or(file);
     let wanted = options.control()?;
     options.data.as_ref().map_or(Ok(()), |folder| output::not_a_url("--data", folder))?;
-    // Clients on other machines cannot read a token file of this one.
-    let makes_token = options.token_file.is_none() && !options.no_token && !options.expose;
+    let has_no_token = options.token_file.is_none() && !options.no_token;
     let mut config = options.config()?;
+    // Clients on other machines cannot read a token file of this one.
+    let makes_token = has_no_token && !(config.expose && are_reached_by_others(&config.listen));
     let mut own = makes_token.then(|| Own::give(&mut config)).transpose()?;
     // Before anything is restored, which may take long.
     let listener = listen_as_wanted(&config, &wanted)?;
     let control_port = listener.as_ref().ok().map(|port| port.address.clone());
     let server = Server::start(&config, |event| note_line!("{event}"))?;
+    if config.expose {
+        note_unused_expose("--expose", &config.listen);
+    }
     on_signal(server.control());
     if let Some(own) = &mut own {
         own.publish(control_port, server.addresses());
@@ -436,7 +447,8 @@ mod tests {
             ("shard = '1'", "shard: \"1\" is not INDEX/COUNT, such as 0/2"),
             ("save_every = '5 lightyears'", "--save-every: "),
             ("table_budget = '0'", "--table-budget: no table fits in 0 bytes"),
-            ("table_budget = '1024TiB'", "--table-budget: 1125899906842624 bytes are more than the "),
+            ("table_budget = '1024TiB'", "--table-budget: 1.00 PiB is more than the "),
+            ("write_timeout = '0s'", "--write-timeout: must be more than 0"),
             ("cert_file = 'c'", "one needs the other"),
             ("token_file = '/nowhere'", "--token-file: /nowhere"),
         ] {

@@ -10,6 +10,7 @@ use sanderling_synth::{SynthConfig, SynthFormat, generate};
 
 use crate::failure::{Failure, INTERRUPTED};
 use crate::output;
+use crate::quantity;
 
 /// Generate Criteo-like data: 13 counts, 26 Zipf-distributed ids, labels from a hidden factorization machine
 #[derive(Debug, clap::Args)]
@@ -25,10 +26,10 @@ pub(crate) struct Args {
     /// Output file: .libsvm, .tsv (Criteo layout), .csv (text also .gz or .zst), .parquet; - for standard output
     output: PathBuf,
     /// Number of rows
-    #[arg(long, default_value_t = SynthConfig::default().rows)]
+    #[arg(long, default_value_t = SynthConfig::default().rows, value_parser = quantity::count)]
     rows: u64,
     /// Index of the first row, from 0, to continue the rows of an earlier file
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = quantity::count)]
     first_row: u64,
     /// Random seed of features and labels
     #[arg(long, default_value_t = SynthConfig::default().seed)]
@@ -37,7 +38,7 @@ pub(crate) struct Args {
     #[arg(long)]
     format: Option<String>,
     /// Number of distinct ids over all categorical features
-    #[arg(long, default_value_t = SynthConfig::default().vocabulary)]
+    #[arg(long, default_value_t = SynthConfig::default().vocabulary, value_parser = vocabulary)]
     vocabulary: u32,
     /// Zipf exponent of the id frequencies; larger: more skewed
     #[arg(long, default_value_t = SynthConfig::default().zipf_exponent)]
@@ -60,6 +61,10 @@ pub(crate) struct Args {
     /// Suppress progress output
     #[arg(long, short)]
     quiet: bool,
+}
+
+fn vocabulary(text: &str) -> Result<u32, String> {
+    quantity::count(text).and_then(|ids| u32::try_from(ids).map_err(|_| "must be below 2^32".to_owned()))
 }
 
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {

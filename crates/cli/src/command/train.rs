@@ -17,6 +17,7 @@ use crate::jobs::JobArgs;
 use crate::output;
 use crate::profile::{Profile, Written};
 use crate::progress::Bar;
+use crate::quantity;
 use crate::reading::ReadArgs;
 use crate::servers::ServerArgs;
 use crate::timing;
@@ -89,13 +90,13 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "Overrides")]
     passes: Option<u64>,
     /// Rows per minibatch [default: train.batch_size, 256]
-    #[arg(long, help_heading = "Overrides")]
+    #[arg(long, help_heading = "Overrides", value_parser = quantity::length)]
     batch_size: Option<usize>,
     /// Random seed of initial weights and shuffles [default: seed, 42]
     #[arg(long, help_heading = "Overrides")]
     seed: Option<u64>,
     /// Maximum number of steps, then stop and allow --resume; 0: no limit [default: train.max_steps, 0]
-    #[arg(long, help_heading = "Overrides")]
+    #[arg(long, help_heading = "Overrides", value_parser = quantity::count)]
     max_steps: Option<u64>,
     /// Option of the Python package; hidden here.
     #[arg(long, hide = true)]
@@ -111,26 +112,22 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Refuses deep models, which the Python package trains.
-    fn refuse_deep(&self) -> Result<(), Failure> {
-        self.refuse_data()?;
-        let text = std::fs::read_to_string(&self.config).unwrap_or_default();
-        let table: toml::Table = toml::from_str(&text).unwrap_or_default();
-        let configured = || table.get("model")?.get("type")?.as_str();
-        let Some(model) = self.model.as_deref().or_else(configured) else { return Ok(()) };
-        if DEEP_MODELS.contains(&model) {
-            return Err(Failure::Usage(format!(
-                "{model} is a deep model, which the command of the Python package trains: pip install '.[torch]' where \
-                 Sanderling's source is, and see docs/torch.md"
-            )));
-        }
-        match &self.model {
-            Some(model) => Err(Failure::Usage(format!(
+    /// Refuses --model, which the Python package has for deep models.
+    fn refuse_model(&self) -> Result<(), Failure> {
+        let Some(model) = &self.model else { return Ok(()) };
+        Err(deep(model).unwrap_or_else(|| {
+            Failure::Usage(format!(
                 "--model {model}: one of {}; lr and fm are chosen in the configuration, by [model] type",
                 DEEP_MODELS.join(", ")
-            ))),
-            None => Ok(()),
-        }
+            ))
+        }))
+    }
+
+    /// The error for a configuration of a deep model, which cannot be read as one of a built-in model.
+    fn configured_deep(&self) -> Option<Failure> {
+        let text = std::fs::read_to_string(&self.config).ok()?;
+        let table: toml::Table = toml::from_str(&text).ok()?;
+        deep(table.get("model")?.get("type")?.as_str()?)
     }
 
     /// Refuses a data file in place of a configuration.
@@ -166,7 +163,8 @@ impl Args {
             config.seed = self.seed.unwrap_or(config.seed);
             self.reading.apply(&mut config.data.reading);
             self.job.apply(config);
-        })?;
+        });
+        let config = config.map_err(|error| self.configured_deep().unwrap_or(error.into()))?;
         let inputs = config.data.train.0.iter().chain(&config.data.valid.0);
         self.reading.check_used(&config.data.reading, inputs)?;
         Ok(config)
@@ -192,7 +190,8 @@ impl Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
-    args.refuse_deep()?;
+    args.refuse_data()?;
+    args.refuse_model()?;
     output::not_a_url("--runs-dir", &args.runs_dir)?;
     let config = args.config()?;
     let bar = Bar::new(args.quiet);
@@ -214,6 +213,9 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         Event::Training { pass, passes, scan } => {
             bar.scan(&format!("pass {pass}/{passes}"), scan.bytes_read, scan.bytes_total);
         }
+        Event::TrainingRows { pass, passes, rows, rows_total } => {
+            bar.rows(&format!("pass {pass}/{passes}"), *rows, *rows_total);
+        }
         Event::Validating { scan } => bar.scan("validating", scan.bytes_read, scan.bytes_total),
         event if args.quiet && !is_for_the_quiet(event) => {}
         event => describe(event).iter().for_each(|line| bar.line(line)),
@@ -233,6 +235,16 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         output::prose(&for_people(&summary, profile.as_ref()))?;
     }
     Ok(if summary.stopped && stop.load(std::sync::atomic::Ordering::Relaxed) { INTERRUPTED } else { 0 })
+}
+
+/// The error for a deep model; none for other names.
+fn deep(model: &str) -> Option<Failure> {
+    DEEP_MODELS.contains(&model).then(|| {
+        Failure::Usage(format!(
+            "{model} is a deep model, which the command of the Python package trains: pip install '.[torch]' where \
+             Sanderling's source is, and see docs/torch.md"
+        ))
+    })
 }
 
 /// Warning for labels that are all alike; shown with --quiet, too.
@@ -308,8 +320,11 @@ fn describe(event: &Event<'_>) -> Vec<String> {
             "pass {pass} could not be validated, and is saved as it was trained: mend what the error below names, and go on with \
              --resume"
         )],
-        Event::Renamed { from, to } => vec![format!(
+        Event::Renamed { from, to, replaces: false } => vec![format!(
             "a run of another configuration is in {from} and is kept: this one is {to} (--name {from} would replace it)"
+        )],
+        Event::Renamed { from, to, replaces: true } => vec![format!(
+            "this run replaces the earlier one of this configuration, {to}; {from} is of another one (--name NAME names this run)"
         )],
         Event::Replacing { run_dir } => vec![format!(
             "this run replaces the earlier one in {}; --name NAME would keep both",
@@ -329,7 +344,10 @@ fn describe(event: &Event<'_>) -> Vec<String> {
         Event::EarlyStop { best_pass } => {
             vec![format!("stopped early: validation was best after pass {best_pass}")]
         }
-        Event::Saved { .. } | Event::Training { .. } | Event::Validating { .. } => Vec::new(),
+        Event::Saved { .. }
+        | Event::Training { .. }
+        | Event::TrainingRows { .. }
+        | Event::Validating { .. } => Vec::new(),
     }
 }
 

@@ -110,3 +110,30 @@ fn scores_of_a_pipe_that_was_interrupted_are_none() {
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert!(output_names(&place.path("")).is_empty(), "{:?}", output_names(&place.path("")));
 }
+
+/// A reader that has stopped reading standard error does not stop a command.
+#[test]
+fn a_command_ends_though_nobody_reads_its_errors() {
+    let place = Place::with_synth();
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut filling = writer.try_clone().unwrap();
+    let filler = std::thread::spawn(move || filling.write_all(&[b'x'; 1 << 20]));
+    let mut child = Command::new(env!("CARGO_BIN_EXE_sanderling"))
+        .args(["train", "c.toml"])
+        .current_dir(place.path(""))
+        .stdout(Stdio::null())
+        .stderr(writer)
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(120);
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        assert!(Instant::now() < deadline, "it waits for its reader");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert!(status.success(), "{status}");
+    drop(reader);
+    assert!(filler.join().unwrap().is_err(), "the pipe was full");
+}

@@ -13,6 +13,51 @@ fn data_in_the_place_of_a_configuration_is_named() {
 }
 
 #[test]
+fn errors_are_one_line_that_says_what_to_do() {
+    let place = Place::with_synth();
+    for name in ["stray/a.csv", "stray/older/b.csv"] {
+        std::fs::create_dir_all(place.path(name).parent().unwrap()).unwrap();
+        place.write(name, "label,user\n1,2\n");
+    }
+    place.write("spec.toml", "[[feature]]\nname = \"user\"\n");
+    for (line, code, part) in [
+        ("train c.toml --bat 3", 2, "a similar argument exists: '--batch-size'; see sanderling train --help"),
+        ("train", 2, "were not provided: <CONFIG>; see sanderling train --help"),
+        (
+            "synth a.csv --rows 1.5",
+            2,
+            "not a whole number such as 250000, 1e6, 20k or 1.5M; see sanderling synth --help",
+        ),
+        ("train nothing.toml", 2, "nothing.toml: no such file or folder; check the path"),
+        ("inspect nothing.csv", 1, "nothing.csv: no such file or folder; check the path"),
+        ("hub --spec nothing.toml stray/a.csv", 2, "nothing.toml: no such file or folder; check the path"),
+        ("inspect stray", 3, "stray/older: is a folder in a folder of data, and no partition"),
+        (
+            "train c.toml --train hub://127.0.0.1:1",
+            2,
+            "hub://127.0.0.1:1: hubs serve feed queues and deep models",
+        ),
+        ("train c.toml --train hub://127.0.0.1:1 --batch-size 7", 2, "hub://127.0.0.1:1: hubs serve"),
+        ("ps --listen 127.0.0.1:0 --write-timeout 0s", 2, "--write-timeout: must be more than 0"),
+        ("hub --write-timeout 0s train.svm", 2, "--write-timeout: must be more than 0"),
+        ("ctl --ca-file nothing.pem status", 2, "--ca-file nothing.pem: no such file or folder"),
+        (
+            "eval runs/c/model valid.svm --ps 127.0.0.1:1 --ps-timeout 100ms",
+            1,
+            "tcp://127.0.0.1:1: no answer within 100ms: ",
+        ),
+    ] {
+        let done = place.run(line);
+        let errors: Vec<&str> = done.err.lines().filter(|line| !line.contains("has not answered")).collect();
+        assert!(done.code == Some(code) && done.err.contains(part), "{line}: {:?} {}", done.code, done.err);
+        assert!(errors.len() == 1 && errors[0].starts_with("error: "), "{line}: {}", done.err);
+        // A server is named once.
+        assert!(!line.contains("--ps ") || errors[0].matches("127.0.0.1:1").count() == 1, "{}", done.err);
+    }
+    assert_eq!(place.run("synth a.svm --rows 1e3 --quiet --json").json()["rows"], 1000);
+}
+
+#[test]
 fn algorithms_are_listed_and_completed() {
     let place = Place::new();
     for (line, names) in [
@@ -61,6 +106,18 @@ fn an_earlier_run_is_kept_or_its_end_is_told() {
     assert!(name == "c-2" && told.contains("a run of another configuration is in c and is kept"), "{told}");
     assert_eq!(named("train c.toml --json --batch-size 7 --passes 2 --resume").0, "c-2");
     assert_eq!(named("train c.toml --json --batch-size 7 --name c").0, "c");
+    // One line says both.
+    let (name, told) = named("train c.toml --json --algorithm ftrl");
+    assert!(name == "c-3" && told.contains("is kept") && !told.contains("replaces"), "{told}");
+    let (name, told) = named("train c.toml --json --algorithm ftrl");
+    let replaces = "this run replaces the earlier one of this configuration, c-3; c is of another one";
+    assert!(name == "c-3" && told.contains(replaces) && !told.contains("is kept"), "{told}");
+    // A deep model is another kind of run.
+    std::fs::create_dir_all(place.path("runs/d/model")).unwrap();
+    place.write("runs/d/model/manifest.json", "{\"format\": 1, \"generation\": 1, \"dense\": {}}");
+    place.write("d.toml", &place.read("c.toml"));
+    let (name, told) = named("train d.toml --json");
+    assert!(name == "d-2" && told.contains("a run of another configuration is in d and is kept"), "{told}");
 }
 
 #[test]

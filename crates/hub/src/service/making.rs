@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sanderling_formats::{BadRows, DataConfig, Reader, Source, input};
+use sanderling_observe::numbers::bytes as in_units;
 use sanderling_observe::{StageTimer, Stages};
 use sanderling_sample::{Batch, Encoder, Rows, pack_into, packed_bytes_max};
 
@@ -221,7 +222,7 @@ fn pack(rows: &Rows<'_>, number: u64, bytes_max: usize) -> Result<Vec<u8>, Servi
     let mut payload = vec![0; packed_bytes_max(rows)];
     let bytes = pack_into(rows, &mut payload).map_err(|error| ServiceError::packed(number, &error))?;
     if bytes > bytes_max {
-        let reason = format!("its {bytes} bytes exceed a frame, {bytes_max} bytes (--frame-max)");
+        let reason = format!("it is longer than a frame, {} (--frame-max)", in_units(bytes_max as u64));
         return Err(ServiceError::Minibatch { number, reason });
     }
     payload.truncate(bytes);

@@ -30,10 +30,16 @@ pub(super) fn refuse(has: impl Fn(&str, &str) -> bool) -> Result<(), String> {
     }
 }
 
-/// Refuses old names in the text of a configuration; text that is no TOML is left to its reader.
+/// Refuses old names in the text of a configuration that cannot be read, since no section has them; text that is no TOML is left
+/// to its reader.
 pub(super) fn refuse_in_text(text: &str) -> Result<(), String> {
     let table: Table = toml::from_str(text).unwrap_or_default();
-    refuse(|section, old| table.get(section).is_some_and(|section| section.get(old).is_some()))
+    refuse(|section, old| has(&table, section, old))
+}
+
+/// Whether a section has an entry.
+pub(super) fn has(table: &Table, section: &str, entry: &str) -> bool {
+    table.get(section).is_some_and(|section| section.get(entry).is_some())
 }
 
 /// Gives the entries of a saved configuration their new names.

@@ -110,9 +110,8 @@ impl Algorithm {
         }
         if self.is_in_step() && train.batch_size > GLOBAL_BATCH_MAX {
             return Err(format!(
-                "train.batch_size = {}: in {self} it is the global batch, the rows of all workers whose gradients are added up \
-                 for one step, and at most {GLOBAL_BATCH_MAX}: a step moves each weight once, however many rows it is made \
-                 of, and its accumulator grows by the square of the sum, so a larger batch makes a pass of few, small steps",
+                "train.batch_size = {}: in {self} it is the global batch, the rows of all workers in one step, at most \
+                 {GLOBAL_BATCH_MAX}; lower it (docs/learners.md)",
                 train.batch_size
             ));
         }
@@ -179,7 +178,13 @@ mod tests {
             let found = algorithm.check(&config, staleness);
             match part {
                 None => assert_eq!(found, Ok(()), "{name} {rest}"),
-                Some(part) => assert!(found.unwrap_err().contains(part), "{name} {rest}"),
+                Some(part) => {
+                    let reason = found.unwrap_err();
+                    assert!(
+                        reason.contains(part) && reason.chars().count() <= 180,
+                        "{name} {rest}: {reason}"
+                    );
+                }
             }
             let other: Algorithm = if name.starts_with("fm") { Algorithm::Ftrl } else { Algorithm::Fm };
             assert!(other.check(&config, None).is_err());

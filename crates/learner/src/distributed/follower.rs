@@ -13,7 +13,7 @@ use sanderling_job::JobError;
 use sanderling_observe::{Resident, Stages};
 
 use super::job_shared::{Judged, Start, WorkerMsg};
-use super::{JobOptions, STAGES, Workers, work};
+use super::{JobOptions, JobProgress, STAGES, Workers, work};
 use crate::config::Config;
 use crate::error::LearnError;
 use crate::event::Event;
@@ -40,10 +40,15 @@ pub(crate) fn follow(
     // Where the run stands, and what of that was before this session.
     let (mut stands, mut before) = (Start::default(), Start::default());
     let (mut judged, mut bad_rows) = (0, 0);
+    let mut progress = JobProgress::default();
     let mut hear = |said: WorkerMsg, _: &mut Option<Sender<Judged>>| {
         let end = match said {
             WorkerMsg::Ended(end) => end,
+            WorkerMsg::Progress(rows) => {
+                return progress.note(rows, stands.pass + 1, config.train.passes, observer);
+            }
             WorkerMsg::Started(start) => {
+                progress.begin();
                 // The workers' wait for each other is no training time.
                 (stands, before, judged, since) = (start, start, start.pass, Instant::now());
                 return;
@@ -59,6 +64,7 @@ pub(crate) fn follow(
         stands.step += end.steps;
         stands.examples += end.scores.len();
         bad_rows = end.bad_rows;
+        progress.end_pass();
         let total =
             PassTotal::new(stands.pass, since.elapsed().as_secs_f64(), end.scores.to_scores().metrics());
         // Without rows there is nothing to tell but the error, which comes from the first worker.

@@ -1,7 +1,7 @@
 //! State shared by the workers of one process in a job, and their messages to the thread that started them: windows
 //! of metrics, the end of a pass, and whether another one follows. Knows no algorithm.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -33,6 +33,8 @@ pub(super) struct JobShared<'a> {
     /// How long others are waited for, each time.
     pub(super) timeout: Duration,
     pub(super) said: SyncSender<WorkerMsg>,
+    /// Rows that the workers of this process have trained on since they began.
+    pub(super) rows: Arc<AtomicU64>,
     pub(super) verdicts: Mutex<Receiver<Judged>>,
     /// The account of bad rows of the pass with this number.
     pub(super) account: Mutex<(u64, Arc<BadRows>)>,
@@ -68,6 +70,8 @@ impl Start {
 
 /// A worker's message.
 pub(super) enum WorkerMsg {
+    /// Rows that the workers of this process have trained on since they began.
+    Progress(u64),
     /// A worker's results since its last window.
     Window {
         scores: BinnedScores,

@@ -1,6 +1,8 @@
 //! The operations of a worker: pull, forward, backward, push, score, and the end of a pass. The pages of the
 //! algorithms say in which order, and over which rows.
 
+use std::sync::atomic::Ordering;
+
 use sanderling_client::{Fixed, Handles, Lookup, StepGradients};
 use sanderling_job::{Input, Share, Worker};
 use sanderling_sample::Rows;
@@ -276,6 +278,7 @@ impl<'a> Learner<'a> {
         online.finish()?;
         self.staleness.iter_mut().for_each(|staleness| staleness.pushed_alone(rows.len() as u64));
         self.end_step(rows.len() as u64);
+        self.shared.rows.fetch_add(rows.len() as u64, Ordering::Relaxed);
         self.hand_full_window_over();
         Ok(())
     }
@@ -285,6 +288,7 @@ impl<'a> Learner<'a> {
         worker.timer().switch(SCORE);
         let scored = self.compute.logits.iter().zip(rows.labels()).zip(rows.weights());
         scored.for_each(|((logit, label), weight)| self.window.push(*logit, *label, *weight));
+        self.shared.rows.fetch_add(rows.len() as u64, Ordering::Relaxed);
         self.hand_full_window_over();
     }
 

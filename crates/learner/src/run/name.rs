@@ -11,18 +11,18 @@ use crate::config::Config;
 use crate::error::LearnError;
 use crate::event::Event;
 use crate::model::config_of;
-use crate::model_diagnostics::is_saved;
+use crate::model_diagnostics::{is_deep, is_saved};
 
 /// Largest number after a name.
 const NUMBER_MAX: u32 = 9999;
 
 /// Gives a run its name: the first of `NAME`, `NAME-2`, `NAME-3` and so on whose folder holds no run, or one of this
-/// configuration. A run that is resumed has the name of the run that it can go on from.
+/// configuration. A run that is resumed has the name of the run that it can go on from. Returns whether the name has a number.
 pub(super) fn name_run(
     config: &mut Config,
     options: &RunOptions,
     observer: &mut dyn FnMut(&Event<'_>),
-) -> Result<(), LearnError> {
+) -> Result<bool, LearnError> {
     let base = config.name.clone();
     let names = (1..=NUMBER_MAX).map(|number| match number {
         1 => base.clone(),
@@ -30,24 +30,28 @@ pub(super) fn name_run(
     });
     for name in names {
         let run_dir = options.runs_dir.join(&name);
-        let is_fit = match saved_in(&run_dir) {
+        let found = saved_in(&run_dir);
+        let is_fit = match &found {
             Found::Nothing if options.resume => break,
             // The run itself reports unreadable files.
             Found::Nothing | Found::Unreadable => true,
-            Found::Run(saved) if options.resume => is_resumable(config, &saved),
-            Found::Run(saved) => is_same(config, &saved),
+            Found::Deep => false,
+            Found::Run(saved) if options.resume => is_resumable(config, saved),
+            Found::Run(saved) => is_same(config, saved),
         };
         if is_fit {
-            if name != base {
-                observer(&Event::Renamed { from: &base, to: &name });
+            let is_numbered = name != base;
+            if is_numbered {
+                let replaces = !options.resume && !matches!(found, Found::Nothing);
+                observer(&Event::Renamed { from: &base, to: &name, replaces });
                 config.name = name;
             }
-            return Ok(());
+            return Ok(is_numbered);
         }
     }
     if options.resume {
         // Resuming says what differs.
-        return Ok(());
+        return Ok(false);
     }
     let reason =
         format!("{NUMBER_MAX} runs of this name are there; remove some, or give the run another name");
@@ -58,12 +62,17 @@ pub(super) fn name_run(
 enum Found {
     Nothing,
     Unreadable,
+    /// A run of a deep model.
+    Deep,
     Run(Box<Config>),
 }
 
 fn saved_in(run_dir: &Path) -> Found {
     let saved = ["last", "model"].map(|name| run_dir.join(name)).into_iter().find(|path| is_saved(path));
     let Some(path) = saved else { return Found::Nothing };
+    if is_deep(&path) {
+        return Found::Deep;
+    }
     let config = Checkpoint::open(&path).ok().and_then(|checkpoint| config_of(&checkpoint, &path).ok());
     config.map_or(Found::Unreadable, |config| Found::Run(Box::new(config)))
 }

@@ -1,6 +1,7 @@
 //! What the algorithms of jobs promise: the same bits however many workers share a step, the arithmetic of the paper, what
 //! shuffling is for, and how near workers come to each other that go their own ways.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -349,6 +350,38 @@ fn a_job_that_was_stopped_goes_on_from_the_last_pass_with_any_number_of_workers(
             let error = place.run_as(&toml(&cut_at(0)), &options, |_| false).unwrap_err().to_string();
             assert!(error.contains("the algorithm"), "{error}");
         }
+    }
+}
+
+/// Progress by rows: all of a pass by its end, with the total once a pass has told it.
+#[test]
+fn a_job_tells_its_progress() {
+    let place = Place::new();
+    let train = place.synth("train.svm", 0, 3000);
+    for (algorithm, batch_size) in [("ftrl", 1), ("ftrl", 16), ("ftrl-sync", 96), ("fm-sync-no-shuffle", 96)]
+    {
+        let toml = format!(
+            "name = \"{algorithm}-{batch_size}\"\ndata = {{ train = {train} }}\n\
+             train = {{ batch_size = {batch_size}, passes = 2 }}"
+        );
+        let told = RefCell::new(Vec::new());
+        let watch = |event: &Event<'_>| {
+            if let Event::TrainingRows { pass, passes, rows, rows_total } = *event {
+                assert_eq!(passes, 2);
+                let mut told = told.borrow_mut();
+                let before = told.last().map_or((1, 0, None), |last: &(u64, u64, Option<u64>)| *last);
+                assert!(pass > before.0 || (pass, rows) >= (before.0, before.1), "{before:?} {event:?}");
+                if pass > before.0 || told.is_empty() {
+                    told.push((pass, rows, rows_total));
+                } else {
+                    *told.last_mut().unwrap() = (pass, rows, rows_total);
+                }
+            }
+            false
+        };
+        let options = RunOptions { job: Some(job(algorithm, 2)), ..place.options() };
+        place.run_as(&toml, &options, watch).unwrap();
+        assert_eq!(told.into_inner(), [(1, 3000, None), (2, 3000, Some(3000))], "{algorithm} {batch_size}");
     }
 }
 

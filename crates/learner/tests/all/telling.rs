@@ -355,13 +355,18 @@ fn keys_that_the_model_does_not_know_are_counted_by_feature() {
 fn a_name_that_nobody_gave_keeps_the_earlier_run() {
     let place = Place::new();
     let data = place.synth("train.svm", 0, 200);
-    let renamed = RefCell::new(0);
+    let told = RefCell::new(Vec::new());
     let run = |toml: &str, resume: bool, keeps_earlier: bool| {
         let config =
             Config::parse(&format!("data = {{ train = {data} }}\n{toml}"), "c.toml".as_ref(), "c").unwrap();
         let options = RunOptions { resume, keeps_earlier, ..place.options() };
-        let summary = train(config, &options, &AtomicBool::new(false), &mut |event| {
-            *renamed.borrow_mut() += u32::from(matches!(event, Event::Renamed { .. }));
+        let summary = train(config, &options, &AtomicBool::new(false), &mut |event| match event {
+            Event::Renamed { to, replaces, .. } => {
+                let how = if *replaces { "replaced" } else { "new" };
+                told.borrow_mut().push(format!("{to} {how}"));
+            }
+            Event::Replacing { .. } => told.borrow_mut().push("replaced".to_owned()),
+            _ => {}
         });
         summary.map(|summary| summary.name)
     };
@@ -372,7 +377,8 @@ fn a_name_that_nobody_gave_keeps_the_earlier_run() {
     assert_eq!(run("train = { batch_size = 7 }", false, true).unwrap(), "c-2");
     assert_eq!(run("train = { batch_size = 9 }", false, true).unwrap(), "c-3");
     assert_eq!(run("train = { batch_size = 7 }", false, true).unwrap(), "c-2");
-    assert_eq!(renamed.take(), 3);
+    // Each run tells one of the two.
+    assert_eq!(told.take(), ["replaced", "c-2 new", "c-3 new", "c-2 replaced"]);
     assert!(runs::contents(&place.model("c")) == first, "the first run is as it was");
     // What can be resumed is found under its number, and what cannot is refused under the name.
     assert_eq!(run("train = { batch_size = 9, passes = 2 }", true, true).unwrap(), "c-3");

@@ -66,9 +66,7 @@ impl CreationArgs {
         if missing.is_empty() {
             return Ok(created(names));
         }
-        let servers = target.cluster().map_or(0, |cluster| cluster.servers().len());
-        let servers = if servers == 1 { "1 server".to_owned() } else { format!("{servers} servers") };
-        let place = format!("{} ({servers})", target.address());
+        let place = place(target);
         let lines: Vec<String> = missing.iter().map(|table| self.line(table)).collect();
         if self.create {
             if !quiet {
@@ -104,6 +102,22 @@ impl CreationArgs {
             }
         }
     }
+}
+
+/// Says which lasting tables a command creates, or fills, on servers.
+pub(super) fn announce(target: &Target, plan: &Plan, fills: bool) -> Result<(), Failure> {
+    let place = place(target);
+    for Missing { name, is_empty, size } in missing(target, plan, fills)? {
+        let does = if is_empty { "fills" } else { "creates" };
+        note_line!("{place}: {does} table {name:?} ({size}), which stays until sanderling ctl drop {name}");
+    }
+    Ok(())
+}
+
+fn place(target: &Target) -> String {
+    let servers = target.cluster().map_or(0, |cluster| cluster.servers().len());
+    let servers = if servers == 1 { "1 server".to_owned() } else { format!("{servers} servers") };
+    format!("{} ({servers})", target.address())
 }
 
 /// The tables of a workload that are missing on the servers, or have no rows and would be filled.

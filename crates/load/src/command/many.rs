@@ -15,7 +15,7 @@ use super::{failed, watched};
 use crate::failure::{FAILED, Failure, INTERRUPTED};
 use crate::output;
 use crate::progress::Bar;
-use crate::quantity::time;
+use crate::quantity::time_above_0;
 use crate::servers::{AskArgs, ServerArgs};
 
 /// Run a workload at several rates: latency as a function of throughput
@@ -36,13 +36,13 @@ pub(super) struct SweepArgs {
     #[command(flatten)]
     looped: LoopArgs,
     /// Arrival rates, in calls per second: a list (5k,10k,50k) or a range in 12 steps (5k..200k:log12 or :lin12)
-    #[arg(long)]
+    #[arg(long, help_heading = "Load")]
     rates: Rates,
     /// Latency objectives to show beside the results, such as 'p50<1ms,p99<5ms' [default: none]
-    #[arg(long, value_name = "P<TIME,...")]
+    #[arg(long, value_name = "P<TIME,...", help_heading = "Result")]
     slo: Option<String>,
     /// Result file to write (JSON), for sanderling load show and plot [default: none]
-    #[arg(short, long = "output", value_name = "FILE")]
+    #[arg(short, long = "output", value_name = "FILE", help_heading = "Result")]
     out: Option<PathBuf>,
 }
 
@@ -65,16 +65,16 @@ pub(super) struct SearchArgs {
     #[command(flatten)]
     looped: LoopArgs,
     /// Latency objectives, from the due time of a call to its end, such as 'p50<1ms,p99<5ms'
-    #[arg(long, value_name = "P<TIME,...", default_value = "p99<5ms")]
+    #[arg(long, value_name = "P<TIME,...", default_value = "p99<5ms", help_heading = "Search")]
     slo: String,
     /// Measured time per trial rate; the answer is confirmed by a run of --duration
-    #[arg(long, default_value = "3s", value_parser = time)]
+    #[arg(long, default_value = "3s", value_parser = time_above_0, help_heading = "Search")]
     trial: Duration,
     /// Relative precision of the found rate, in percent
-    #[arg(long, default_value_t = 5.0)]
+    #[arg(long, default_value_t = 5.0, help_heading = "Search")]
     precision: f64,
     /// Result file to write (JSON), for sanderling load show and plot [default: none]
-    #[arg(short, long = "output", value_name = "FILE")]
+    #[arg(short, long = "output", value_name = "FILE", help_heading = "Result")]
     out: Option<PathBuf>,
 }
 
@@ -99,14 +99,14 @@ pub(super) struct AbArgs {
     ask: AskArgs,
     #[command(flatten)]
     looped: LoopArgs,
-    /// Number of runs per target, at least 2
-    #[arg(long, default_value_t = 10)]
+    /// Number of runs per target, at least 2; 3 or more also give intervals
+    #[arg(long, default_value_t = 10, help_heading = "Load")]
     runs: usize,
     /// Arrival rate of an open loop, in calls per second, such as 20k [default: closed loop]
     #[arg(short, long, value_parser = campaign::rate, help_heading = "Load")]
     rate: Option<f64>,
     /// Result file to write (JSON), for sanderling load show and plot [default: none]
-    #[arg(short, long = "output", value_name = "FILE")]
+    #[arg(short, long = "output", value_name = "FILE", help_heading = "Result")]
     out: Option<PathBuf>,
 }
 
@@ -174,9 +174,6 @@ pub(super) fn search(args: &SearchArgs) -> Result<u8, Failure> {
     if !(args.precision > 0.0 && args.precision <= 100.0) {
         return Err(Failure::Usage("--precision must be above 0 and at most 100".to_owned()));
     }
-    if args.trial.is_zero() {
-        return Err(Failure::Usage("--trial must be longer than 0s".to_owned()));
-    }
     let (target, plan) = (target(&args.servers)?, args.looped.apply(args.workload.plan()?, None));
     let target = args.looped.creation.apply(target);
     check(args.out.as_ref(), &args.workload.workload)?;
@@ -235,7 +232,7 @@ pub(super) fn ab(args: &AbArgs) -> Result<u8, Failure> {
         let most = RUNS_MAX / 2;
         return Err(Failure::Usage(format!("--runs: {} per side are too many; at most {most}", args.runs)));
     }
-    let [a, b] = [reach(&args.a, &args.ask)?, reach(&args.b, &args.ask)?]
+    let [a, b] = [reach("target A", &args.a, &args.ask)?, reach("target B", &args.b, &args.ask)?]
         .map(|target| args.looped.creation.apply(target));
     check(args.out.as_ref(), &args.workload.workload)?;
     let created = (args.looped.ask("ab", &a, &plan)?, args.looped.ask("ab", &b, &plan)?);

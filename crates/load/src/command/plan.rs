@@ -3,16 +3,17 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use sanderling_client::addresses;
 use sanderling_load::campaign::rate;
 use sanderling_load::engine::{Length, Plan, Schedule};
 use sanderling_load::generate::{Arrivals, Seeds};
 use sanderling_load::script::{Mix, Program};
-use sanderling_load::target::{EMBEDDED, Target};
+use sanderling_load::target::{EMBEDDED, NOWHERE, Target};
 
 use super::creation::{Created, CreationArgs};
 use super::{failed, unreached};
 use crate::failure::Failure;
-use crate::quantity::time;
+use crate::quantity::{count, time, time_above_0};
 use crate::servers::{AskArgs, ServerArgs};
 
 /// Options of the workload.
@@ -53,10 +54,10 @@ pub(super) struct LoopArgs {
     #[arg(short, long)]
     concurrency: Option<usize>,
     /// Measured time per run, after the warm-up, such as 60s
-    #[arg(short, long, default_value = "10s", value_parser = time)]
+    #[arg(short, long, default_value = "10s", value_parser = time_above_0)]
     duration: Duration,
     /// Number of measured calls per run, instead of --duration [default: none]
-    #[arg(short = 'n', long, conflicts_with = "duration")]
+    #[arg(short = 'n', long, conflicts_with = "duration", value_parser = count)]
     count: Option<u64>,
     /// Warm-up time per run, not measured, such as 5s [default: 1s; 0s with --count]
     #[arg(long, value_parser = time)]
@@ -71,7 +72,7 @@ pub(super) struct LoopArgs {
     #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = share)]
     max_failures: f64,
     /// Deadline of a call, from its due time, such as 50ms; late ones are refused and fail [default: none]
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = time_above_0)]
     deadline: Option<Duration>,
     /// Leave tables with too few rows as they are, do not fill them
     #[arg(long)]
@@ -172,11 +173,14 @@ impl LoopArgs {
 
 /// The target: the named servers, or tables in this process.
 pub(super) fn target(servers: &ServerArgs) -> Result<Target, Failure> {
-    reach(servers.address()?.unwrap_or(EMBEDDED), servers.ask())
+    reach("--ps", servers.address()?.unwrap_or(EMBEDDED), servers.ask())
 }
 
-/// The target at an address.
-pub(super) fn reach(address: &str, ask: &AskArgs) -> Result<Target, Failure> {
+/// The target at an address, which `option` names in errors.
+pub(super) fn reach(option: &str, address: &str, ask: &AskArgs) -> Result<Target, Failure> {
+    if ![EMBEDDED, NOWHERE].contains(&address) {
+        addresses(address).map_err(|error| Failure::Usage(format!("{option}: {error}")))?;
+    }
     Target::connect(address, ask.options_until_told()?).map_err(unreached)
 }
 

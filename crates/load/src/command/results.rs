@@ -10,6 +10,7 @@ use sanderling_load::show;
 use super::many::{CUT, compared};
 use crate::failure::Failure;
 use crate::output;
+use crate::width;
 
 /// Show one result, or two side by side
 #[derive(Debug, clap::Args)]
@@ -198,7 +199,8 @@ pub(super) fn list(args: &ListArgs) -> Result<u8, Failure> {
         let mix: Vec<String> = parts.iter().map(|(name, weight)| format!("{name}:{weight}")).collect();
         rows.push(vec![name.to_owned(), mix.join(","), beginning(&about.about)]);
     }
-    output::text(&output::table(&["workload", "functions", "description"], &rows))?;
+    let header = ["workload", "functions", "description"];
+    output::prose(&output::columns_within(&header, &rows, &[0, 2], width::of_stdout()))?;
     Ok(0)
 }
 

@@ -10,6 +10,7 @@ use sanderling_load::script::Program;
 use sanderling_load::show;
 use sanderling_load::target::Target;
 
+use super::creation::announce;
 use super::plan::{LoopArgs, WorkloadArgs, target};
 use super::{failed, unreached, watched};
 use crate::failure::{FAILED, Failure, INTERRUPTED};
@@ -23,7 +24,8 @@ use crate::servers::ServerArgs;
 Example:
   sanderling load schema ctr --ps 127.0.0.1:7000
 
-The tables stay on the servers until sanderling ctl drop. Without --ps they are in this process and end with it.")]
+The tables stay on the servers until sanderling ctl drop; a line says which are created. Without --ps the workload is only \
+checked.")]
 pub(super) struct SchemaArgs {
     #[command(flatten)]
     workload: WorkloadArgs,
@@ -37,20 +39,21 @@ pub(super) struct SchemaArgs {
 Example:
   sanderling load load serve -P keys=1e6 --threads 4 --ps 127.0.0.1:7000
 
-The tables stay on the servers until sanderling ctl drop. Without --ps they are in this process and end with it.")]
+The tables stay on the servers until sanderling ctl drop; a line says which are created or filled. load run, sweep, search \
+and ab fill what they need themselves.")]
 pub(super) struct LoadArgs {
     #[command(flatten)]
     workload: WorkloadArgs,
     #[command(flatten)]
     servers: ServerArgs,
     /// Number of client threads, each with its own connections
-    #[arg(short, long, default_value_t = 1)]
+    #[arg(short, long, default_value_t = 1, help_heading = "Load")]
     threads: usize,
     /// Maximum concurrent calls per thread
-    #[arg(short, long, default_value_t = 4)]
+    #[arg(short, long, default_value_t = 4, help_heading = "Load")]
     concurrency: usize,
     /// Suppress progress output
-    #[arg(long, short)]
+    #[arg(long, short, help_heading = "Load")]
     quiet: bool,
 }
 
@@ -83,18 +86,19 @@ pub(super) struct RunArgs {
     #[arg(short, long, value_parser = rate, help_heading = "Load")]
     rate: Option<f64>,
     /// Result file to write (JSON), for sanderling load show and plot [default: none]
-    #[arg(short, long = "output", value_name = "FILE")]
+    #[arg(short, long = "output", value_name = "FILE", help_heading = "Result")]
     out: Option<PathBuf>,
     /// Print the whole result instead of a summary of two lines
-    #[arg(long)]
+    #[arg(long, help_heading = "Result")]
     full: bool,
     /// Print the whole result as JSON
-    #[arg(long)]
+    #[arg(long, help_heading = "Result")]
     json: bool,
 }
 
 pub(super) fn schema(args: &SchemaArgs) -> Result<u8, Failure> {
     let (target, plan) = (target(&args.servers)?, args.workload.plan()?);
+    announce(&target, &plan, false)?;
     let tables = engine::schema(&target, &plan).map_err(failed)?;
     for table in &tables {
         let rows = target.rows(table).map_err(unreached)?.unwrap_or(0);
@@ -105,7 +109,16 @@ pub(super) fn schema(args: &SchemaArgs) -> Result<u8, Failure> {
 
 pub(super) fn load(args: &LoadArgs) -> Result<u8, Failure> {
     let (target, plan) = (target(&args.servers)?, args.workload.plan()?);
+    if target.cluster().is_none() {
+        return Err(Failure::Usage(
+            "load load fills tables on servers: name them with --ps ADDR; load run fills tables in this process itself"
+                .to_owned(),
+        ));
+    }
     let plan = Plan { threads: args.threads, concurrency: Some(args.concurrency), ..plan };
+    if !args.quiet {
+        announce(&target, &plan, true)?;
+    }
     let tables = engine::schema(&target, &plan).map_err(failed)?;
     let bar = Bar::new(args.quiet);
     let begun = std::time::Instant::now();

@@ -9,7 +9,7 @@ use super::failed;
 use crate::failure::Failure;
 use crate::output;
 use crate::progress::Bar;
-use crate::quantity::time;
+use crate::quantity::time_above_0;
 
 /// Measure the load generator itself on this machine
 #[derive(Debug, clap::Args)]
@@ -24,7 +24,7 @@ pub(super) struct Args {
     #[arg(short, long, default_value_t = 2)]
     threads: usize,
     /// Measured time per part; each part is measured three times
-    #[arg(long, default_value = "1s", value_parser = time)]
+    #[arg(long, default_value = "1s", value_parser = time_above_0)]
     each: Duration,
     /// Print the result as JSON
     #[arg(long)]
@@ -37,9 +37,6 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<u8, Failure> {
     if !(1..=THREADS_MAX).contains(&args.threads) {
         return Err(Failure::Usage(format!("--threads: 1 to {THREADS_MAX} are possible")));
-    }
-    if args.each.is_zero() {
-        return Err(Failure::Usage("--each must be longer than 0s".to_owned()));
     }
     let bar = Bar::new(args.quiet);
     let measured = measure(args.threads, args.each, &mut |what, done, of| bar.steps(what, done, of));

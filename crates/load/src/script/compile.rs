@@ -1,5 +1,6 @@
 //! From a script's text to what runs: Rune's context with our functions in it, and the unit. Knows no request.
 
+use sanderling_observe::numbers::bytes as in_units;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rune::alloc::limit;
@@ -70,9 +71,10 @@ pub(super) fn compile(program: &Program) -> Result<Compiled, ScriptError> {
         })
     });
     compiled.map_err(|error| match error {
-        ScriptError::Compile { text, .. } if errors::is_out_of_memory(&text) => {
-            fail(format!("compiling it takes more than {COMPILE_BYTES_MAX} bytes; make it shorter"))
-        }
+        ScriptError::Compile { text, .. } if errors::is_out_of_memory(&text) => fail(format!(
+            "compiling it takes more than {}; make it shorter",
+            in_units(COMPILE_BYTES_MAX as u64)
+        )),
         error => error,
     })
 }
@@ -82,8 +84,8 @@ fn check_size(program: &Program) -> Result<(), ScriptError> {
     let fail = |text: String| ScriptError::Compile { script: program.name.clone(), text };
     if program.source.len() > SOURCE_BYTES_MAX {
         return Err(fail(format!(
-            "it has {} bytes; at most {SOURCE_BYTES_MAX} are allowed",
-            program.source.len()
+            "it is longer than {}; make it shorter",
+            in_units(SOURCE_BYTES_MAX as u64)
         )));
     }
     if let Some(line) = depth::too_deep(&program.source) {

@@ -1,5 +1,6 @@
 //! Errors of scripts, with file, line and a caret under the place. Knows no request.
 
+use sanderling_observe::numbers::bytes as in_units;
 use std::ops::Range;
 
 use rune::runtime::VmError;
@@ -151,10 +152,8 @@ fn hint(error: &VmError) -> Option<String> {
         return Some(format!("one call may run {most} instructions: is there a loop without end?"));
     }
     if is_out_of_memory(&message) {
-        let most = super::BYTES_PER_CALL_MAX;
-        return Some(format!(
-            "one call may hold {most} bytes of script values: is there a recursion without end?"
-        ));
+        let most = in_units(super::BYTES_PER_CALL_MAX as u64);
+        return Some(format!("one call may hold {most} of script values: is there a recursion without end?"));
     }
     None
 }

@@ -1,9 +1,8 @@
 //! Where scripts print: to standard error, since standard output is the result's. Knows nothing of tables and requests.
 
-use std::io::Write;
-
 use rune::runtime::{InstAddress, Memory, Output, VmResult};
 use rune::{ContextError, Module};
+use sanderling_terminal::log;
 
 /// Implementation of `print!`, `println!` and `dbg!`, in place of Rune's own.
 pub(super) fn module() -> Result<Module, ContextError> {
@@ -14,9 +13,9 @@ pub(super) fn module() -> Result<Module, ContextError> {
     Ok(io)
 }
 
-/// With standard error closed the text is dropped, and the call goes on.
+/// With standard error closed or unread the text is dropped, and the call goes on.
 fn tell(text: std::fmt::Arguments<'_>) {
-    let _ = std::io::stderr().write_fmt(text);
+    log::part(text.to_string());
 }
 
 fn dbg(stack: &mut dyn Memory, at: InstAddress, count: usize, out: Output) -> VmResult<()> {

@@ -159,6 +159,18 @@ fn a_comparison() {
     check("comparison", &comparison(&found), include_str!("golden/comparison.txt"));
 }
 
+/// Two runs give no interval, and three that scatter much give one without a meaning.
+#[test]
+fn a_comparison_of_few_runs_says_so() {
+    let of = |a: &[f64], b: &[f64]| {
+        let values = [(Metric::KeysPerS, a.to_vec(), b.to_vec())];
+        comparison(&compare_values(&values, a.len(), b.len()).expect("enough runs"))
+    };
+    check("few", &of(&[100e3, 300e3], &[104e3, 90e3]), include_str!("golden/few.txt"));
+    let wild = of(&[1e3, 90e3, 10e3], &[104e3, 1e3, 5e3]);
+    assert!(wild.contains(" to >999 %") && wild.lines().all(|line| line.len() <= COLUMNS_MAX), "{wild}");
+}
+
 #[test]
 fn numbers_have_three_digits() {
     let found: Vec<String> = [0.0, 7.0, 999.4, 999.6, 12_345.0, 99_960.0, 1e9, 6e11].map(duration).into();

@@ -72,7 +72,17 @@ fn what_is_kept_or_was_there_stays() {
     assert_eq!(server.tables(), kept);
     // An existing table without rows is filled on request, and never dropped.
     server.control().drop_table("serve").unwrap();
-    assert_eq!(load(folder, &format!("schema --ps {} {TINY}", server.address())).code, 0);
+    // The commands that are made for it say so, and do not ask.
+    let address = server.address();
+    for (command, expected) in [("schema", "creates"), ("load", "fills")] {
+        let said = load(folder, &format!("{command} --ps {address} {TINY}"));
+        let line = said.errors.lines().next().unwrap_or_default();
+        let ends = line.ends_with("which stays until sanderling ctl drop serve");
+        assert!(said.code == 0 && ends && line.contains(expected) && line.contains("5,000 rows"), "{said:?}");
+    }
+    assert_eq!(server.tables(), kept);
+    server.control().drop_table("serve").unwrap();
+    assert_eq!(load(folder, &format!("schema --ps {address} {TINY}")).code, 0);
     load(folder, &run).fails(2, "fills table \"serve\"");
     assert_eq!(load(folder, &format!("{run} --create")).code, 0);
     assert_eq!(server.tables(), kept);

@@ -112,8 +112,9 @@ fn a_server_is_loaded_swept_searched_and_compared() {
     let folder = folder.path();
     let (one, other) = (Served::start(folder), Served::start(folder));
     let (a, b) = (one.address(), other.address());
-    assert_eq!(said(folder, &format!("schema {TINY} --ps {a}")).trim(), "serve: 0 rows");
-    let loaded = said(folder, &format!("load {TINY} --ps {a} --threads 2"));
+    let made = run(folder, &format!("schema {TINY} --ps {a}"));
+    assert_eq!(String::from_utf8_lossy(&made.stdout).trim(), "serve: 0 rows");
+    let loaded = said(folder, &format!("load {TINY} --ps {a} --threads 2 --quiet"));
     assert!(loaded.starts_with("serve: 5,000 rows, 10 calls"), "{loaded}");
     let full = said(folder, &format!("run {TINY} --ps {a} --concurrency 3 -n 500 --full -o run.json"));
     assert!(full.contains("server"), "{full}");
@@ -184,6 +185,12 @@ fn mistakes_are_told_with_their_place() {
     check_wrong(folder, "run serve -P kyes=5", 2, &["kyes", "keys"]);
     check_wrong(folder, "run serve -f pul:1", 2, &["pul", "pull"]);
     check_wrong(folder, "run --ps 127.0.0.1:1", 1, &["127.0.0.1:1"]);
+    check_wrong(folder, "run --ps foo", 2, &["--ps: address \"foo\""]);
+    check_wrong(folder, "ab embedded: foo --runs 2", 2, &["target B: address \"foo\""]);
+    check_wrong(folder, "load", 2, &["--ps ADDR"]);
+    check_wrong(folder, "run -d 0s", 2, &["--duration", "more than 0"]);
+    check_wrong(folder, "run --deadline 0s", 2, &["--deadline"]);
+    check_wrong(folder, "show missing.json", 1, &["missing.json: no such file or folder; check the path"]);
     check_wrong(folder, "search --slo 5ms", 2, &["p99<5ms"]);
     check_wrong(folder, "search --trial 0s", 2, &["--trial"]);
     check_wrong(folder, "selftest --each 0s", 2, &["--each"]);

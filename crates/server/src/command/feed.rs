@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use sanderling_observe::numbers::bytes as in_units;
 use sanderling_store::{PushScale, StoreError};
 use sanderling_wire::{Fault, Feed, Forget, PullFed, PullShape, PushFed, Pushed, Reply, limit};
 
@@ -26,8 +27,9 @@ pub(crate) fn feed(call: &Call<'_>, feed: &Feed<'_>, slot: &mut [u8]) -> Result<
     if row_bytes > limit::FED_ROWS_BYTES_MAX {
         let name = entry.table.name();
         let reason = format!(
-            "the rows of {distinct} distinct keys of table {name:?}, dim {dim}, have {row_bytes} bytes; pull and push rows, \
-             or feed fewer keys at once"
+            "the rows of {distinct} distinct keys of table {name:?}, dim {dim}, have {}; pull and push rows, or feed fewer \
+             keys at once",
+            in_units(row_bytes as u64)
         );
         let (bytes, bytes_max) = (row_bytes as u64, limit::FED_ROWS_BYTES_MAX as u64);
         return Err(Refusal::new(Fault::TooLarge { bytes, bytes_max }, reason));

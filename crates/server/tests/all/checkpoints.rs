@@ -113,7 +113,7 @@ fn a_restored_table_has_the_limit_that_the_server_is_started_with() {
     assert!(few < 50_000);
     assert_eq!(check(large, &keys[..50_000], false), 50_000);
     let refused = Server::start(&config(small), |_| {}).unwrap_err().to_string();
-    for part in ["table \"t\"", "its 50000 rows", "budget of 1048576 bytes", "16777216", "--table-budget"] {
+    for part in ["table \"t\"", "its 50000 rows", "budget of 1.00 MiB", "16.0 MiB", "--table-budget"] {
         assert!(refused.contains(part), "{part}: {refused}");
     }
     // Nothing was lost, and a limit can be taken away.

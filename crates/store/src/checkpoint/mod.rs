@@ -3,6 +3,7 @@
 mod files;
 mod manifest;
 mod read;
+mod restore;
 mod rows;
 mod write;
 

@@ -13,8 +13,8 @@ use super::files::open_regular;
 use super::manifest::{
     BlobEntry, FileRecord, MANIFEST, MANIFEST_BYTES_MAX, Manifest, TableEntry, TableRecord,
 };
-use super::rows::{self, Expected, RowShape, RowsError};
-use crate::policy::clock::ImportClock;
+use super::restore::{Restoration, bad_row};
+use super::rows::{self, Expected, RowShape, RowsError, row_of_block, rows_of_block};
 use crate::rows::layout::Header;
 use crate::rows::numbers::RowNumbers;
 use crate::{Block, RowRef, StoreError, Table, TableConfig};
@@ -169,21 +169,15 @@ impl Checkpoint {
         }
         // Eviction depends on the clock. If two clocks differ much, rows of the slower one are old.
         table.set_clock(table.clock().max(record.pushes));
-        let clock = table.clock();
-        let mut added = 0;
-        self.read_rows(record, |header, values| {
-            if !keep(header.key) {
-                return Ok(());
-            }
-            added += 1;
-            let last_use = ImportClock::since(clock, record.pushes, header.last_use);
-            match table.restore_row(Header { last_use, ..header }, values) {
-                Ok(true) => Ok(()),
-                Ok(false) => Err(RowsError::Damaged(format!("key {} occurs twice", header.key))),
-                Err(error) => Err(RowsError::Store(error)),
-            }
-        })?;
-        Ok(added)
+        let (config, table) = (record.config(), &*table);
+        let (name, shape, numbers) = (record.name.as_str(), shape(&config), RowNumbers::new(&config));
+        let (clock, pushes) = (table.clock(), record.pushes);
+        let restoration = Restoration { table, name, shape, numbers: &numbers, clock, pushes };
+        restoration.run(
+            record.file.bytes,
+            |restorer| self.read_blocks(record, |block| restorer.restore(block, &mut keep)),
+            |error| self.rows_error(record, error),
+        )
     }
 
     /// Passes every row of a table to `each`, in file order, until it fails.
@@ -195,14 +189,23 @@ impl Checkpoint {
         mut each: impl FnMut(RowRef<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let record = self.table_record(name)?;
-        let (dim, mut failed) = (record.config().dim(), None);
-        let read = self.read_rows(record, |header, values| {
+        let (config, mut failed) = (record.config(), None);
+        let (shape, numbers) = (shape(&config), RowNumbers::new(&config));
+        let mut values = vec![0.0; shape.dim + shape.state];
+        let mut each_row = |header: Header, values: &[f32]| {
             let Header { key, frequency, last_use, version } = header;
-            let (weights, state) = values.split_at(dim);
+            let (weights, state) = values.split_at(shape.dim);
+            numbers.check(weights, state).map_err(|reason| bad_row(&record.name, key, &reason))?;
             let row = RowRef { key, frequency, last_use, version, weights, state };
             each(row).map_err(|error| {
                 failed = Some(error);
                 RowsError::Damaged("reading it was stopped".to_string())
+            })
+        };
+        let read = self.read_blocks(record, |block| {
+            (0..rows_of_block(shape, block) as u32).try_for_each(|number| {
+                let header = row_of_block(shape, block, number, &mut values);
+                each_row(header, &values)
             })
         });
         failed.map_or_else(|| read.map_err(E::from), Err)
@@ -214,39 +217,30 @@ impl Checkpoint {
             .ok_or_else(|| self.not_found("table", name, self.tables.iter().map(|table| table.name.as_str())))
     }
 
-    fn read_rows(
+    /// Passes the bytes of every block of rows to `each`, which may exchange the buffer.
+    fn read_blocks(
         &self,
         record: &TableRecord,
-        mut each: impl FnMut(Header, &[f32]) -> Result<(), RowsError>,
+        each: impl FnMut(&mut Vec<u8>) -> Result<(), RowsError>,
     ) -> Result<(), StoreError> {
-        let path = self.dir.join(&record.file.name);
         let file = self.input(&record.file)?;
         let expected =
             Expected { generation: self.manifest.generation, rows: record.rows, bytes: record.file.bytes };
         // Buffered below the checksum, or data read ahead would be included too early.
         let mut input = Checked::new(BufReader::with_capacity(buffer_bytes(&record.file), file));
-        let config = record.config();
-        let (shape, numbers) = (shape(&config), RowNumbers::new(&config));
-        let checked = |header: Header, values: &[f32]| {
-            let (weights, state) = values.split_at(shape.dim);
-            match numbers.check(weights, state) {
-                Ok(()) => each(header, values),
-                Err(reason) => Err(RowsError::Damaged(format!(
-                    "table {:?}: row of key {}: {reason}; its model had diverged, or another program wrote it: use an earlier \
-                     checkpoint",
-                    record.name, header.key
-                ))),
-            }
-        };
-        rows::decode(shape, &expected, &mut input, checked).map_err(|error| match error {
+        rows::decode(shape(&record.config()), &expected, &mut input, each)
+            .map_err(|error| self.rows_error(record, error))?;
+        check_crc(&self.dir.join(&record.file.name), &record.file, input.crc32c())
+    }
+
+    fn rows_error(&self, record: &TableRecord, error: RowsError) -> StoreError {
+        let path = self.dir.join(&record.file.name);
+        match error {
             RowsError::Io(source) => io_error(&path, "read", source),
             RowsError::Damaged(reason) => damaged(&path, reason),
-            RowsError::Version(found) => {
-                StoreError::Version { path: path.clone(), found, supported: rows::VERSION }
-            }
+            RowsError::Version(found) => StoreError::Version { path, found, supported: rows::VERSION },
             RowsError::Store(error) => error,
-        })?;
-        check_crc(&path, &record.file, input.crc32c())
+        }
     }
 
     /// Reads and verifies a blob.

@@ -128,14 +128,14 @@ pub(crate) struct Expected {
     pub(crate) bytes: u64,
 }
 
-/// Decodes a table file and passes the header and the values (weights, then state) of every row to `each`.
+/// Decodes a table file and passes the bytes of every block of rows to `each`, which may exchange the buffer.
 ///
-/// The checksum of a row's block is verified before; only the end of the file proves it complete.
+/// The checksum of a block is verified before; only the end of the file proves it complete.
 pub(crate) fn decode(
     shape: RowShape,
     expected: &Expected,
     input: &mut impl Read,
-    mut each: impl FnMut(Header, &[f32]) -> Result<(), RowsError>,
+    mut each: impl FnMut(&mut Vec<u8>) -> Result<(), RowsError>,
 ) -> Result<(), RowsError> {
     let damaged = |reason: String| Err(RowsError::Damaged(reason));
     let mut header = [0; HEADER_BYTES];
@@ -164,7 +164,7 @@ pub(crate) fn decode(
     let row_bytes = row_bytes(dim, state);
     let block_rows_max = BLOCK_BYTES.div_ceil(row_bytes);
     let mut left = expected.bytes.saturating_sub(HEADER_BYTES as u64);
-    let (mut rows, mut payload, mut values) = (0_u64, Vec::new(), vec![0.0_f32; dim + state]);
+    let (mut rows, mut payload) = (0_u64, Vec::new());
     loop {
         let mut block = [0; BLOCK_HEADER_BYTES];
         input.read_exact(&mut block)?;
@@ -194,19 +194,33 @@ pub(crate) fn decode(
             }
             return Ok(());
         }
-        for row in payload.chunks_exact(row_bytes) {
-            let header = Header {
-                key: u64_at(row, 0),
-                frequency: u32_at(row, 8),
-                last_use: u32_at(row, 12),
-                version: u32_at(row, 16),
-            };
-            for (value, bits) in values.iter_mut().zip(row[ROW_HEADER_BYTES..].chunks_exact(4)) {
-                *value = f32::from_bits(u32_at(bits, 0));
-            }
-            each(header, &values)?;
-        }
+        each(&mut payload)?;
         rows += block_rows as u64;
+    }
+}
+
+/// The number of rows in a block.
+pub(crate) fn rows_of_block(shape: RowShape, block: &[u8]) -> usize {
+    block.len() / row_bytes(shape.dim, shape.state)
+}
+
+/// The key of a row in a block.
+pub(crate) fn row_key(shape: RowShape, block: &[u8], number: u32) -> u64 {
+    u64_at(block, number as usize * row_bytes(shape.dim, shape.state))
+}
+
+/// The header of a row in a block; its weights and state replace `values`.
+pub(crate) fn row_of_block(shape: RowShape, block: &[u8], number: u32, values: &mut [f32]) -> Header {
+    let row_bytes = row_bytes(shape.dim, shape.state);
+    let row = &block[number as usize * row_bytes..][..row_bytes];
+    // Vectorized, unlike a conversion value by value with a check of each length.
+    let (places, _) = row[ROW_HEADER_BYTES..].as_chunks::<4>();
+    values.iter_mut().zip(places).for_each(|(value, bits)| *value = f32::from_le_bytes(*bits));
+    Header {
+        key: u64_at(row, 0),
+        frequency: u32_at(row, 8),
+        last_use: u32_at(row, 12),
+        version: u32_at(row, 16),
     }
 }
 

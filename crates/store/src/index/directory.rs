@@ -340,6 +340,11 @@ impl IndexGuard<'_> {
     pub(crate) fn find(&self, hash: u64) -> u32 {
         self.view().of(hash).find(hash)
     }
+
+    /// Prefetches the bucket of a hash for a change.
+    pub(crate) fn prefetch_to_change(&self, hash: u64) {
+        self.view().of(hash).prefetch(hash, PrefetchHint::Write);
+    }
 }
 
 impl KeyLock<'_> {

@@ -7,9 +7,14 @@
 //! neither reused ([`crate::rows::allocator::RowAllocator::retire`]) nor replaced until the guard is dropped,
 //! because a later removal waits for it.
 
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use crate::sync::AtomicU64;
+
+/// The counters of different tables begin so far apart that no stamp of one is valid in another.
+const TABLES_APART: u64 = 1 << 40;
+/// Tables so far.
+static TABLES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
 #[derive(Debug)]
 pub(crate) struct RemovalCounter {
@@ -27,7 +32,8 @@ pub(crate) struct RemovalStamp(u64);
 
 impl RemovalCounter {
     pub(crate) fn new() -> RemovalCounter {
-        RemovalCounter { begun: AtomicU64::new(0), ended: AtomicU64::new(0) }
+        let first = TABLES.fetch_add(1, Relaxed).wrapping_mul(TABLES_APART);
+        RemovalCounter { begun: AtomicU64::new(first), ended: AtomicU64::new(first) }
     }
 
     /// Begins a removal, before the first key is removed or row replaced. Drop the guard after the last row has
@@ -66,6 +72,7 @@ mod tests {
         let removals = RemovalCounter::new();
         let before = removals.stamp().expect("none is under way");
         assert!(removals.unchanged_since(before));
+        assert!(!RemovalCounter::new().unchanged_since(before), "it is another table's");
         let (first, second) = (removals.begin(), removals.begin());
         assert!(!removals.unchanged_since(before) && removals.stamp().is_none());
         drop(first);

@@ -60,7 +60,7 @@ proptest! {
 
 /// A copy of an index with more buckets.
 fn grown(index: &Index, bytes: usize) -> Index {
-    let grown = Index::with_bytes(bytes).unwrap();
+    let grown = Index::with_bytes(bytes).expect("memory");
     index.for_each((0, u64::MAX), |hash, row| grown.insert(hash, row));
     grown
 }

@@ -5,11 +5,13 @@
 
 pub(crate) mod dedup;
 pub(crate) mod key_sampler;
+pub(crate) mod pulled_rows;
 pub(crate) mod scatter;
 pub(crate) mod scratch;
 
 use std::cell::RefCell;
 use std::hint::black_box;
+use std::ops::Range;
 
 use crate::index::NO_ROW;
 use crate::index::growth::IndexView;
@@ -213,6 +215,16 @@ pub(crate) struct CachedRows<'a> {
 }
 
 impl CachedRows<'_> {
+    /// Those of the keys at these positions.
+    pub(crate) fn part(self, keys: Range<usize>) -> Self {
+        CachedRows { rows: &self.rows[keys], ..self }
+    }
+
+    /// Returns whether no key is absent.
+    pub(crate) fn is_complete(self) -> bool {
+        !self.rows.contains(&NO_ROW)
+    }
+
     /// Passes every row to `f`, prefetched like those of [`Lookup::walk`].
     #[inline(always)]
     pub(crate) fn walk<F: Visit>(self, slab: RowsView<'_>, words: usize, distances: Distances, f: &mut F) {

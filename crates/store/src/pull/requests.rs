@@ -7,7 +7,7 @@ use crate::pull::{Copy, CopyOne, Pool, Pull, Sink};
 use crate::simd::{self, PAD};
 use crate::sync::lanes::lane;
 use crate::table::Table;
-use crate::{Absent, Pooling, StoreError};
+use crate::{Absent, Pooling, PulledRows, StoreError};
 
 impl Table {
     /// Copies the weights of `keys` to `out` (`keys.len() * dim`, row-major). Keys may repeat.
@@ -22,12 +22,37 @@ impl Table {
         missing: Option<&mut Vec<u32>>,
     ) -> Result<usize, StoreError> {
         self.check_length("out", keys.len() * self.layout.dim, out.len())?;
+        Ok(self.copy_into(keys, absent, out, missing, None))
+    }
+
+    /// Pulls like [`Table::pull`], and appends the rows of the keys to `rows` for the push of the same keys.
+    pub fn pull_for_push(
+        &self,
+        keys: &[u64],
+        absent: Absent,
+        out: &mut [f32],
+        missing: Option<&mut Vec<u32>>,
+        rows: &mut PulledRows,
+    ) -> Result<usize, StoreError> {
+        self.check_length("out", keys.len() * self.layout.dim, out.len())?;
+        let rows = rows.extend(self, keys.len());
+        Ok(self.copy_into(keys, absent, out, missing, Some(rows)))
+    }
+
+    fn copy_into(
+        &self,
+        keys: &[u64],
+        absent: Absent,
+        out: &mut [f32],
+        missing: Option<&mut Vec<u32>>,
+        rows: Option<&mut [u32]>,
+    ) -> usize {
         let copy = Copy { layout: &self.layout, absent, out };
-        Ok(if self.layout.dim == 1 {
-            self.pull_into(keys, missing, CopyOne(copy))
+        if self.layout.dim == 1 {
+            self.pull_into(keys, missing, rows, CopyOne(copy))
         } else {
-            self.pull_into(keys, missing, copy)
-        })
+            self.pull_into(keys, missing, rows, copy)
+        }
     }
 
     /// Pulls and pools the keys `offsets[s]..offsets[s + 1]` of every sample `s`.
@@ -60,14 +85,22 @@ impl Table {
             let (weights, sum_before) = scratch.floats.split_at_mut(dim.next_multiple_of(PAD));
             let (pooler, out) = (&mut pooler, &mut *out);
             let sink = Pool { layout: &self.layout, absent, pooler, weights, sum_before, out };
-            self.pull_into(keys, missing, sink)
+            self.pull_into(keys, missing, None, sink)
         });
         pooler.finish(pooling, out);
         Ok(absent_keys)
     }
 
-    fn pull_into(&self, keys: &[u64], missing: Option<&mut Vec<u32>>, sink: impl Sink) -> usize {
+    fn pull_into(
+        &self,
+        keys: &[u64],
+        missing: Option<&mut Vec<u32>>,
+        rows: Option<&mut [u32]>,
+        sink: impl Sink,
+    ) -> usize {
         let lane = lane();
-        with_lookup(|lookup| simd::run(self.width(), Pull { table: self, lane, lookup, keys, sink, missing }))
+        with_lookup(|lookup| {
+            simd::run(self.width(), Pull { table: self, lane, lookup, keys, sink, missing, rows })
+        })
     }
 }

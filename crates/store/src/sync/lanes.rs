@@ -6,8 +6,8 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The maximum number of lanes.
-const LANES_MAX: usize = 64;
+/// The maximum number of lanes: one per bit of a word.
+const LANES_MAX: usize = u64::BITS as usize;
 
 /// Threads that have a lane number.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
@@ -42,14 +42,26 @@ impl<T> Lanes<T> {
         count() * size_of::<Padded<T>>()
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-
     /// The state of this lane.
     #[inline(always)]
     pub(crate) fn get(&self, lane: usize) -> &T {
         &self.0[lane & (self.0.len() - 1)].0
+    }
+
+    /// The bit of this lane in a word for all lanes.
+    #[inline(always)]
+    pub(crate) fn bit(&self, lane: usize) -> u64 {
+        1 << (lane & (self.0.len() - 1))
+    }
+
+    /// The lanes of these bits.
+    #[inline(always)]
+    pub(crate) fn of_bits(&self, mut bits: u64) -> impl Iterator<Item = &T> {
+        std::iter::from_fn(move || {
+            let lane = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
+            bits &= bits - 1;
+            Some(self.get(lane))
+        })
     }
 
     /// All lanes, from number `first` on.

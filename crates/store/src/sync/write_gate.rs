@@ -2,6 +2,10 @@
 //!
 //! Many threads may hold it shared, and only touch a cache line of their own lane, or one thread exclusively. It
 //! also supports optimistic reads: a thread without the lock can validate that no other thread held it meanwhile.
+//!
+//! An optimistic read loads the words of all lanes whose threads have ever held the gate, before and after. With many
+//! processors that can be 64 cache lines, each of which a writer may just have taken. So lanes without a writer are
+//! left out ([`WriteGate::writers`]), and a request with too few keys per writer checks row versions instead.
 
 use std::marker::PhantomData;
 use std::sync::atomic::AtomicUsize;
@@ -18,6 +22,9 @@ const PRESENT_MASK: u64 = BEGUN - 1;
 #[derive(Debug)]
 pub(crate) struct WriteGate {
     shared: Lanes<AtomicU64>,
+    /// A bit per lane that has held the gate shared, set before its first change. Bits are never cleared, so that the
+    /// line stays in all caches.
+    writers: AtomicU64,
     /// Odd while the gate is held exclusively, or a thread waits for that.
     turns: AtomicU64,
     /// Locked by the exclusive holder.
@@ -33,9 +40,12 @@ pub(crate) struct SharedGuard<'a> {
     not_send: PhantomData<*const ()>,
 }
 
-/// State of the gate while no thread held it.
+/// State of the gate while no thread held it: the writers, and the sum of their words and the turns.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct OptimisticRead(u64);
+pub(crate) struct OptimisticRead {
+    writers: u64,
+    sum: u64,
+}
 
 /// Guard of the exclusive holder.
 #[derive(Debug)]
@@ -46,23 +56,34 @@ pub(crate) struct ExclusiveGuard<'a> {
 
 impl WriteGate {
     pub(crate) fn new() -> WriteGate {
-        let (turns, owner) = (AtomicU64::new(0), AtomicUsize::new(0));
-        WriteGate { shared: Lanes::new(), turns, exclusive: Mutex::new(()), owner }
+        let (turns, writers, owner) = (AtomicU64::new(0), AtomicU64::new(0), AtomicUsize::new(0));
+        WriteGate { shared: Lanes::new(), writers, turns, exclusive: Mutex::new(()), owner }
     }
 
     pub(crate) fn bytes() -> usize {
         Lanes::<AtomicU64>::bytes()
     }
 
-    /// The number of lanes, whose words an optimistic read loads.
-    pub(crate) fn lanes(&self) -> usize {
-        self.shared.len()
+    /// The number of lanes whose words an optimistic read loads.
+    #[inline(always)]
+    pub(crate) fn writers(&self) -> usize {
+        self.writers.load(Relaxed).count_ones() as usize
+    }
+
+    /// Marks a lane as a writer's.
+    #[cold]
+    fn add_writer(&self, writer: u64) {
+        self.writers.fetch_or(writer, SeqCst);
     }
 
     /// Locks the gate shared; waits while it is held exclusively.
     #[inline(always)]
     pub(crate) fn lock_shared(&self, lane: usize) -> SharedGuard<'_> {
-        let counter = self.shared.get(lane);
+        let (counter, writer) = (self.shared.get(lane), self.shared.bit(lane));
+        // Acquire: a reader that sees a change of this thread then sees the bit, whichever thread has set it.
+        if self.writers.load(Acquire) & writer == 0 {
+            self.add_writer(writer);
+        }
         loop {
             counter.fetch_add(BEGUN + 1, SeqCst);
             fence_after_write();
@@ -104,28 +125,30 @@ impl WriteGate {
     /// Begins an optimistic read; `None` while a thread holds the gate. Later loads see all changes made before.
     #[inline(always)]
     pub(crate) fn try_optimistic(&self) -> Option<OptimisticRead> {
-        let mut sum = self.turns.load(Acquire);
+        let (writers, mut sum) = (self.writers.load(Acquire), self.turns.load(Acquire));
         if sum & 1 != 0 {
             return None;
         }
-        for counter in self.shared.iter() {
+        for counter in self.shared.of_bits(writers) {
             let counter = counter.load(Acquire);
             if counter & PRESENT_MASK != 0 {
                 return None;
             }
             sum = sum.wrapping_add(counter);
         }
-        Some(OptimisticRead(sum))
+        Some(OptimisticRead { writers, sum })
     }
 
     /// Returns whether no thread has held the gate since. If so, the atomic loads since then are consistent.
     #[inline(always)]
     pub(crate) fn validate(&self, optimistic: OptimisticRead) -> bool {
         // Pairs with the fence after a version becomes odd: a load that saw a change implies that its writer is
-        // counted here. A summand falls only with a present holder, so that an equal sum means equal summands.
+        // counted here, among the writers if it is a new one. A summand falls only with a present holder, so that an
+        // equal sum means equal summands.
         fence(Acquire);
-        let now = self.shared.iter().map(|counter| counter.load(Relaxed));
-        now.fold(self.turns.load(Relaxed), u64::wrapping_add) == optimistic.0
+        let OptimisticRead { writers, sum } = optimistic;
+        let now = self.shared.of_bits(writers).map(|counter| counter.load(Relaxed));
+        self.writers.load(Relaxed) == writers && now.fold(self.turns.load(Relaxed), u64::wrapping_add) == sum
     }
 }
 
@@ -140,5 +163,31 @@ impl Drop for ExclusiveGuard<'_> {
     fn drop(&mut self) {
         self.gate.owner.store(0, Relaxed);
         self.gate.turns.fetch_add(1, Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_writers_are_read_and_a_new_one_is_noticed() {
+        let gate = WriteGate::new();
+        for lane in 0..gate.shared.iter().count() {
+            assert_eq!(gate.writers(), lane);
+            let before = gate.try_optimistic().expect("no thread holds the gate");
+            assert!(gate.validate(before));
+            let shared = gate.lock_shared(lane);
+            assert!(gate.try_optimistic().is_none() && !gate.validate(before));
+            drop(shared);
+            assert!(!gate.validate(before));
+            // The same writer again is noticed by its word.
+            let before = gate.try_optimistic().expect("no thread holds the gate");
+            drop(gate.lock_shared(lane));
+            assert!(!gate.validate(before));
+        }
+        let before = gate.try_optimistic().expect("no thread holds the gate");
+        drop(gate.lock_exclusive());
+        assert!(!gate.validate(before));
     }
 }

@@ -1,12 +1,10 @@
-//! Access to single rows: copies for callers, and restoring the rows of a checkpoint.
+//! Access to single rows: copies for callers, and room for the rows of a checkpoint.
 
 use crate::index::hash::index_hash;
 use crate::index::{Index, NO_ROW};
-use crate::lookup::with_lookup;
-use crate::rows::layout::Header;
 use crate::sync::lanes::lane;
 use crate::table::Table;
-use crate::{Row, RowRef, StoreError, Writes};
+use crate::{Row, RowRef, Writes};
 
 impl Table {
     /// Copies the key's row.
@@ -51,41 +49,5 @@ impl Table {
             }
         }
         self.directory.finish_growth(lane());
-    }
-
-    /// Inserts a row of a checkpoint, with `values` = weights, then state; evicts rows if needed. Returns false if
-    /// the key is present.
-    pub(crate) fn restore_row(&mut self, header: Header, values: &[f32]) -> Result<bool, StoreError> {
-        let (lane, hash) = (lane(), index_hash(header.key));
-        if self.directory.lock(hash).find() != NO_ROW {
-            return Ok(false);
-        }
-        let shared = self.write_gate.lock_shared(lane);
-        let restored = with_lookup(|lookup| {
-            let row = loop {
-                let claimed = self.claim(1);
-                self.row_allocator.take(
-                    lane,
-                    claimed,
-                    &self.slab,
-                    &self.budget,
-                    &self.directory,
-                    &mut lookup.spare,
-                );
-                if let Some(row) = lookup.spare.pop() {
-                    break row;
-                }
-                self.directory.unclaim(claimed);
-                if self.evict(lane, 1, &shared) == 0 {
-                    return false;
-                }
-            };
-            lookup.words.resize(self.layout.unpacked(), 0.0);
-            let words = self.layout.join_row(header, values, &mut lookup.words);
-            self.slab.write_unpublished(row, words);
-            self.directory.lock(hash).insert(row);
-            true
-        });
-        if restored { Ok(true) } else { Err(self.full(1)) }
     }
 }

@@ -51,7 +51,9 @@ pub(crate) fn edit_rows(
     }
     let mut updater = InPlaceEditor { edit, vector, table, shared, absent };
     let words = table.layout.words();
-    if !cached.is_some_and(|cached| table.visit_cached(lane, cached, words, &mut updater)) {
+    // A key that had no row may have got one, and must not be admitted like a new one.
+    let may_use = |cached: &CachedRows<'_>| table.admission_filter.admits_all() || cached.is_complete();
+    if !cached.filter(may_use).is_some_and(|cached| table.visit_cached(lane, cached, words, &mut updater)) {
         updater.edit.invalidate_cached();
         table.search(vector, lane, lookup, words, &mut updater);
     }

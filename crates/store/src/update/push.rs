@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::lookup::scratch::{Scratch, with_scratch};
-use crate::lookup::{CHUNK_KEYS, Lookup, with_lookup};
+use crate::lookup::{CHUNK_KEYS, CachedRows, Lookup, with_lookup};
 use crate::rows::layout::{Layout, Update};
 use crate::rows::slab::RowMut;
 use crate::simd::halves::{Format, Singles};
@@ -13,7 +13,7 @@ use crate::table::Table;
 use crate::update::edit::{Edit, edit_rows};
 use crate::update::failures::PushFailures;
 use crate::update::kernel::OptimizerStep;
-use crate::{PushScale, StoreError, bad_gradient};
+use crate::{PulledRows, PushScale, StoreError, bad_gradient};
 
 /// The reading of the use clock at a push.
 #[derive(Debug, Clone, Copy)]
@@ -95,7 +95,7 @@ impl Table {
         self.check_not_writing()?;
         self.check_gradients(keys, grads)?;
         self.check_scale(scale)?;
-        Ok(CheckedPush { table: self, keys, counts, grads, scale })
+        Ok(CheckedPush { table: self, keys, counts, grads, scale, cached: None })
     }
 
     /// Rejects an invalid scale, and one that makes a learning rate infinite.
@@ -122,9 +122,16 @@ pub struct CheckedPush<'a> {
     counts: &'a [u32],
     grads: &'a [f32],
     scale: PushScale,
+    cached: Option<CachedRows<'a>>,
 }
 
-impl CheckedPush<'_> {
+impl<'a> CheckedPush<'a> {
+    /// Updates the rows that pulls of these keys, in this order, have found, without a search where that is possible.
+    #[must_use]
+    pub fn with_rows(self, rows: &'a PulledRows) -> CheckedPush<'a> {
+        CheckedPush { cached: rows.of_keys(self.keys.len()), ..self }
+    }
+
     /// The table of the push.
     #[must_use]
     pub fn table(&self) -> &Table {
@@ -156,6 +163,7 @@ impl CheckedPush<'_> {
         table.check_not_writing()?;
         let (keys, counts) = (&self.keys[part.clone()], &self.counts[part.clone()]);
         let grads = &self.grads[part.start * dim..part.end * dim];
+        let cached = self.cached.map(|cached| cached.part(part));
         let mut failures = PushFailures::default();
         with_lookup(|lookup| {
             lookup.steps.clear();
@@ -164,9 +172,11 @@ impl CheckedPush<'_> {
                 .extend(table.layout.blocks.iter().map(|block| block.kernel.step(self.scale.lr_scale)));
             let chunks =
                 keys.chunks(CHUNK_KEYS).zip(counts.chunks(CHUNK_KEYS)).zip(grads.chunks(CHUNK_KEYS * dim));
-            for ((keys, counts), grads) in chunks {
+            for (number, ((keys, counts), grads)) in chunks.enumerate() {
+                let first = number * CHUNK_KEYS;
+                let cached = cached.map(|cached| cached.part(first..first + keys.len()));
                 let failures = &mut failures;
-                let chunk = PushChunk { table, lane, lookup, keys, counts, grads, clock, failures };
+                let chunk = PushChunk { table, lane, lookup, keys, counts, grads, cached, clock, failures };
                 simd::run(table.width(), chunk);
             }
         });
@@ -182,6 +192,7 @@ pub(crate) struct PushChunk<'a> {
     pub(crate) keys: &'a [u64],
     pub(crate) counts: &'a [u32],
     pub(crate) grads: &'a [f32],
+    pub(crate) cached: Option<CachedRows<'a>>,
     pub(crate) clock: u32,
     pub(crate) failures: &'a mut PushFailures,
 }
@@ -236,7 +247,7 @@ impl Work for PushChunk<'_> {
 impl PushChunk<'_> {
     #[inline(always)]
     fn run_as(self, format: impl Format, vector: impl Vector) {
-        let PushChunk { table, lane, lookup, keys, counts, grads, clock, failures } = self;
+        let PushChunk { table, lane, lookup, keys, counts, grads, cached, clock, failures } = self;
         let (steps, mut before) = (std::mem::take(&mut lookup.steps), std::mem::take(&mut lookup.before));
         lookup.assign(keys);
         let edit = Gradients {
@@ -250,7 +261,7 @@ impl PushChunk<'_> {
             before: &mut before,
             failures: &mut *failures,
         };
-        let full = edit_rows(table, lane, lookup, keys, None, edit, vector);
+        let full = edit_rows(table, lane, lookup, keys, cached, edit, vector);
         failures.note_full(full);
         (lookup.steps, lookup.before) = (steps, before);
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use indicatif::{BinaryBytes, HumanDuration};
+use sanderling_observe::numbers::count;
 
 /// Something is said at least so often.
 pub(super) const LINE_EVERY: Duration = Duration::from_secs(10);
@@ -12,6 +13,8 @@ pub(super) const LINE_EVERY: Duration = Duration::from_secs(10);
 pub(super) enum Done {
     /// Bytes that were read, and of how many if known.
     Bytes { read: u64, total: Option<u64> },
+    /// Rows that were used, and of how many if known.
+    Rows { used: u64, total: Option<u64> },
     /// Steps of about the same length.
     Steps { done: u64, of: u64 },
 }
@@ -21,6 +24,7 @@ impl Done {
     fn numbers(self) -> (u64, Option<u64>) {
         match self {
             Done::Bytes { read, total } => (read, total),
+            Done::Rows { used, total } => (used, total),
             Done::Steps { done, of } => (done, Some(of)),
         }
     }
@@ -70,15 +74,23 @@ impl Lines {
             let left = Duration::try_from_secs_f64(total.saturating_sub(at) as f64 / per_s);
             format!("about {} left", HumanDuration(left.unwrap_or(Duration::MAX)))
         });
-        let bytes = match done {
+        let amount = match done {
             Done::Steps { .. } => None,
             Done::Bytes { read, total: None } => Some(format!("{} read", BinaryBytes(read))),
             Done::Bytes { read, total: Some(total) } => {
                 Some(format!("{} of {}", BinaryBytes(read), BinaryBytes(total)))
             }
+            Done::Rows { used, total: None } => Some(format!("{} rows", count(used))),
+            Done::Rows { used, total: Some(total) } => {
+                Some(format!("{} of {} rows", count(used), count(total)))
+            }
         };
-        let speed = matches!(done, Done::Bytes { .. }).then(|| format!("{}/s", BinaryBytes(per_s as u64)));
-        let parts: Vec<String> = [share, bytes, speed, left].into_iter().flatten().collect();
+        let speed = match done {
+            Done::Steps { .. } => None,
+            Done::Bytes { .. } => Some(format!("{}/s", BinaryBytes(per_s as u64))),
+            Done::Rows { .. } => Some(format!("{} rows/s", count(per_s as u64))),
+        };
+        let parts: Vec<String> = [share, amount, speed, left].into_iter().flatten().collect();
         format!("{}: {}", self.what, parts.join(", "))
     }
 }
@@ -119,6 +131,19 @@ mod tests {
         lines.next("pass 1/1", Done::Bytes { read: 0, total: None }, at(0));
         let line = lines.next("pass 1/1", Done::Bytes { read: 20 << 20, total: None }, at(20));
         assert_eq!(line.as_deref(), Some("pass 1/1: 20.00 MiB read, 1.00 MiB/s"));
+    }
+
+    #[test]
+    fn rows_have_a_share_once_their_number_is_known() {
+        let rows = |used, total| Done::Rows { used, total };
+        let mut lines = Lines::default();
+        lines.next("pass 1/2", rows(0, None), at(0));
+        let line = lines.next("pass 1/2", rows(30_000, None), at(20));
+        assert_eq!(line.as_deref(), Some("pass 1/2: 30,000 rows, 1,500 rows/s"));
+        lines.next("pass 2/2", rows(0, Some(60_000)), at(21));
+        let line = lines.next("pass 2/2", rows(20_000, Some(60_000)), at(31));
+        let expected = "pass 2/2: 33 %, 20,000 of 60,000 rows, 2,000 rows/s, about 20 seconds left";
+        assert_eq!(line.as_deref(), Some(expected));
     }
 
     /// A new input starts with a new pace.

@@ -134,7 +134,7 @@ pub(super) fn rows(a: &Run, b: &Run) -> Vec<Row> {
 }
 
 /// A table of rows that are of calls: three lines for each command and time, the numbers side by side.
-pub(super) fn of_calls(rows: &[&Row]) -> String {
+pub(super) fn of_calls(rows: &[&Row], width: Option<usize>) -> String {
     let groups: Vec<&[&Row]> = rows.chunk_by(|a, b| (&a.name, &a.of) == (&b.name, &b.of)).collect();
     let mut header = vec!["", "", ""];
     header.extend(groups.first().iter().flat_map(|group| group.iter().map(|row| row.number)));
@@ -149,7 +149,7 @@ pub(super) fn of_calls(rows: &[&Row]) -> String {
         lines.push(line("", "", "B", &|row| row.number(row.b)));
         lines.push(line("", "", "improvement", &Row::improvement));
     }
-    output::columns(&header, &lines, &[0, 1, 2])
+    output::columns_within(&header, &lines, &[0, 1, 2], width)
 }
 
 /// Pairs of what has the same name: in A's order, then what only B has.

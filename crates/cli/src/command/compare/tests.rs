@@ -139,10 +139,27 @@ transport                 tcp       tcp
 examples                1,000     1,000
 passes                      2         2
 run  total  seconds";
-    let text = for_people(&comparison);
+    let text = for_people(&comparison, None);
     let squeeze = |text: &str| {
         text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
     };
     assert_eq!(squeeze(&text)[..8], squeeze(expected)[..8]);
     assert_eq!(squeeze(&text)[8], "run total seconds 4.000 4.000 +0.0 %");
+}
+
+#[test]
+fn a_comparison_is_folded_at_the_width_of_the_terminal() {
+    let (a, b) = (run_of(&summary()), run_of(&summary()));
+    let comparison = Comparison {
+        a: head(&a, Path::new("runs/a")),
+        b: head(&b, Path::new("runs/b")),
+        rows: rows::rows(&a, &b),
+        warnings: Vec::new(),
+    };
+    let (folded, whole) = (for_people(&comparison, Some(80)), for_people(&comparison, None));
+    assert!(whole.lines().any(|line| line.len() > 80), "{whole}");
+    assert!(folded.lines().all(|line| line.len() <= 80), "{folded}");
+    for number in ["average us", "p999 us"] {
+        assert!(folded.contains(number), "{folded}");
+    }
 }

@@ -84,13 +84,13 @@ impl Answers {
         }
     }
 
-    /// For people.
-    pub(super) fn text(&self) -> String {
+    /// Text for people; tables that are wider than the terminal are folded.
+    pub(super) fn text(&self, width: Option<usize>) -> String {
         match self {
-            Answers::Status(all) => status(all),
-            Answers::Tables(all) => tables(all),
-            Answers::Connections(all) => connections(all),
-            Answers::Stats(by_peer, all) => stats(*by_peer, all),
+            Answers::Status(all) => status(all, width),
+            Answers::Tables(all) => tables(all, width),
+            Answers::Connections(all) => connections(all, width),
+            Answers::Stats(by_peer, all) => stats(*by_peer, all, width),
             Answers::Saved(name, all) => each(all, |SaveReply { rows, bytes, generation }| {
                 let (rows, bytes) = (output::count(*rows), output::bytes(*bytes));
                 format!("saved {name}: {rows} rows, {bytes}, generation {generation}")
@@ -98,7 +98,7 @@ impl Answers {
             Answers::Restored(name, all) => each(all, |RestoreReply { tables, rows }| {
                 format!("restored {name}: {tables} tables, {} rows", output::count(*rows))
             }),
-            Answers::Checkpoints(all) => checkpoints(all),
+            Answers::Checkpoints(all) => checkpoints(all, width),
             Answers::Dropped(table, all) => {
                 let line = |server: &String| format!("{server}: dropped table {table}");
                 all.iter().map(line).collect::<Vec<_>>().join("\n")
@@ -151,7 +151,7 @@ fn budgets(bytes: u64, unbounded: u64) -> String {
     }
 }
 
-fn status(all: &[(String, StatusReply)]) -> String {
+fn status(all: &[(String, StatusReply)], width: Option<usize>) -> String {
     let header = [
         "server",
         "name",
@@ -187,7 +187,8 @@ fn status(all: &[(String, StatusReply)]) -> String {
             status.addresses.join(" "),
         ]
     };
-    let mut text = output::table(&header, &all.iter().map(row).collect::<Vec<_>>());
+    let rows: Vec<_> = all.iter().map(row).collect();
+    let mut text = output::columns_within(&header, &rows, &[0, header.len() - 1], width);
     for (server, status) in all.iter().filter(|(_, status)| !status.save_failure.is_empty()) {
         // A client has named what could not be saved.
         let failure = output::on_a_line(&status.save_failure);
@@ -196,7 +197,7 @@ fn status(all: &[(String, StatusReply)]) -> String {
     text
 }
 
-fn tables(all: &[(String, TablesReply)]) -> String {
+fn tables(all: &[(String, TablesReply)], width: Option<usize>) -> String {
     let header = ["table", "run", "home", "dim", "age", "rows", "bytes", "pushes", "admitted", "rejected"];
     let header = [&header[..], &["evicted", "full", "temporary", "server"]].concat();
     let row = |server: &String, table: &Table| {
@@ -217,10 +218,13 @@ fn tables(all: &[(String, TablesReply)]) -> String {
         .iter()
         .flat_map(|(server, reply)| reply.tables.iter().map(move |table| row(server, table)))
         .collect();
-    if rows.is_empty() { "no tables".to_owned() } else { output::columns(&header, &rows, &[0, 1, 2, 12, 13]) }
+    if rows.is_empty() {
+        return "no tables".to_owned();
+    }
+    output::columns_repeating(&header, &rows, &[0, 1, 2, 12, 13], 1, width)
 }
 
-fn checkpoints(all: &[(String, CheckpointsReply)]) -> String {
+fn checkpoints(all: &[(String, CheckpointsReply)], width: Option<usize>) -> String {
     let header = ["checkpoint", "bytes", "saved", "server"];
     let row = |server: &String, checkpoint: &Checkpoint| {
         let at = SystemTime::UNIX_EPOCH + Duration::from_millis(checkpoint.saved_unix_ms);
@@ -231,10 +235,13 @@ fn checkpoints(all: &[(String, CheckpointsReply)]) -> String {
         reply.checkpoints.iter().map(|checkpoint| row(server, checkpoint)).collect()
     };
     let rows: Vec<_> = all.iter().flat_map(of).collect();
-    if rows.is_empty() { "no checkpoints".to_owned() } else { output::table(&header, &rows) }
+    if rows.is_empty() {
+        return "no checkpoints".to_owned();
+    }
+    output::columns_within(&header, &rows, &[0, header.len() - 1], width)
 }
 
-fn connections(all: &[(String, ConnectionsReply)]) -> String {
+fn connections(all: &[(String, ConnectionsReply)], width: Option<usize>) -> String {
     let header = ["server", "number", "age", "requests", "peer", "client"];
     let rows: Vec<_> = all
         .iter()
@@ -250,10 +257,13 @@ fn connections(all: &[(String, ConnectionsReply)]) -> String {
             ]
         })
         .collect();
-    if rows.is_empty() { "no connections".to_owned() } else { output::table(&header, &rows) }
+    if rows.is_empty() {
+        return "no connections".to_owned();
+    }
+    output::columns_within(&header, &rows, &[0, header.len() - 1], width)
 }
 
-fn stats(by_peer: bool, all: &[(String, StatsReply)]) -> String {
+fn stats(by_peer: bool, all: &[(String, StatsReply)], width: Option<usize>) -> String {
     let names: &[&'static str] =
         if by_peer { &["server", "peer", "command"] } else { &["server", "command"] };
     let mut table = LatencyTable::new(names);
@@ -278,7 +288,13 @@ fn stats(by_peer: bool, all: &[(String, StatsReply)]) -> String {
             }
         }
     }
-    if table.is_empty() { "no requests yet".to_owned() } else { table.to_string() }
+    if table.is_empty() {
+        return "no requests yet".to_owned();
+    }
+    let (titles, rows) = table.cells();
+    let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
+    let labels: Vec<usize> = (0..names.len()).collect();
+    output::columns_within(&titles, &rows, &labels, width)
 }
 
 #[cfg(test)]
@@ -310,12 +326,12 @@ mod tests {
             ..Default::default()
         };
         let reply = StatsReply { uptime_ms: 1, latencies: vec![latency] };
-        let text = Answers::Stats(true, vec![("h".to_owned(), reply)]).text();
+        let text = Answers::Stats(true, vec![("h".to_owned(), reply)]).text(None);
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines.len() == 2 && lines[1].starts_with("h       a\\u000ab\\u001b  pull "), "{text}");
         assert_eq!(lines[0].find("command"), lines[1].find("pull"), "{text}");
         let failed = StatusReply { save_failure: "x\nh: all is well".to_owned(), ..Default::default() };
-        let text = Answers::Status(vec![("h".to_owned(), failed)]).text();
+        let text = Answers::Status(vec![("h".to_owned(), failed)]).text(None);
         assert!(text.ends_with("\nh: the last save failed: x\\u000ah: all is well"), "{text}");
     }
 
@@ -332,7 +348,7 @@ mod tests {
         };
         let mut answers = Answers::Stats(false, vec![("http://a:1".to_owned(), reply(&["pull", "push"]))]);
         answers.add(Answers::Stats(false, vec![("http://b:1".to_owned(), reply(&["pull"]))]));
-        let text = answers.text();
+        let text = answers.text(None);
         let starts: Vec<&str> = text.lines().map(|line| &line[..18]).collect();
         assert_eq!(
             starts,
@@ -345,5 +361,47 @@ mod tests {
             (&"http://a:1".into(), &"push".into())
         );
         assert_eq!(lines.len(), 2);
+    }
+
+    #[test]
+    fn tables_are_folded_at_the_width_of_the_terminal() {
+        let table = |name: &str| Table {
+            name: name.to_owned(),
+            dim: 9,
+            rows: 12_345_678,
+            temporary: true,
+            ..Default::default()
+        };
+        let tables = TablesReply { tables: vec![table("clicks/user"), table("serve")] };
+        let status = StatusReply { name: "0/1".to_owned(), serving: true, ..Default::default() };
+        let latency = sanderling_control::proto::Latency { command: "pull".to_owned(), ..Default::default() };
+        let stats = StatsReply { uptime_ms: 1, latencies: vec![latency] };
+        let checkpoint = Checkpoint { name: "a".repeat(50), bytes: 1, saved_unix_ms: 1 };
+        let connections = ConnectionsReply {
+            connections: vec![sanderling_control::proto::Connection {
+                peer: "unix:/run/user/1000/sanderling/7000.sock".to_owned(),
+                client: "process 12345".to_owned(),
+                ..Default::default()
+            }],
+        };
+        let url = || "http://127.0.0.1:7100".to_owned();
+        for answers in [
+            Answers::Status(vec![(url(), status)]),
+            Answers::Tables(vec![(url(), tables)]),
+            Answers::Stats(true, vec![(url(), stats)]),
+            Answers::Connections(vec![(url(), connections)]),
+            Answers::Checkpoints(vec![(url(), CheckpointsReply { checkpoints: vec![checkpoint] })]),
+        ] {
+            let (folded, whole) = (answers.text(Some(80)), answers.text(None));
+            assert!(folded.lines().all(|line| line.chars().count() <= 80), "{folded}");
+            assert!(whole.lines().any(|line| line.chars().count() > 80), "{whole}");
+            // Every cell is there, and every part names its rows.
+            let words = |text: &str| {
+                let words: std::collections::BTreeSet<String> =
+                    text.split_whitespace().map(str::to_owned).collect();
+                words
+            };
+            assert_eq!(words(&folded), words(&whole), "{folded}");
+        }
     }
 }

@@ -14,11 +14,22 @@ use crate::output;
 use crate::width;
 
 /// Whether a folder holds data: files, and the first is of a known format. (What a run leaves behind holds none.)
-pub(super) fn is_folder_of_data(args: &Args) -> bool {
+///
+/// # Errors
+/// A folder with files of known formats that cannot be read as one input.
+pub(super) fn is_folder_of_data(args: &Args) -> Result<bool, Failure> {
     let mut config = DataConfig::default();
     args.reading.apply(&mut config);
-    let files = input::expand(&[args.path.to_string_lossy().into_owned()]).unwrap_or_default();
-    files.first().is_some_and(|file| config.format_of(&file.path).is_some())
+    let found = input::expand(&[args.path.to_string_lossy().into_owned()]);
+    let is_data = |path: &Path| config.format_of(path).is_some();
+    match found {
+        Ok(files) => Ok(files.first().is_some_and(|file| is_data(&file.path))),
+        Err(error) => {
+            let names = std::fs::read_dir(&args.path).into_iter().flatten().flatten();
+            let has_data = names.map(|entry| entry.path()).any(|path| path.is_file() && is_data(&path));
+            if has_data { Err(error.into()) } else { Ok(false) }
+        }
+    }
 }
 
 pub(super) fn show(args: &Args) -> Result<u8, Failure> {

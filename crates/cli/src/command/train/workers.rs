@@ -12,6 +12,7 @@ use sanderling_learner::Config;
 use sanderling_sample::key;
 
 use crate::failure::Failure;
+use crate::listening::note_unused_expose;
 use crate::quantity;
 use crate::token::read_token;
 
@@ -81,6 +82,9 @@ impl WorkerArgs {
         let (Some(rank), Some(hosts)) = (self.rank, &self.hosts) else { return Ok(()) };
         let hosts = addresses(hosts)?;
         let workers = hosts.len() as u32;
+        if let Some(own) = hosts.get(rank as usize).filter(|_| self.worker_expose) {
+            note_unused_expose("--worker-expose", std::slice::from_ref(own));
+        }
         if options.workers != 1 && options.workers != workers {
             let asked = options.workers;
             return Err(usage(

@@ -10,7 +10,7 @@ use crate::index::directory::Directory;
 use crate::index::hash::mix;
 
 /// A step of the test.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 enum Step {
     Insert(u64),
     Remove(u64),
