@@ -18,7 +18,7 @@ use crate::placement::Placement;
 use crate::rpc_state::CallError;
 
 mod split;
-pub(crate) use split::{PooledKeys, PushBuffers, check_push, wire_absent};
+pub(crate) use split::{PooledKeys, PushBuffers, check_push};
 
 /// A message under way.
 #[derive(Debug, Clone, Default)]

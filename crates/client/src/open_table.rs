@@ -44,7 +44,7 @@ impl OpenTable {
         }
     }
 
-    /// The same table with its number on each server.
+    /// Adds the table's number on each server.
     pub(crate) fn with_numbers(self, numbers: Vec<Option<Number>>) -> OpenTable {
         let table = |number: &Option<Number>| AtomicU32::new(number.map_or(0, |number| number.table));
         OpenTable { read_numbers: numbers.iter().map(table).collect(), numbers, ..self }

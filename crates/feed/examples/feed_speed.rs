@@ -16,7 +16,8 @@ use std::time::Instant;
 
 use sanderling_client::{Cluster, ConnectOptions, Floats, RemoteTable, addresses};
 use sanderling_feed::{
-    Embedding, EmbeddingOptions, Feature, Fed, FeedQueue, FeedStatistics, Pooling, QueueOptions, Source,
+    Embedding, EmbeddingOptions, Feature, FeaturePooling, Fed, FeedQueue, FeedStatistics, QueueOptions,
+    Source,
 };
 use sanderling_formats::DataConfig;
 use sanderling_formats::batch_file::{BatchFileOptions, BatchFileWriter};
@@ -73,7 +74,7 @@ fn write(path: &Path, batches: usize, is_mixed: bool) -> Result<(), Failure> {
 }
 
 fn features() -> Vec<Feature> {
-    let feature = |feature| Feature { name: format!("f{feature}"), table: 0, pooling: Pooling::Sum };
+    let feature = |feature| Feature { name: format!("f{feature}"), table: 0, pooling: FeaturePooling::SUM };
     (0..FEATURES).map(feature).collect()
 }
 

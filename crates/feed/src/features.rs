@@ -1,7 +1,7 @@
 //! The features of an embedding: the table of each, its pooling, and its position among the pooled columns. Knows
 //! neither tables nor minibatches.
 
-use crate::pooling::{Place, Pooling};
+use crate::pooling::{FeaturePooling, Place};
 
 /// A feature that is looked up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub struct Feature {
     /// Which of the tables.
     pub table: usize,
     /// How a sample's rows become one.
-    pub pooling: Pooling,
+    pub pooling: FeaturePooling,
 }
 
 /// All of them, in order.
@@ -31,7 +31,7 @@ impl Features {
         for feature in &all {
             let dim = table_dims[feature.table];
             places.push(Place { dim, at: width, width: 0 });
-            width += if feature.pooling == Pooling::None { 0 } else { dim };
+            width += if feature.pooling == FeaturePooling::None { 0 } else { dim };
         }
         places.iter_mut().for_each(|place| place.width = width);
         Features { all, places, table_dims, width }
@@ -63,6 +63,6 @@ impl Features {
 
     /// Of a feature that is not pooled, its place among those.
     pub(crate) fn sequence(&self, feature: usize) -> usize {
-        self.all[..feature].iter().filter(|before| before.pooling == Pooling::None).count()
+        self.all[..feature].iter().filter(|before| before.pooling == FeaturePooling::None).count()
     }
 }

@@ -5,9 +5,10 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sanderling_client::Feedable;
+use sanderling_store::Pooling;
 use serde::Serialize;
 
-use crate::pooling::Pooling;
+use crate::pooling::FeaturePooling;
 
 const KEY: u64 = 8;
 const WORD: u64 = 4;
@@ -114,13 +115,9 @@ pub(crate) fn saves_by_hub(feature: &Feedable) -> bool {
 
 impl PoolAt {
     /// How the servers are to pool a feature, if they are.
-    pub(crate) fn choose(self, pooling: Pooling, feature: &Feedable) -> Option<sanderling_store::Pooling> {
-        let there = match pooling {
-            Pooling::Sum => sanderling_store::Pooling::Sum,
-            Pooling::Mean => sanderling_store::Pooling::Mean,
-            // A largest coordinate of several servers' has no gradient that they could spread, and a sequence no sum.
-            Pooling::Max | Pooling::None => return None,
-        };
+    pub(crate) fn choose(self, pooling: FeaturePooling, feature: &Feedable) -> Option<Pooling> {
+        // A largest coordinate of several servers' has no gradient that they could spread, and a sequence no sum.
+        let FeaturePooling::Linear(there) = pooling else { return None };
         let is_less =
             || servers_bytes(feature) * 4 < trainer_bytes(feature.distinct, feature.dim) * WORTH_QUARTERS;
         let is_chosen = match self {
@@ -184,9 +181,12 @@ mod tests {
             (PoolAt::Servers, Feedable { fits: false, ..feature() }, false),
         ];
         for (pool_at, feature, expected) in cases {
-            for (pooling, can_be) in
-                [(Pooling::Sum, true), (Pooling::Mean, true), (Pooling::Max, false), (Pooling::None, false)]
-            {
+            for (pooling, can_be) in [
+                (FeaturePooling::SUM, true),
+                (FeaturePooling::MEAN, true),
+                (FeaturePooling::Max, false),
+                (FeaturePooling::None, false),
+            ] {
                 let chosen = pool_at.choose(pooling, &feature).is_some();
                 assert_eq!(chosen, expected && can_be, "{pool_at:?} {pooling:?} {feature:?}");
             }

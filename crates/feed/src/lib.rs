@@ -11,7 +11,7 @@ mod sampled;
 pub use sampled::{Sampled, Samples};
 
 mod pooling;
-pub use pooling::Pooling;
+pub use pooling::FeaturePooling;
 
 mod features;
 pub use features::Feature;

@@ -9,7 +9,7 @@ use crate::ahead::AHEAD_AGE_MAX;
 use crate::embedding::Embedding;
 use crate::error::FeedError;
 use crate::pooled::{Pooled, bags};
-use crate::pooling::{Place, Pooling, add_columns, gather_grads, scatter};
+use crate::pooling::{FeaturePooling, Place, add_columns, gather_grads, scatter};
 use crate::pushes::Scales;
 use crate::recycle::Recycled;
 use crate::sampled::Sampled;
@@ -78,7 +78,8 @@ impl LookedUp {
     /// Rows of a feature that is not pooled, [keys, dim]; None for one that is.
     pub fn rows(&mut self, feature: usize) -> Option<&mut [f32]> {
         let LookedUp { embedding, pooled, .. } = self;
-        let is_sequence = embedding.features().get(feature).is_some_and(|it| it.pooling == Pooling::None);
+        let is_sequence =
+            embedding.features().get(feature).is_some_and(|it| it.pooling == FeaturePooling::None);
         is_sequence.then(|| &mut pooled.sequences[embedding.layout().sequence(feature)][..])
     }
 
@@ -130,14 +131,15 @@ impl LookedUp {
             check("the pooled rows", rows.len() * embedding.width(), pooled.len())?;
         }
         for (at, grads) in of_keys {
-            let Some(feature) = embedding.features().get(*at).filter(|it| it.pooling == Pooling::None) else {
+            let Some(feature) = embedding.features().get(*at).filter(|it| it.pooling == FeaturePooling::None)
+            else {
                 let reason = format!("feature number {at} is none that has a row per key");
                 return Err(FeedError::Option { option: "rows", reason });
             };
             check(&feature.name, lookup.indices(*at).len() * embedding.dim(*at), grads.len())?;
         }
         for (at, feature) in embedding.features().iter().enumerate() {
-            if let (Some(pooled), true) = (pooled, feature.pooling != Pooling::None) {
+            if let (Some(pooled), true) = (pooled, feature.pooling != FeaturePooling::None) {
                 let column = columns[at];
                 let place: Place = embedding.layout().place(at);
                 if let Some(fed) = lookup.fed_mut().iter_mut().find(|fed| fed.feature() == at) {

@@ -7,7 +7,7 @@ use sanderling_client::{Floats, Lookup};
 use sanderling_sample::Rows;
 
 use crate::features::Features;
-use crate::pooling::{Bags, Pooling, copy_columns, pool, spread};
+use crate::pooling::{Bags, FeaturePooling, copy_columns, pool, spread};
 use crate::recycle::{Recycled, Recycler};
 
 /// See the top of this file.
@@ -34,7 +34,7 @@ impl Pooled {
             floats
         };
         let sequences = features.all().iter().enumerate();
-        let sequences = sequences.filter(|(_, feature)| feature.pooling == Pooling::None);
+        let sequences = sequences.filter(|(_, feature)| feature.pooling == FeaturePooling::None);
         let sequences =
             sequences.map(|(at, _)| floats(samples.keys(columns[at]).len() * features.dim(at))).collect();
         Pooled { rows: floats(samples.len() * features.width()), sequences }
@@ -51,7 +51,7 @@ impl Pooled {
     ) {
         let (place, from, indices) = (features.place(at), lookup.table(at).rows(), lookup.indices(at));
         match features.all()[at].pooling {
-            Pooling::None => {
+            FeaturePooling::None => {
                 spread(indices, from, place.dim, &mut self.sequences[features.sequence(at)]);
             }
             pooling => pool(pooling, bags(samples, columns[at], indices), from, place, &mut self.rows),

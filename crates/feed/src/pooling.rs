@@ -1,45 +1,46 @@
 //! Pools rows of distinct keys to one row per sample and feature, and distributes the pooled row's gradient over its
 //! keys. Sums floats in the order of keys; knows no table.
 
-use sanderling_store::{PrefetchHint, prefetch};
-use serde::{Deserialize, Serialize};
+use sanderling_store::{Pooling, PrefetchHint, prefetch};
 
 /// Samples that the pooled rows are asked for ahead. They are as far apart as a sample's rows of all features are long, where
 /// the machine foresees nothing.
 const AHEAD_SAMPLES: usize = 16;
 
 /// How a sample's rows of one feature become one row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Pooling {
-    /// Their sum, each times its key's value where the column has values.
-    Sum,
-    /// Their mean; values are not looked at.
-    Mean,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FeaturePooling {
+    /// A sum or a mean, which servers can make, too. A mean does not look at values.
+    Linear(Pooling),
     /// The largest of each coordinate; values are not looked at. The gradient goes to the first key that has it.
     Max,
     /// Not at all: a row per key, for sequences.
     None,
 }
 
-impl Pooling {
-    const ALL: [Pooling; 4] = [Pooling::Sum, Pooling::Mean, Pooling::Max, Pooling::None];
+impl FeaturePooling {
+    /// The sum, each row times its key's value where the column has values.
+    pub const SUM: FeaturePooling = FeaturePooling::Linear(Pooling::Sum);
+    /// The mean.
+    pub const MEAN: FeaturePooling = FeaturePooling::Linear(Pooling::Mean);
 
-    /// The pooling's name.
+    const ALL: [FeaturePooling; 4] =
+        [FeaturePooling::SUM, FeaturePooling::MEAN, FeaturePooling::Max, FeaturePooling::None];
+
+    /// The name in configurations.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Pooling::Sum => "sum",
-            Pooling::Mean => "mean",
-            Pooling::Max => "max",
-            Pooling::None => "none",
+            FeaturePooling::Linear(pooling) => pooling.name(),
+            FeaturePooling::Max => "max",
+            FeaturePooling::None => "none",
         }
     }
 
-    /// The one with this name.
+    /// The pooling with this name.
     #[must_use]
-    pub fn named(name: &str) -> Option<Pooling> {
-        Pooling::ALL.into_iter().find(|pooling| pooling.name() == name)
+    pub fn named(name: &str) -> Option<FeaturePooling> {
+        FeaturePooling::ALL.into_iter().find(|pooling| pooling.name() == name)
     }
 }
 
@@ -98,11 +99,17 @@ macro_rules! with_dim {
 }
 
 /// Writes the pooled row of every sample.
-pub(crate) fn pool(pooling: Pooling, bags: Bags<'_>, rows: &[f32], place: Place, out: &mut [f32]) {
+pub(crate) fn pool(pooling: FeaturePooling, bags: Bags<'_>, rows: &[f32], place: Place, out: &mut [f32]) {
     with_dim!(place.dim, pool_dim(pooling, bags, rows, place, out));
 }
 
-fn pool_dim<const DIM: usize>(pooling: Pooling, bags: Bags<'_>, rows: &[f32], place: Place, out: &mut [f32]) {
+fn pool_dim<const DIM: usize>(
+    pooling: FeaturePooling,
+    bags: Bags<'_>,
+    rows: &[f32],
+    place: Place,
+    out: &mut [f32],
+) {
     let dim = if DIM == 0 { place.dim } else { DIM };
     let row = |key: usize| &rows[bags.indices[key] as usize * dim..][..dim];
     for sample in 0..bags.samples() {
@@ -113,7 +120,7 @@ fn pool_dim<const DIM: usize>(pooling: Pooling, bags: Bags<'_>, rows: &[f32], pl
             out.fill(0.0);
             continue;
         };
-        let values = if pooling == Pooling::Sum { bags.values } else { None };
+        let values = if pooling == FeaturePooling::SUM { bags.values } else { None };
         let value = |key: usize| values.map_or(1.0, |values| values[key]);
         match values {
             None => out.copy_from_slice(row(first)),
@@ -121,14 +128,14 @@ fn pool_dim<const DIM: usize>(pooling: Pooling, bags: Bags<'_>, rows: &[f32], pl
         }
         for key in first + 1..keys.end {
             let row = row(key).iter();
-            if pooling == Pooling::Max {
+            if pooling == FeaturePooling::Max {
                 out.iter_mut().zip(row).for_each(|(out, row)| *out = if *row > *out { *row } else { *out });
             } else {
                 let value = value(key);
                 out.iter_mut().zip(row).for_each(|(out, row)| *out += value * row);
             }
         }
-        if pooling == Pooling::Mean && keys.len() > 1 {
+        if pooling == FeaturePooling::MEAN && keys.len() > 1 {
             let share = 1.0 / keys.len() as f32;
             out.iter_mut().for_each(|out| *out *= share);
         }
@@ -137,7 +144,7 @@ fn pool_dim<const DIM: usize>(pooling: Pooling, bags: Bags<'_>, rows: &[f32], pl
 
 /// Adds to the gradients of the distinct rows what those of the pooled rows say.
 pub(crate) fn scatter(
-    pooling: Pooling,
+    pooling: FeaturePooling,
     bags: Bags<'_>,
     rows: &[f32],
     place: Place,
@@ -148,7 +155,7 @@ pub(crate) fn scatter(
 }
 
 fn scatter_dim<const DIM: usize>(
-    pooling: Pooling,
+    pooling: FeaturePooling,
     bags: Bags<'_>,
     rows: &[f32],
     place: Place,
@@ -160,7 +167,7 @@ fn scatter_dim<const DIM: usize>(
         place.prefetch(pooled, sample + AHEAD_SAMPLES, PrefetchHint::Read);
         let grad = &pooled[sample * place.width + place.at..][..dim];
         let keys = bags.of(sample);
-        if pooling == Pooling::Max {
+        if pooling == FeaturePooling::Max {
             for (coordinate, grad) in grad.iter().enumerate() {
                 let at = |key: usize| bags.indices[key] as usize * dim + coordinate;
                 let largest =
@@ -171,8 +178,8 @@ fn scatter_dim<const DIM: usize>(
             }
             continue;
         }
-        let share = if pooling == Pooling::Mean { 1.0 / keys.len().max(1) as f32 } else { 1.0 };
-        let values = if pooling == Pooling::Sum { bags.values } else { None };
+        let share = if pooling == FeaturePooling::MEAN { 1.0 / keys.len().max(1) as f32 } else { 1.0 };
+        let values = if pooling == FeaturePooling::SUM { bags.values } else { None };
         for key in keys {
             let value = values.map_or(share, |values| values[key]);
             let to = &mut grads[bags.indices[key] as usize * dim..][..dim];

@@ -9,10 +9,11 @@ use sanderling_client::{
 };
 use sanderling_hub::FedFeature;
 use sanderling_hub::service::{FedColumns, Feeding, KeyFeeder};
+use sanderling_store::Pooling;
 
 use crate::error::FeedError;
 use crate::fed::saves_by_hub;
-use crate::pooling::Pooling;
+use crate::pooling::FeaturePooling;
 
 /// Waits between attempts begin with this and double.
 const AGAIN_MIN: Duration = Duration::from_millis(20);
@@ -40,7 +41,7 @@ pub struct ServerFeeder {
     addresses: Vec<Address>,
     connect: ConnectOptions,
     /// The fed features, by column.
-    features: Vec<(u32, sanderling_store::Pooling, FeedTo)>,
+    features: Vec<(u32, Pooling, FeedTo)>,
     patience: Duration,
     open: Option<Open>,
     on_trouble: Box<dyn Fn(&str) + Send>,
@@ -60,13 +61,12 @@ impl FeedTo {
         FedFeature { feature, table, pooling }
     }
 
-    fn pooling(&self) -> Result<sanderling_store::Pooling, FeedError> {
-        match Pooling::named(&self.pooling) {
-            Some(Pooling::Sum) => Ok(sanderling_store::Pooling::Sum),
-            Some(Pooling::Mean) => Ok(sanderling_store::Pooling::Mean),
+    fn pooling(&self) -> Result<Pooling, FeedError> {
+        match FeaturePooling::named(&self.pooling) {
+            Some(FeaturePooling::Linear(pooling)) => Ok(pooling),
             other => {
                 let why = match other {
-                    Some(Pooling::Max) => {
+                    Some(FeaturePooling::Max) => {
                         "a largest coordinate of several servers' has no gradient that they could spread"
                     }
                     Some(_) => "a row per key is not pooled, and the trainer needs the keys for it",

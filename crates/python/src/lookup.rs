@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use pyo3::types::PyDict;
 use sanderling_client::RemoteTable;
-use sanderling_feed::{Embedding, EmbeddingOptions, Feature, LookedUp, PoolAt, Pooling};
+use sanderling_feed::{Embedding, EmbeddingOptions, Feature, FeaturePooling, LookedUp, PoolAt};
 use sanderling_store::Table;
 
 use crate::arrays::{rows, side_by_side};
@@ -297,8 +297,8 @@ fn pool_at(name: &str) -> PyResult<PoolAt> {
     }
 }
 
-fn pooling(name: &str) -> PyResult<Pooling> {
-    Pooling::named(name).ok_or_else(|| {
+fn pooling(name: &str) -> PyResult<FeaturePooling> {
+    FeaturePooling::named(name).ok_or_else(|| {
         PyValueError::new_err(format!("pooling must be 'sum', 'mean', 'max' or 'none', not {name:?}"))
     })
 }

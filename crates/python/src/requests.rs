@@ -275,9 +275,6 @@ pub(crate) fn absent(name: &str) -> PyResult<Absent> {
 }
 
 fn pooling(name: &str) -> PyResult<Pooling> {
-    match name {
-        "sum" => Ok(Pooling::Sum),
-        "mean" => Ok(Pooling::Mean),
-        _ => Err(PyValueError::new_err(format!("pooling must be 'sum' or 'mean', not {name:?}"))),
-    }
+    Pooling::named(name)
+        .ok_or_else(|| PyValueError::new_err(format!("pooling must be 'sum' or 'mean', not {name:?}")))
 }

@@ -10,6 +10,7 @@ pub use written::check_all_written;
 
 pub use sparse::{LIBFFM_COLUMN, LIBFFM_FIELD_MAX};
 
+pub use sanderling_pull::Pooling;
 use serde::{Deserialize, Serialize};
 
 use crate::error::SampleError;
@@ -165,17 +166,6 @@ pub enum KeyRule {
     Raw,
     /// The hash modulo a size: at most that many keys, with collisions.
     Modulo(u64),
-}
-
-/// How the rows of a multi-valued feature are combined.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Pooling {
-    /// Their sum.
-    #[default]
-    Sum,
-    /// Their mean: every key carries the value `1 / n`.
-    Mean,
 }
 
 /// A default for a missing field.

@@ -57,6 +57,16 @@ impl Connection {
         }
     }
 
+    /// Tells a peer in shared memory on which processor this thread waits; whether the peer waits there, too.
+    pub(crate) fn shares_processor(&self, processor: u32) -> bool {
+        let (SendingWay::Ring(sender), ReceivingWay::Ring(receiver)) = (&self.sender.way, &self.receiver.way)
+        else {
+            return false;
+        };
+        receiver.waits_at(processor);
+        sender.is_peer_at(processor)
+    }
+
     /// Whether only the kernel, which watches for reading, can report news.
     pub(crate) fn needs_only_kernel(&self) -> bool {
         let drained = matches!(&self.receiver.way, ReceivingWay::Stream(stream) if stream.is_drained());

@@ -164,7 +164,8 @@ impl Poller {
         let mut woken = false;
         let mut spin = self.spin.clone();
         self.cool_sockets();
-        let spun = spin.wait(|| {
+        let shared = self.shares_processor();
+        let spun = spin.wait(shared, || {
             self.look_at_hot(ready);
             self.looks = self.looks.wrapping_add(1);
             if self.hot.is_empty() || self.looks.is_multiple_of(LOOKS_PER_KERNEL_LOOK) {
@@ -213,6 +214,18 @@ impl Poller {
             entry.hot = !(only_kernel && entry.interest == EventFlags::IN);
             entry.hot
         });
+    }
+
+    /// Whether a hot connection has its peer on this processor, which cannot answer before this thread yields.
+    fn shares_processor(&self) -> bool {
+        if self.hot.is_empty() {
+            return false;
+        }
+        let here = rustix::thread::sched_getcpu() as u32;
+        let connections =
+            self.hot.iter().filter_map(|&index| self.entries[index as usize].connection.as_ref());
+        // All of them are told.
+        connections.fold(false, |shares, connection| shares | connection.shares_processor(here))
     }
 
     fn look_at_hot(&mut self, ready: &mut Vec<Token>) {

@@ -39,7 +39,13 @@ impl Spin {
     }
 
     /// Polls until `ready` or until the budget is spent. `true`: it became ready.
-    pub(crate) fn wait<E>(&mut self, mut ready: impl FnMut() -> Result<bool, E>) -> Result<bool, E> {
+    ///
+    /// `shared`: the awaited peer runs on this thread's processor, so that only a yield lets it answer.
+    pub(crate) fn wait<E>(
+        &mut self,
+        shared: bool,
+        mut ready: impl FnMut() -> Result<bool, E>,
+    ) -> Result<bool, E> {
         if ready()? {
             return Ok(true);
         }
@@ -47,7 +53,7 @@ impl Spin {
             return Ok(false);
         }
         let start = Instant::now();
-        let before_yield = self.budget.min(BEFORE_YIELD);
+        let before_yield = if shared { Duration::ZERO } else { self.budget.min(BEFORE_YIELD) };
         let mut elapsed = Duration::ZERO;
         while elapsed < before_yield {
             for _ in 0..LOOKS_PER_CLOCK_LOOK {
@@ -61,10 +67,12 @@ impl Spin {
         while elapsed < self.budget && self.crowded == 0 {
             std::thread::yield_now();
             let before = std::mem::replace(&mut elapsed, start.elapsed());
-            if elapsed - before > CROWDED {
+            let is_ready = ready()?;
+            // A long yield that let the awaited peer answer was not in vain.
+            if elapsed - before > CROWDED && !(shared && is_ready) {
                 self.crowded = CROWDED_WAITS;
             }
-            if ready()? {
+            if is_ready {
                 return Ok(self.paid(elapsed));
             }
         }
@@ -100,7 +108,7 @@ mod tests {
         for _ in 0..10 {
             // The test is independent of the machine's load.
             spin.crowded = 0;
-            assert_eq!(spin.wait(|| Ok::<_, ()>(false)), Ok(false));
+            assert_eq!(spin.wait(false, || Ok::<_, ()>(false)), Ok(false));
         }
         assert_eq!(spin.budget, spin.limit / FLOOR_PART, "waits in vain shorten it to the floor");
         spin.slept(Duration::from_secs(1));
@@ -108,18 +116,32 @@ mod tests {
         spin.slept(Duration::from_micros(1));
         assert_eq!(spin.budget, spin.limit, "a short one was not");
         let mut looks = 0;
-        let ready = spin.wait(|| {
+        let ready = spin.wait(false, || {
             looks += 1;
             Ok::<_, ()>(looks == 3)
         });
         assert_eq!((ready, looks), (Ok(true), 3));
-        assert_eq!(spin.wait(|| Err(7)), Err(7));
+        assert_eq!(spin.wait(false, || Err(7)), Err(7));
+    }
+
+    /// A wait for a peer on the same processor neither polls without a yield nor yields to a crowd.
+    #[test]
+    fn a_shared_processor_is_left_at_once() {
+        let limit = Duration::from_secs(1);
+        for (shared, expected) in [(true, 1), (false, LOOKS_PER_CLOCK_LOOK + 1)] {
+            let (mut spin, mut looks) = (Spin { limit, budget: Duration::from_nanos(1), crowded: 2 }, 0);
+            let ready = spin.wait(shared, || {
+                looks += 1;
+                Ok::<_, ()>(false)
+            });
+            assert_eq!((ready, looks), (Ok(false), expected), "shared: {shared}");
+        }
     }
 
     #[test]
     fn without_a_limit_it_looks_once() {
         let mut looks = 0;
-        let ready = Spin::new(0).wait(|| {
+        let ready = Spin::new(0).wait(false, || {
             looks += 1;
             Ok::<_, ()>(false)
         });

@@ -257,7 +257,7 @@ impl StreamReceiver {
                 return Ok(None);
             }
             let mut spin = self.spin.clone();
-            if !spin.wait(|| self.fill())? {
+            if !spin.wait(false, || self.fill())? {
                 let asleep = Instant::now();
                 let ready = self.pipe.wait_readable(deadline)?;
                 spin.slept(asleep.elapsed());

@@ -18,11 +18,10 @@ pub use feed::{Feed, Forget, PullFed};
 pub use hello::{Goaway, Hello, Identity, Ping, Pong};
 pub use hub::{Ahead, Column, Keys, Leave, Left, Next, NextReply, Outcome, Subscribe, Subscribed};
 pub use placement::{PlacementMap, PlacementServer, even_slots, slot_of};
-pub use pull::{
-    Absent, Pooling, Pull, PullAreas, PullPooled, PullReply, PullShape, Ragged, RowFormat, RowValues, RowsMut,
-};
+pub use pull::{Pull, PullAreas, PullPooled, PullReply, PullShape, Ragged, RowFormat, RowValues, RowsMut};
 pub use push::{Push, PushFed, Pushed};
 pub use rows::{Delete, Export, Exported, Import, RowBlock};
+pub use sanderling_pull::{Absent, Pooling};
 pub use stats::{Counter, Latency, Statistics, StatsScope};
 pub use step::{Meet, Member, Met, PushStep, Said, StepGradients, StepState, WaitStep};
 pub use table::{Create, Home, TableInfo};

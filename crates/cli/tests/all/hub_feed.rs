@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use crate::process::{Process, counters};
 use sanderling_client::{Cluster, ConnectOptions, RemoteTable, addresses};
 use sanderling_feed::{
-    Embedding, EmbeddingOptions, Feature, Fed, FeedError, FeedQueue, LookedUp, PoolAt, Pooling, QueueOptions,
-    Source,
+    Embedding, EmbeddingOptions, Feature, FeaturePooling as Pooling, Fed, FeedError, FeedQueue, LookedUp,
+    PoolAt, QueueOptions, Source,
 };
 use sanderling_hub::{Next, SubscribeOptions, Subscription, hub_addresses};
 use sanderling_store::{Absent, Init, Optimizer, PushScale, TableConfig};
@@ -90,7 +90,7 @@ fn embedding(tables: &[RemoteTable], pooling: Pooling) -> Arc<Embedding> {
 }
 
 fn embedding_with(tables: &[RemoteTable], pooling: Pooling, options: EmbeddingOptions) -> Arc<Embedding> {
-    let pooling = |name| if name == "history" { pooling } else { Pooling::Sum };
+    let pooling = |name| if name == "history" { pooling } else { Pooling::SUM };
     let features = FEATURES.iter().enumerate();
     let features =
         features.map(|(table, name)| Feature { name: (*name).to_owned(), table, pooling: pooling(*name) });
@@ -100,7 +100,7 @@ fn embedding_with(tables: &[RemoteTable], pooling: Pooling, options: EmbeddingOp
 /// Tables whose rows count how often they were pushed, downwards.
 fn counting(ps: &str) -> (Vec<RemoteTable>, Arc<Embedding>) {
     let tables = tables(ps, "run", Init::Zero, Optimizer::Sgd { lr: 1.0, l2: 0.0 });
-    let embedding = embedding(&tables, Pooling::Sum);
+    let embedding = embedding(&tables, Pooling::SUM);
     (tables, embedding)
 }
 
@@ -240,9 +240,9 @@ fn rows_and_gradients_are_those_of_a_trainer_with_the_keys() {
     );
     let both = 2 * PASSES * ROWS / BATCH;
     let options = format!("{FEED}mean,amount=fed/amount");
-    assert_eq!(check_same(1, Pooling::Mean, sgd, &options), both);
-    assert_eq!(check_same(2, Pooling::Mean, adagrad, &options), both);
-    assert_eq!(check_same(2, Pooling::Sum, adagrad, &format!("{FEED}sum")), both / 2);
+    assert_eq!(check_same(1, Pooling::MEAN, sgd, &options), both);
+    assert_eq!(check_same(2, Pooling::MEAN, adagrad, &options), both);
+    assert_eq!(check_same(2, Pooling::SUM, adagrad, &format!("{FEED}sum")), both / 2);
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn features_are_fed_where_the_trainers_link_has_fewer_bytes() {
     // Over two servers a key of its own per sample costs less than two rows and gradients of eight weights; three keys do not.
     let sgd = Optimizer::Sgd { lr: 0.5, l2: 0.0 };
     let options = "--feed-auto id=fed/id,history=fed/history";
-    assert_eq!(check_same(2, Pooling::Sum, sgd, options), PASSES * ROWS / BATCH);
+    assert_eq!(check_same(2, Pooling::SUM, sgd, options), PASSES * ROWS / BATCH);
 }
 
 #[test]
@@ -417,7 +417,7 @@ fn keys_that_are_to_stay_without_a_row_are_looked_up_and_not_pushed() {
     let dir = folder();
     let (_processes, ps) = servers(dir.path(), 1);
     let made = tables(&ps, "run", Init::Uniform { bound: 1.0 }, Optimizer::Sgd { lr: 1.0, l2: 0.0 });
-    let features = vec![Feature { name: "history".to_owned(), table: 1, pooling: Pooling::Sum }];
+    let features = vec![Feature { name: "history".to_owned(), table: 1, pooling: Pooling::SUM }];
     let options = EmbeddingOptions { absent: Absent::Zero, ..EmbeddingOptions::default() };
     let zero = Embedding::remote(made.clone(), features, options).unwrap();
     let hub = hub(dir.path(), &format!("--listen 127.0.0.1:0 --ps {ps} --feed history=run/history"));
@@ -436,7 +436,7 @@ fn pushes_that_are_not_answered_are_bounded() {
     let (processes, ps) = servers(dir.path(), 1);
     let made = tables(&ps, "run", Init::Zero, Optimizer::Sgd { lr: 1.0, l2: 0.0 });
     let options = EmbeddingOptions { pool_at: PoolAt::Trainer, pushes: 2, ..EmbeddingOptions::default() };
-    let embedding = embedding_with(&made, Pooling::Sum, options);
+    let embedding = embedding_with(&made, Pooling::SUM, options);
     let hub = hub(dir.path(), "--listen 127.0.0.1:0");
     let queue = open(&url(&[&hub]), "t", Some(&embedding)).unwrap();
     let minibatches: Vec<_> = (0..5).map(|_| next(&queue).unwrap()).collect();

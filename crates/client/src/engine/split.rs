@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use sanderling_store::{Absent, Dedup, Pooling, PushScale, StoreError, bad_gradient, gather};
-use sanderling_wire::{self as wire, Delete, Pull, PullPooled, Push, Request, limit};
+use sanderling_wire::{Delete, Pull, PullPooled, Push, Request, limit};
 
 use super::{Each, Engine, Message};
 use crate::error::ClientError;
@@ -73,7 +73,7 @@ impl Engine {
         absent: Absent,
         each: &mut Each<'_>,
     ) -> Result<(), ClientError> {
-        let (step, dim, absent) = (self.rows_per_pull(table.dim()), table.dim() as u32, wire_absent(absent));
+        let (step, dim) = (self.rows_per_pull(table.dim()), table.dim() as u32);
         for (server, share) in shares {
             for (at, keys) in share.chunks(step).enumerate() {
                 let span = at * step..at * step + keys.len();
@@ -87,8 +87,8 @@ impl Engine {
     }
 
     /// How servers pool. A mean over several servers is not the mean of theirs: each gives its sum, to be divided here.
-    pub(crate) fn pooling_there(&self, pooling: Pooling) -> wire::Pooling {
-        if self.servers() == 1 && pooling == Pooling::Mean { wire::Pooling::Mean } else { wire::Pooling::Sum }
+    pub(crate) fn pooling_there(&self, pooling: Pooling) -> Pooling {
+        if self.servers() == 1 { pooling } else { Pooling::Sum }
     }
 
     /// Cuts samples into the messages of [`Engine::begin_pull_pooled`].
@@ -120,7 +120,7 @@ impl Engine {
         absent: Absent,
         each: &mut Each<'_>,
     ) -> Result<(), ClientError> {
-        let (dim, pooling, absent) = (table.dim() as u32, self.pooling_there(pooling), wire_absent(absent));
+        let (dim, pooling) = (table.dim() as u32, self.pooling_there(pooling));
         for (server, run) in ragged.runs() {
             let message =
                 Message::about(table, request, 0, server).asking(run.keys.clone(), run.samples.clone());
@@ -208,13 +208,6 @@ impl Engine {
             }
         }
         Ok(())
-    }
-}
-
-pub(crate) fn wire_absent(absent: Absent) -> wire::Absent {
-    match absent {
-        Absent::Zero => wire::Absent::Zero,
-        Absent::Init => wire::Absent::Init,
     }
 }
 

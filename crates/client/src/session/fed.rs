@@ -2,11 +2,11 @@
 //! sample. Does not know how frames travel, nor why rows are pooled there.
 
 use sanderling_store::{Absent, Pooling, PushScale, bad_gradient};
-use sanderling_wire::{self as wire, Features, Feed, Forget, PullFed, PushFed, Reply, Request, limit};
+use sanderling_wire::{Features, Feed, Forget, PullFed, PushFed, Reply, Request, limit};
 
 use super::pull::{PullInto, add, single_precision};
 use super::{Session, WAITED_FOR};
-use crate::engine::{Message, PooledKeys, wire_absent};
+use crate::engine::{Message, PooledKeys};
 use crate::error::ClientError;
 use crate::key_partition::RunSamples;
 use crate::open_table::OpenTable;
@@ -103,7 +103,7 @@ impl Session {
         let PooledKeys { keys, offsets, values, pooling } = *fed;
         let Session { engine, mark, failed, ragged, .. } = self;
         let (servers, pooling) = (engine.servers(), engine.pooling_there(pooling));
-        into.is_divided_here = fed.pooling == Pooling::Mean && pooling != wire::Pooling::Mean;
+        into.is_divided_here = pooling != fed.pooling;
         (into.batch, into.feature, into.samples) = (batch, feature, samples);
         into.counts.clear();
         into.counts.extend(offsets.windows(2).map(|pair| pair[1] - pair[0]));
@@ -159,7 +159,6 @@ impl Session {
             into.out.fill(0.0);
             into.clear_missing();
         }
-        let wire_absent = wire_absent(absent);
         let result = self.pull_with(
             |engine, each| {
                 for (part, FedPart { table, batch }) in parts.iter().enumerate() {
@@ -173,7 +172,7 @@ impl Session {
                             batch: id,
                             feature,
                             dim: table.dim() as u32,
-                            absent: wire_absent,
+                            absent,
                             format,
                         };
                         engine.begin(message, Some(number.boot_id), &Request::PullFed(pull), each)?;

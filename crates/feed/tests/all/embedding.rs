@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use sanderling_feed::{
-    Embedding, EmbeddingOptions, Feature, FeedError, LookedUp, Pooling, Recycled, Recycler, Sampled,
+    Embedding, EmbeddingOptions, Feature, FeaturePooling, FeedError, LookedUp, Recycled, Recycler, Sampled,
 };
 use sanderling_sample::Batch;
 use sanderling_store::{Absent, Init, Optimizer, PushScale, Table, TableConfig};
@@ -31,9 +31,12 @@ fn sampled(features: &[(&str, &Bags, bool)]) -> Arc<Recycled<Sampled>> {
     Arc::new(Recycler::new(1).take(|| Sampled::new(names, batch)))
 }
 
-fn features(list: &[(&str, usize, Pooling)]) -> Vec<Feature> {
-    let feature =
-        |&(name, table, pooling): &(&str, usize, Pooling)| Feature { name: name.to_owned(), table, pooling };
+fn features(list: &[(&str, usize, FeaturePooling)]) -> Vec<Feature> {
+    let feature = |&(name, table, pooling): &(&str, usize, FeaturePooling)| Feature {
+        name: name.to_owned(),
+        table,
+        pooling,
+    };
     list.iter().map(feature).collect()
 }
 
@@ -44,16 +47,22 @@ fn row(table: &Table, key: u64) -> Vec<f64> {
 }
 
 /// What a sample's rows are pooled to, and the share of the pooled row's gradient that each of its keys gets, by coordinate.
-fn pooled(pooling: Pooling, bag: &[(u64, f32)], weighted: bool, rows: &[Vec<f64>], dim: usize) -> Pooled {
+fn pooled(
+    pooling: FeaturePooling,
+    bag: &[(u64, f32)],
+    weighted: bool,
+    rows: &[Vec<f64>],
+    dim: usize,
+) -> Pooled {
     let mut pooled = Pooled { row: vec![0.0; dim], shares: vec![vec![0.0; dim]; bag.len()] };
     for coordinate in 0..dim {
         let values: Vec<f64> = rows.iter().map(|row| row[coordinate]).collect();
         for (at, (_, value)) in bag.iter().enumerate() {
             let share = match pooling {
-                Pooling::Sum if weighted => f64::from(*value),
-                Pooling::Sum | Pooling::None => 1.0,
-                Pooling::Mean => 1.0 / bag.len() as f64,
-                Pooling::Max => {
+                FeaturePooling::SUM if weighted => f64::from(*value),
+                FeaturePooling::SUM | FeaturePooling::None => 1.0,
+                FeaturePooling::MEAN => 1.0 / bag.len() as f64,
+                FeaturePooling::Max => {
                     let first = values.iter().position(|v| values.iter().all(|other| v >= other));
                     if first == Some(at) { 1.0 } else { 0.0 }
                 }
@@ -71,9 +80,10 @@ struct Pooled {
 }
 
 /// Two features of one table and one of another: what comes out, and what a push leaves behind.
-fn check(pooling: Pooling, dim: usize, bags: &[Bags; 3], weighted: bool) {
+fn check(pooling: FeaturePooling, dim: usize, bags: &[Bags; 3], weighted: bool) {
     let tables = [table("shared", dim), table("own", 3)];
-    let list = [("a", 0, pooling), ("b", 0, pooling), ("c", 1, Pooling::Sum), ("c", 1, Pooling::None)];
+    let list =
+        [("a", 0, pooling), ("b", 0, pooling), ("c", 1, FeaturePooling::SUM), ("c", 1, FeaturePooling::None)];
     let options = EmbeddingOptions::default();
     let embedding = Embedding::embedded(tables.to_vec(), features(&list), options).unwrap();
     let columns = [("c", &bags[2], false), ("a", &bags[0], weighted), ("b", &bags[1], weighted)];
@@ -85,7 +95,9 @@ fn check(pooling: Pooling, dim: usize, bags: &[Bags; 3], weighted: bool) {
     let mut after: HashMap<(usize, u64), Vec<f64>> = HashMap::new();
     let grads: Vec<f32> = (0..samples * width).map(|at| (at % 13) as f32 * 0.25 - 1.0).collect();
     for (number, (at, dim, table, pooling)) in
-        [(0, dim, 0, pooling), (dim, dim, 0, pooling), (2 * dim, 3, 1, Pooling::Sum)].into_iter().enumerate()
+        [(0, dim, 0, pooling), (dim, dim, 0, pooling), (2 * dim, 3, 1, FeaturePooling::SUM)]
+            .into_iter()
+            .enumerate()
     {
         for (sample, bag) in bags[number].iter().enumerate() {
             let rows: Vec<Vec<f64>> = bag.iter().map(|&(key, _)| row(&tables[table], key)).collect();
@@ -135,7 +147,7 @@ proptest! {
     #[test]
     fn pooled_rows_and_their_gradients_are_those_of_a_loop(
         (a, b, c) in (1usize..7).prop_flat_map(|samples| (bags(samples), bags(samples), bags(samples))),
-        pooling in prop_oneof![Just(Pooling::Sum), Just(Pooling::Mean), Just(Pooling::Max)],
+        pooling in prop_oneof![Just(FeaturePooling::SUM), Just(FeaturePooling::MEAN), Just(FeaturePooling::Max)],
         dim in prop_oneof![Just(1usize), Just(5), Just(8), Just(16)],
         weighted: bool,
     ) {
@@ -149,7 +161,7 @@ fn one_key(key: u64) -> Arc<Recycled<Sampled>> {
 
 fn looked_up(options: EmbeddingOptions) -> (Arc<Table>, Arc<Embedding>, LookedUp) {
     let table = table("t", 2);
-    let list = features(&[("a", 0, Pooling::Sum)]);
+    let list = features(&[("a", 0, FeaturePooling::SUM)]);
     let embedding = Embedding::embedded(vec![Arc::clone(&table)], list, options).unwrap();
     let looked_up = embedding.look_up(one_key(7)).unwrap();
     (table, embedding, looked_up)
@@ -209,7 +221,7 @@ fn what_does_not_fit_is_refused_and_what_a_push_went_wrong_with_is_said() {
     let other = sampled(&[("b", &vec![vec![(1, 1.0)]], false)]);
     let error = embedding.look_up(other).unwrap_err().to_string();
     assert!(error.contains("\"a\"") && error.contains("it has b"), "{error}");
-    let list = features(&[("a", 3, Pooling::Sum)]);
+    let list = features(&[("a", 3, FeaturePooling::SUM)]);
     assert!(Embedding::embedded(vec![table], list, EmbeddingOptions::default()).is_err());
 }
 
@@ -286,7 +298,7 @@ fn with_no_push_outstanding_a_push_returns_when_it_has_been_applied() {
     assert!(
         Embedding::embedded(
             vec![table],
-            features(&[("a", 0, Pooling::Sum)]),
+            features(&[("a", 0, FeaturePooling::SUM)]),
             EmbeddingOptions { pushes: sanderling_feed::PUSHES_MAX + 1, ..EmbeddingOptions::default() }
         )
         .is_err()
@@ -296,7 +308,7 @@ fn with_no_push_outstanding_a_push_returns_when_it_has_been_applied() {
 #[test]
 fn each_table_has_a_scale_of_its_own() {
     let tables = [table("one", 1), table("other", 1)];
-    let list = features(&[("a", 0, Pooling::Sum), ("b", 1, Pooling::Sum)]);
+    let list = features(&[("a", 0, FeaturePooling::SUM), ("b", 1, FeaturePooling::SUM)]);
     let embedding = Embedding::embedded(tables.to_vec(), list, EmbeddingOptions::default()).unwrap();
     let bags = vec![vec![(7, 1.0)]];
     let before = [row(&tables[0], 7)[0], row(&tables[1], 7)[0]];

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use sanderling_feed::{
-    Embedding, EmbeddingOptions, Feature, Fed, FeedError, FeedQueue, LookedUp, Pooling, QueueOptions,
+    Embedding, EmbeddingOptions, Feature, FeaturePooling, Fed, FeedError, FeedQueue, LookedUp, QueueOptions,
     Recycler, Sampled, Source,
 };
 use sanderling_hub::SubscribeOptions;
@@ -71,7 +71,7 @@ fn numbered(folder: &Path, file: u64) -> String {
 fn counting() -> (Arc<Table>, Arc<Embedding>) {
     let optimizer = Optimizer::Sgd { lr: 1.0, l2: 0.0 };
     let table = Arc::new(Table::new(TableConfig::single("t", 1, Init::Zero, optimizer)).unwrap());
-    let features = vec![Feature { name: "id".to_owned(), table: 0, pooling: Pooling::Sum }];
+    let features = vec![Feature { name: "id".to_owned(), table: 0, pooling: FeaturePooling::SUM }];
     let options = EmbeddingOptions::default();
     (Arc::clone(&table), Embedding::embedded(vec![table], features, options).unwrap())
 }

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sanderling_feed::{Embedding, EmbeddingOptions, Feature, Fed, FeedQueue, Pooling, QueueOptions, Source};
+use sanderling_feed::{
+    Embedding, EmbeddingOptions, Feature, FeaturePooling, Fed, FeedQueue, QueueOptions, Source,
+};
 use sanderling_formats::{BadRowPolicy, DataConfig};
 use sanderling_sample::Spec;
 use sanderling_store::{Init, Optimizer, PushScale, Table, TableConfig};
@@ -159,7 +161,7 @@ fn minibatches_come_looked_up_and_statistics_say_who_waits() {
     let table = Arc::new(Table::new(TableConfig::single("t", 4, Init::Zero, optimizer)).unwrap());
     let source = Source::files(inputs.to_vec(), DataConfig::default(), &Spec::default(), true).unwrap();
     let name = source.spec().unwrap().feature[0].name.clone();
-    let feature = Feature { name, table: 0, pooling: Pooling::Sum };
+    let feature = Feature { name, table: 0, pooling: FeaturePooling::SUM };
     let tables = vec![Arc::clone(&table)];
     let embedding = Embedding::embedded(tables, vec![feature], EmbeddingOptions::default()).unwrap();
     let queue =

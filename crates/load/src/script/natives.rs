@@ -148,10 +148,8 @@ impl Ctx {
     }
 
     fn pull_pooled(&self, table: &Table, bags: &Bags, pooling: &str) -> Reply {
-        let pooling = match pooling {
-            "sum" => Pooling::Sum,
-            "mean" => Pooling::Mean,
-            _ => return self.scene.refuse("rows are pooled by \"sum\" or \"mean\""),
+        let Some(pooling) = Pooling::named(pooling) else {
+            return self.scene.refuse("rows are pooled by \"sum\" or \"mean\"");
         };
         let Bags { keys, offsets, .. } = bags;
         self.scene.begin(table.id, &Call::PullPooled { keys, offsets, pooling, absent: ABSENT })

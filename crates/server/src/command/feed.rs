@@ -7,7 +7,7 @@ use sanderling_store::{PushScale, StoreError};
 use sanderling_wire::{Fault, Feed, Forget, PullFed, PullShape, PushFed, Pushed, Reply, limit};
 
 use super::check_dim;
-use super::pull::{absent, compose};
+use super::pull::compose;
 use super::push::{Refused, once};
 use crate::batches::{Batch, BatchId};
 use crate::call::{Call, Scratch, unwritten, zeros};
@@ -72,7 +72,7 @@ pub(crate) fn pull(call: &mut Call<'_>, pull: &PullFed, slot: &mut [u8]) -> Resu
     let Scratch { missing, rows, samples } = &mut *call.scratch;
     compose(call.kind, call.agreed, call.id, shape, slot, samples, |out, bits| {
         zeros(rows, batch.unique.len() * dim)?;
-        table.pull(&batch.unique, absent(pull.absent), rows, Some(missing))?;
+        table.pull(&batch.unique, pull.absent, rows, Some(missing))?;
         batch.pool(rows, dim, out);
         batch.mark(missing, bits);
         Ok(())

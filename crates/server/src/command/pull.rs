@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use sanderling_store as store;
 use sanderling_wire::{
-    Absent, Kind, Pooling, Pull, PullAreas, PullPooled, PullReply, PullShape, RowFormat, RowsMut, narrow,
-    seal, set_bit,
+    Kind, Pull, PullAreas, PullPooled, PullReply, PullShape, RowFormat, RowsMut, narrow, seal, set_bit,
 };
 
 use super::check_dim;
@@ -45,7 +43,7 @@ pub(crate) fn layout_pooled(call: &Call<'_>, pull: &PullPooled<'_>) -> Result<us
 pub(crate) fn fill(call: &mut Call<'_>, pull: &Pull<'_>, slot: &mut [u8]) -> Result<usize, Refusal> {
     let table = &call.view.table(pull.table)?.table;
     write(call, shape(pull), slot, |out, missing| {
-        table.pull(pull.keys, absent(pull.absent), out, Some(missing))?;
+        table.pull(pull.keys, pull.absent, out, Some(missing))?;
         Ok(())
     })
 }
@@ -57,11 +55,7 @@ pub(crate) fn fill_pooled(
     slot: &mut [u8],
 ) -> Result<usize, Refusal> {
     let table = &call.view.table(pull.table)?.table;
-    let (ragged, absent) = (&pull.ragged, absent(pull.absent));
-    let pooling = match pull.pooling {
-        Pooling::Sum => store::Pooling::Sum,
-        Pooling::Mean => store::Pooling::Mean,
-    };
+    let (ragged, pooling, absent) = (&pull.ragged, pull.pooling, pull.absent);
     write(call, shape_pooled(pull), slot, |out, missing| {
         table.pull_pooled(ragged.keys, ragged.values, ragged.offsets, pooling, absent, out, Some(missing))?;
         Ok(())
@@ -106,11 +100,4 @@ pub(super) fn compose(
     }
     seal(&mut slot[..bytes], agreed);
     Ok(bytes)
-}
-
-pub(super) fn absent(absent: Absent) -> store::Absent {
-    match absent {
-        Absent::Zero => store::Absent::Zero,
-        Absent::Init => store::Absent::Init,
-    }
 }

@@ -49,7 +49,7 @@ fn play(ops: &[Op]) {
             Op::Pull(keys) => {
                 let mut expected = vec![0.0; keys.len() * DIM];
                 let mut missing = Vec::new();
-                model.pull(keys, store::Absent::Init, &mut expected, Some(&mut missing)).unwrap();
+                model.pull(keys, Absent::Init, &mut expected, Some(&mut missing)).unwrap();
                 let (found, absent) = fixture.rows(&pull(keys)).unwrap();
                 assert!(close(&found, &expected), "{found:?} {expected:?}");
                 assert!(absent.iter().map(|&at| at as u32).eq(missing));
@@ -58,15 +58,14 @@ fn play(ops: &[Op]) {
                 let (keys, offsets) = flatten(samples);
                 let mut expected = vec![0.0; samples.len() * DIM];
                 let mut missing = Vec::new();
-                let how = if *mean { store::Pooling::Mean } else { store::Pooling::Sum };
                 let pooling = if *mean { Pooling::Mean } else { Pooling::Sum };
                 model
                     .pull_pooled(
                         &keys,
                         None,
                         &offsets,
-                        how,
-                        store::Absent::Zero,
+                        pooling,
+                        Absent::Zero,
                         &mut expected,
                         Some(&mut missing),
                     )

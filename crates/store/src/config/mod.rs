@@ -250,25 +250,6 @@ impl Eviction {
     }
 }
 
-/// Result of a pull for a key without a row. A pull never creates rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Absent {
-    /// Zeros (evaluation, serving).
-    Zero,
-    /// The weights that a new row of the key would have (training).
-    Init,
-}
-
-/// How the rows of a sample are combined.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Pooling {
-    /// Sum of `value * row`.
-    Sum,
-    /// The sum divided by the number of keys; zeros without keys.
-    Mean,
-}
-
 /// Scale of a push.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PushScale {

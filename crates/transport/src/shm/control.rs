@@ -10,6 +10,7 @@
 //! | 128 | u64 | reader | `head`: bytes ever released, a multiple of 64 |
 //! | 256 | u32 | both | how the reader sleeps: 0 it does not, 1 on this word (futex), 2 on its socket |
 //! | 384 | u32 | both | how the writer sleeps |
+//! | 512 | u32 | reader | 1 + the processor on which the reader began its last wait; 0: unknown, as of older peers |
 //!
 //! *Publishing and sleeping* follow Dekker: a publishing side stores its index, fences, and reads the other side's
 //! sleep word; a side that goes to sleep stores its sleep word, fences, and reads the index again. Of two concurrent
@@ -43,6 +44,7 @@ pub(super) struct Control {
     head: Line<AtomicU64>,
     reader: Line<AtomicU32>,
     writer: Line<AtomicU32>,
+    processor: Line<AtomicU32>,
 }
 
 impl Control {
@@ -101,6 +103,19 @@ impl Control {
     /// Announces that the writer is awake.
     pub(super) fn writer_wakes(&self) {
         self.writer.0.swap(0, Ordering::AcqRel);
+    }
+
+    /// Says on which processor the reader waits.
+    pub(super) fn reader_is_at(&self, processor: u32) {
+        // It changes rarely, and the other side keeps its copy of the line while it does not.
+        if self.processor.0.load(Ordering::Relaxed) != processor + 1 {
+            self.processor.0.store(processor + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the reader began its last wait on this processor.
+    pub(super) fn is_reader_at(&self, processor: u32) -> bool {
+        self.processor.0.load(Ordering::Relaxed) == processor + 1
     }
 
     /// The futex word of the reader.

@@ -85,7 +85,7 @@ impl RingReceiver {
                 return Ok(None);
             }
             let mut spin = self.spin.clone();
-            if !spin.wait(|| self.look())? && self.sleeps() {
+            if !spin.wait(false, || self.look())? && self.sleeps() {
                 let asleep = Instant::now();
                 let ready = self.socket.wait_readable(deadline);
                 self.memory.control().reader_wakes();
@@ -133,6 +133,11 @@ impl RingReceiver {
         }
         (self.tail, self.closed) = (tail, closed);
         Ok(there > 0 || closed || self.gone)
+    }
+
+    /// Says on which processor this side waits.
+    pub(crate) fn waits_at(&self, processor: u32) {
+        self.memory.control().reader_is_at(processor);
     }
 
     /// Announces a sleep on the socket. `false`: there is something to receive already.

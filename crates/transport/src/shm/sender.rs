@@ -152,10 +152,15 @@ impl RingSender {
         Ok(moved > 0)
     }
 
+    /// Whether the peer began its last wait on this processor.
+    pub(crate) fn is_peer_at(&self, processor: u32) -> bool {
+        self.memory.control().is_reader_at(processor)
+    }
+
     fn wait_for_room(&mut self) -> Result<(), Error> {
         self.blocked()?;
         let mut spin = self.spin.clone();
-        let moved = spin.wait(|| self.look())?;
+        let moved = spin.wait(false, || self.look())?;
         if !moved && self.memory.control().writer_sleeps(Sleep::Futex, self.head) {
             let asleep = Instant::now();
             let word = self.memory.control().writer_word();
@@ -238,7 +243,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::shm::{receive_memory, send_memory};
+    use crate::shm::{RingReceiver, receive_memory, send_memory};
 
     const RING_BYTES: usize = 1 << 16;
     /// Frames of 1000 bytes. Longer ones are requested and not sent.
@@ -248,16 +253,32 @@ mod tests {
         frame_bytes_max: RING_BYTES / 2 - FRAME_AT_BYTES,
     };
 
-    #[test]
-    fn a_reader_that_makes_too_little_room_is_not_one_that_takes_nothing() {
+    /// The halves of both ends of a connection.
+    fn ends() -> [(RingSender, RingReceiver); 2] {
         let (ours, theirs) = UnixStream::pair().expect("sockets");
         let socket = |end: UnixStream| Socket::new(OwnedFd::from(end), "test".to_owned()).expect("a socket");
         let (long, spin) = (Duration::from_secs(60), Spin::new(0));
-        let (mut sender, _replies) =
-            send_memory(socket(ours), RING_BYTES, FRAMING, long, &spin).expect("memory");
+        let server = send_memory(socket(ours), RING_BYTES, FRAMING, long, &spin).expect("memory");
         let met =
             receive_memory(socket(theirs), FRAMING, long, &spin, Instant::now() + long).expect("memory");
-        let (_requests, mut receiver) = met.expect("in time");
+        [server, met.expect("in time")]
+    }
+
+    #[test]
+    fn each_side_learns_where_the_other_waits() {
+        let [server, client] = ends();
+        for ((sender, _), (_, receiver)) in [(&server, &client), (&client, &server)] {
+            assert!(!sender.is_peer_at(0), "it has not waited");
+            for processor in [0, 7, 0] {
+                receiver.waits_at(processor);
+                assert!(sender.is_peer_at(processor) && !sender.is_peer_at(processor + 1));
+            }
+        }
+    }
+
+    #[test]
+    fn a_reader_that_makes_too_little_room_is_not_one_that_takes_nothing() {
+        let [(mut sender, _replies), (_requests, mut receiver)] = ends();
         while let Some((commit, _)) = sender.try_frame(1000).expect("it is there") {
             commit.commit(1000);
         }

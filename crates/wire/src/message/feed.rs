@@ -1,7 +1,11 @@
 //! Batches whose keys a hub sends ahead. The server keeps them by number until they are pushed.
 
+use sanderling_pull::{Absent, Pooling};
+
 use crate::WireError;
-use crate::message::pull::{Absent, Pooling, Ragged, RowFormat, read_dim, write_dim};
+use crate::message::pull::{
+    Ragged, RowFormat, read_absent, read_dim, read_pooling, write_absent, write_dim, write_pooling,
+};
 use crate::reader::Reader;
 use crate::writer::Writer;
 
@@ -25,7 +29,7 @@ impl<'a> Feed<'a> {
         out.u64(self.batch);
         out.u32(self.feature);
         self.ragged.write_counts(out)?;
-        out.u8(self.pooling as u8);
+        write_pooling(self.pooling, out);
         out.u8(self.ragged.values.is_some().into());
         out.pad();
         self.ragged.write(out);
@@ -35,7 +39,7 @@ impl<'a> Feed<'a> {
     pub(crate) fn read(table: u32, from: &mut Reader<'a>) -> Result<Feed<'a>, WireError> {
         let (batch, feature) = (from.u64("batch")?, from.u32("feature")?);
         let (keys, samples) = Ragged::read_counts(from)?;
-        let pooling = Pooling::read(from)?;
+        let pooling = read_pooling(from)?;
         let has_values = from.bool("has values")?;
         from.pad("has values")?;
         Ok(Feed { table, batch, feature, pooling, ragged: Ragged::read(keys, samples, has_values, from)? })
@@ -64,7 +68,7 @@ impl PullFed {
         out.u64(self.batch);
         out.u32(self.feature);
         write_dim(self.dim, out)?;
-        out.u8(self.absent as u8);
+        write_absent(self.absent, out);
         out.pad();
         Ok(())
     }
@@ -72,7 +76,7 @@ impl PullFed {
     pub(crate) fn read(table: u32, format: RowFormat, from: &mut Reader<'_>) -> Result<PullFed, WireError> {
         let (batch, feature) = (from.u64("batch")?, from.u32("feature")?);
         let dim = read_dim(from)?;
-        let absent = Absent::read(from)?;
+        let absent = read_absent(from)?;
         from.pad("absent")?;
         Ok(PullFed { table, batch, feature, dim, absent, format })
     }

@@ -1,5 +1,7 @@
 //! Pulls of rows, and their replies, which the server fills in place.
 
+use sanderling_pull::{Absent, Pooling};
+
 use crate::frame::{HEADER_BYTES, Header, flag};
 use crate::limit::{DIM_MAX, KEYS_MAX, SAMPLES_MAX};
 use crate::message::{header, place_header};
@@ -7,34 +9,20 @@ use crate::reader::{Reader, product};
 use crate::writer::{Writer, agree};
 use crate::{Agreed, Bits, Kind, WireError, widen};
 
-/// The result of a pull for a key without a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Absent {
-    /// Zeros.
-    Zero,
-    /// The initial weights of the row.
-    Init,
+pub(crate) fn write_absent(absent: Absent, out: &mut Writer<'_>) {
+    out.u8((absent == Absent::Init).into());
 }
 
-impl Absent {
-    pub(crate) fn read(from: &mut Reader<'_>) -> Result<Absent, WireError> {
-        Ok(if from.bool("absent")? { Absent::Init } else { Absent::Zero })
-    }
+pub(crate) fn read_absent(from: &mut Reader<'_>) -> Result<Absent, WireError> {
+    Ok(if from.bool("absent")? { Absent::Init } else { Absent::Zero })
 }
 
-/// How the rows of one sample are pooled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pooling {
-    /// Sum of `value * row`.
-    Sum,
-    /// That sum divided by the number of keys.
-    Mean,
+pub(crate) fn write_pooling(pooling: Pooling, out: &mut Writer<'_>) {
+    out.u8((pooling == Pooling::Mean).into());
 }
 
-impl Pooling {
-    pub(crate) fn read(from: &mut Reader<'_>) -> Result<Pooling, WireError> {
-        Ok(if from.bool("pooling")? { Pooling::Mean } else { Pooling::Sum })
-    }
+pub(crate) fn read_pooling(from: &mut Reader<'_>) -> Result<Pooling, WireError> {
+    Ok(if from.bool("pooling")? { Pooling::Mean } else { Pooling::Sum })
 }
 
 /// The number format of rows in a reply.
@@ -75,7 +63,7 @@ impl<'a> Pull<'a> {
     pub(crate) fn write(&self, out: &mut Writer<'_>) -> Result<(), WireError> {
         out.count("keys", self.keys.len(), KEYS_MAX)?;
         write_dim(self.dim, out)?;
-        out.u8(self.absent as u8);
+        write_absent(self.absent, out);
         out.pad();
         out.slice(self.keys);
         Ok(())
@@ -84,7 +72,7 @@ impl<'a> Pull<'a> {
     pub(crate) fn read(table: u32, format: RowFormat, from: &mut Reader<'a>) -> Result<Pull<'a>, WireError> {
         let keys = from.count("keys", KEYS_MAX)?;
         let dim = read_dim(from)?;
-        let absent = Absent::read(from)?;
+        let absent = read_absent(from)?;
         from.pad("absent")?;
         Ok(Pull { table, dim, absent, format, keys: from.slice("keys", keys)? })
     }
@@ -111,8 +99,8 @@ impl<'a> PullPooled<'a> {
     pub(crate) fn write(&self, out: &mut Writer<'_>) -> Result<(), WireError> {
         self.ragged.write_counts(out)?;
         write_dim(self.dim, out)?;
-        out.u8(self.pooling as u8);
-        out.u8(self.absent as u8);
+        write_pooling(self.pooling, out);
+        write_absent(self.absent, out);
         out.u8(self.ragged.values.is_some().into());
         out.pad();
         self.ragged.write(out);
@@ -126,7 +114,7 @@ impl<'a> PullPooled<'a> {
     ) -> Result<PullPooled<'a>, WireError> {
         let (keys, samples) = Ragged::read_counts(from)?;
         let dim = read_dim(from)?;
-        let (pooling, absent) = (Pooling::read(from)?, Absent::read(from)?);
+        let (pooling, absent) = (read_pooling(from)?, read_absent(from)?);
         let has_values = from.bool("has values")?;
         from.pad("has values")?;
         let ragged = Ragged::read(keys, samples, has_values, from)?;

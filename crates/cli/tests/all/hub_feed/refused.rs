@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
 
-use sanderling_feed::{Embedding, EmbeddingOptions, Feature, FeedError, Pooling};
+use sanderling_feed::{Embedding, EmbeddingOptions, Feature, FeaturePooling as Pooling, FeedError};
 use sanderling_hub::{HubError, SubscribeOptions, Subscription, hub_addresses};
 use sanderling_store::{Init, Optimizer};
 
@@ -65,10 +65,10 @@ fn trainers_that_cannot_take_what_is_fed_are_told_what_to_do() {
     );
     let error = |embedding: Option<&Arc<Embedding>>| open(&hubs, "t", embedding).map(drop).unwrap_err();
     let other = tables(&ps, "other", Init::Zero, Optimizer::Sgd { lr: 1.0, l2: 0.0 });
-    let mean = embedding(&other, Pooling::Mean);
+    let mean = embedding(&other, Pooling::MEAN);
     let shared = |features: &[(&str, usize)]| {
         let feature =
-            |&(name, table): &(&str, usize)| Feature { name: name.to_owned(), table, pooling: Pooling::Sum };
+            |&(name, table): &(&str, usize)| Feature { name: name.to_owned(), table, pooling: Pooling::SUM };
         Embedding::remote(other.clone(), features.iter().map(feature).collect(), EmbeddingOptions::default())
             .unwrap()
     };

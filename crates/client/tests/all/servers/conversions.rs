@@ -1,7 +1,7 @@
 //! Conversions between messages and the store: configurations, errors, bit sets. Knows no server.
 
-use sanderling_store::{Absent, Block, StoreError, TableConfig};
-use sanderling_wire::{self as wire, Fault, set_bit};
+use sanderling_store::{Block, StoreError, TableConfig};
+use sanderling_wire::{Fault, set_bit};
 
 use super::Refusal;
 
@@ -28,10 +28,6 @@ pub(super) fn refused(error: &StoreError) -> Refusal {
         _ => Fault::Internal,
     };
     (fault, error.to_string())
-}
-
-pub(super) fn absent(absent: wire::Absent) -> Absent {
-    if absent == wire::Absent::Zero { Absent::Zero } else { Absent::Init }
 }
 
 pub(super) fn words(keys: usize, missing: &[u32]) -> Vec<u64> {

@@ -16,8 +16,12 @@ pub(crate) struct Kept {
 impl Kept {
     pub(crate) fn of(feed: &wire::Feed<'_>) -> Kept {
         let wire::Ragged { keys, offsets, values } = feed.ragged;
-        let pooling = if feed.pooling == wire::Pooling::Sum { Pooling::Sum } else { Pooling::Mean };
-        Kept { keys: keys.into(), offsets: offsets.into(), values: values.map(Into::into), pooling }
+        Kept {
+            keys: keys.into(),
+            offsets: offsets.into(),
+            values: values.map(Into::into),
+            pooling: feed.pooling,
+        }
     }
 
     pub(crate) fn keys(&self) -> usize {

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use sanderling_client::{Address, Cluster, ConnectOptions};
-use sanderling_store::{Pooling, PushScale, Table, WholeRows};
+use sanderling_store::{PushScale, Table, WholeRows};
 use sanderling_transport::{Connection, Framing, ListenOptions, Listener, Stopper};
 use sanderling_wire::{
     self as wire, Agreed, Bits, Buffer, Exported, Failure, Fault, Features, Frame, HEADER_BYTES, Home,
@@ -19,7 +19,7 @@ use sanderling_wire::{
     TableInfo, WireError, limit,
 };
 
-use conversions::{absent, parse, refused, words};
+use conversions::{parse, refused, words};
 
 const FRAMING: Framing = Framing {
     header_bytes: HEADER_BYTES,
@@ -355,7 +355,7 @@ impl Talk {
                 let table = self.table_of(pull.table, pull.dim)?;
                 let (mut rows, mut missing) = (vec![0.0; pull.keys.len() * table.dim()], Vec::new());
                 table
-                    .pull(pull.keys, absent(pull.absent), &mut rows, Some(&mut missing))
+                    .pull(pull.keys, pull.absent, &mut rows, Some(&mut missing))
                     .map_err(|error| refused(&error))?;
                 let words = words(pull.keys.len(), &missing);
                 let absent = Bits::new(&words, pull.keys.len()).unwrap();
@@ -366,10 +366,16 @@ impl Talk {
                 let table = self.table_of(pull.table, pull.dim)?;
                 let wire::Ragged { keys, offsets, values } = pull.ragged;
                 let (mut rows, mut missing) = (vec![0.0; (offsets.len() - 1) * table.dim()], Vec::new());
-                let pooling = if pull.pooling == wire::Pooling::Sum { Pooling::Sum } else { Pooling::Mean };
-                let absent = absent(pull.absent);
                 table
-                    .pull_pooled(keys, values, offsets, pooling, absent, &mut rows, Some(&mut missing))
+                    .pull_pooled(
+                        keys,
+                        values,
+                        offsets,
+                        pull.pooling,
+                        pull.absent,
+                        &mut rows,
+                        Some(&mut missing),
+                    )
                     .map_err(|error| refused(&error))?;
                 let words = words(keys.len(), &missing);
                 let absent = Bits::new(&words, keys.len()).unwrap();
@@ -400,8 +406,7 @@ impl Talk {
             Request::PullFed(pull) => {
                 let table = self.table_of(pull.table, pull.dim)?;
                 let kept = self.kept((pull.table, pull.batch, pull.feature))?;
-                let (rows, missing) =
-                    kept.pull(&table, absent(pull.absent)).map_err(|error| refused(&error))?;
+                let (rows, missing) = kept.pull(&table, pull.absent).map_err(|error| refused(&error))?;
                 let words = words(kept.keys(), &missing);
                 let absent = Bits::new(&words, kept.keys()).unwrap();
                 let reply = PullReply { dim: pull.dim, absent, values: RowValues::F32(&rows) };
