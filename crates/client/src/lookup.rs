@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use sanderling_sample::Rows;
-use sanderling_store::Dedup;
+use sanderling_store::{Dedup, PulledRows};
 
 use crate::fed::FedRows;
 use crate::floats::Floats;
@@ -25,7 +25,12 @@ pub struct TableLookup {
     pub(crate) sums: Vec<i64>,
     /// Positions of the distinct keys that have no row, if that is to be known.
     pub(crate) missing: Vec<u32>,
+    /// The rows that the pull found in a table in this process, so that the push need not search its keys.
+    pub(crate) pulled: PulledRows,
 }
+
+/// Distinct keys, how often each occurs, and their gradients.
+type GradientsOfKeys<'a> = (&'a [u64], &'a [u32], &'a [f32]);
 
 /// Where the keys of a feature are.
 #[derive(Debug)]
@@ -81,6 +86,7 @@ impl Lookup {
             cleared: 0,
             sums: Vec::new(),
             missing: Vec::new(),
+            pulled: PulledRows::default(),
         });
         let tables: Vec<TableLookup> = tables.collect();
         let mut readers = vec![Vec::new(); tables.len()];
@@ -144,6 +150,7 @@ impl Lookup {
             });
             grads.truncate(kept * *dim);
             missing.clear();
+            table.pulled.forget_missing();
             if let (Some(partition), Some(session)) = (self.partitions.get_mut(number), &self.session) {
                 partition.assign_again(&session.engine.placement, &dedup.unique);
             }
@@ -373,7 +380,8 @@ impl Lookup {
     #[must_use]
     pub fn bytes(&self) -> usize {
         let of_table = |table: &TableLookup| {
-            table.rows.bytes() + table.grads.bytes() + table.sums.capacity() * size_of::<i64>()
+            let sums = table.sums.capacity() * size_of::<i64>();
+            table.rows.bytes() + table.grads.bytes() + sums + table.pulled.bytes()
         };
         let tables: usize = self.tables.iter().map(of_table).sum();
         let fed = self.fed.iter().chain(&self.spare_fed);
@@ -411,6 +419,7 @@ impl TableLookup {
     fn begin(&mut self) {
         self.dedup.clear();
         self.missing.clear();
+        self.pulled.clear();
         self.rows.truncate(0);
         // They must be zeros, but when they are added to: then they are in a near cache.
         self.cleared = 0;
@@ -429,8 +438,13 @@ impl TableLookup {
     }
 
     /// The distinct keys, how often each occurs, and their gradients.
-    pub(crate) fn gradients(&mut self) -> (&[u64], &[u32], &[f32]) {
+    pub(crate) fn gradients(&mut self) -> GradientsOfKeys<'_> {
+        self.gradients_and_rows().0
+    }
+
+    /// As [`TableLookup::gradients`], with the rows that the pull found.
+    pub(crate) fn gradients_and_rows(&mut self) -> (GradientsOfKeys<'_>, &PulledRows) {
         self.clear_grads(usize::MAX);
-        (&self.dedup.unique, &self.dedup.counts, &self.grads)
+        ((&self.dedup.unique, &self.dedup.counts, &self.grads), &self.pulled)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use sanderling_observe::numbers::bytes as in_units;
-use sanderling_store::Dedup;
+use sanderling_store::{Dedup, PulledRows};
 use sanderling_wire::{Fault, Feed, Pooling, set_bit};
 
 use crate::limit::{BATCH_AGE_MAX, BATCHES_BYTES_MAX, BATCHES_MAX};
@@ -29,6 +29,8 @@ pub(crate) struct Batch {
     /// One value per occurrence; without them, every value is 1.
     values: Option<Vec<f32>>,
     pooling: Pooling,
+    /// The rows that the last pull found, so that the push need not search the keys.
+    pulled: Mutex<PulledRows>,
     fed: Instant,
 }
 
@@ -43,12 +45,18 @@ impl Batch {
             offsets: feed.ragged.offsets.into(),
             values: feed.ragged.values.map(Into::into),
             pooling: feed.pooling,
+            pulled: Mutex::default(),
             fed: now,
         }
     }
 
     pub(crate) fn samples(&self) -> usize {
         self.offsets.len() - 1
+    }
+
+    /// The rows that the last pull found.
+    pub(crate) fn pulled(&self) -> MutexGuard<'_, PulledRows> {
+        self.pulled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Number of occurrences.
@@ -59,7 +67,8 @@ impl Batch {
     fn bytes(&self) -> usize {
         let words = self.counts.len() + self.inverse.len() + self.offsets.len();
         let values = self.values.as_ref().map_or(0, Vec::len);
-        size_of::<Batch>() + self.unique.len() * 8 + (words + values) * 4
+        // Found rows are counted from the beginning.
+        size_of::<Batch>() + self.unique.len() * 12 + (words + values) * 4
     }
 
     /// Calls `f(sample, index in unique, weight)` for every occurrence.

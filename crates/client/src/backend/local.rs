@@ -74,8 +74,8 @@ impl RowBackend for LocalTables {
         // All gradients are checked before any is applied.
         let mut pushes = Vec::with_capacity(self.0.len());
         for (number, (table, part)) in self.0.iter().zip(&mut lookup.tables).enumerate() {
-            let (keys, counts, grads) = part.gradients();
-            pushes.push(table.check_push(keys, counts, grads, scale_of(number))?);
+            let ((keys, counts, grads), rows) = part.gradients_and_rows();
+            pushes.push(table.check_push(keys, counts, grads, scale_of(number))?.with_rows(rows));
         }
         pushes.iter().try_for_each(|push| Ok(push_shared(push, threads)?))
     }
@@ -121,13 +121,13 @@ fn pull_new(
     part: &mut TableLookup,
     from: usize,
 ) -> Result<usize, ClientError> {
-    let TableLookup { dedup, dim, rows, missing, .. } = part;
+    let TableLookup { dedup, dim, rows, missing, pulled, .. } = part;
     let (keys, out) = (&dedup.unique[from..], &mut rows[from * *dim..]);
     if !notes_missing {
-        return Ok(table.pull(keys, absent, out, None)?);
+        return Ok(table.pull_for_push(keys, absent, out, None, pulled)?);
     }
     let mut new_missing = Vec::new();
-    let count = table.pull(keys, absent, out, Some(&mut new_missing))?;
+    let count = table.pull_for_push(keys, absent, out, Some(&mut new_missing), pulled)?;
     missing.extend(new_missing.iter().map(|&position| position + from as u32));
     Ok(count)
 }

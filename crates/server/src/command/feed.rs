@@ -72,7 +72,9 @@ pub(crate) fn pull(call: &mut Call<'_>, pull: &PullFed, slot: &mut [u8]) -> Resu
     let Scratch { missing, rows, samples } = &mut *call.scratch;
     compose(call.kind, call.agreed, call.id, shape, slot, samples, |out, bits| {
         zeros(rows, batch.unique.len() * dim)?;
-        table.pull(&batch.unique, pull.absent, rows, Some(missing))?;
+        let mut pulled = batch.pulled();
+        pulled.clear();
+        table.pull_for_push(&batch.unique, pull.absent, rows, Some(missing), &mut pulled)?;
         batch.pool(rows, dim, out);
         batch.mark(missing, bits);
         Ok(())
@@ -101,7 +103,9 @@ pub(crate) fn push(
         zeros(gradients, batch.unique.len() * dim)?;
         batch.spread(push.grads, dim, gradients);
         let scale = PushScale { lr_scale: push.lr_scale };
-        let pushed = entry.table.push_unique(&batch.unique, &batch.counts, gradients, scale);
+        let pulled = batch.pulled();
+        let checked = entry.table.check_push(&batch.unique, &batch.counts, gradients, scale);
+        let pushed = checked.and_then(|checked| checked.with_rows(&pulled).apply());
         if matches!(pushed, Ok(()) | Err(StoreError::TableFull { .. } | StoreError::NotFinite { .. })) {
             call.state.batches.remove(id);
         }

@@ -347,7 +347,7 @@ fn rows_are_asked_for_until_a_write_fails() {
     const DIM: usize = 1000;
     let row = RowRef { key: 1, frequency: 1, last_use: 1, version: 1, weights: &[0.5; DIM], state: &[] };
     let (mut written, mut shown) = (0, 0);
-    let write = |bytes: &[u8]| {
+    let write = |bytes: &mut Vec<u8>| {
         written += bytes.len();
         if written < 200_000 { Ok(()) } else { Err(io::Error::other("the disk is full")) }
     };

@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// A file open for writing.
-pub(crate) trait Sink {
+pub(crate) trait Sink: Send {
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()>;
     /// Returns once the content is on the device.
     fn sync(&mut self) -> io::Result<()>;

@@ -18,7 +18,7 @@ const ROW_HEADER_BYTES: usize = 20;
 /// A row count of zero, checksum, number of rows.
 const END_BYTES: usize = 16;
 /// A block ends at this size; only its last row may exceed it.
-const BLOCK_BYTES: usize = 64 * 1024;
+pub(crate) const BLOCK_BYTES: usize = 64 * 1024;
 
 /// Errors of reading a table file.
 #[derive(Debug)]
@@ -54,11 +54,12 @@ pub(crate) struct RowShape {
     pub(crate) state: usize,
 }
 
-/// Encodes the rows that `each` passes, all of this shape; returns their number and the result of `each`.
+/// Encodes the rows that `each` passes, all of this shape; returns their number and the result of `each`. `write` may
+/// exchange the buffer that it gets.
 pub(crate) fn encode<T>(
     shape: RowShape,
     generation: u64,
-    mut write: impl FnMut(&[u8]) -> io::Result<()>,
+    mut write: impl FnMut(&mut Vec<u8>) -> io::Result<()>,
     each: impl FnOnce(&mut dyn FnMut(RowRef<'_>) -> ControlFlow<()>) -> T,
 ) -> io::Result<(u64, T)> {
     let mut header = Vec::with_capacity(HEADER_BYTES);
@@ -74,7 +75,7 @@ pub(crate) fn encode<T>(
     // Before the covered data, because a CRC after its data makes a CRC over both independent of the data.
     let crc = crc_fast::crc32_iscsi(&header[CHECKED_FROM..]);
     header[8..CHECKED_FROM].copy_from_slice(&crc.to_le_bytes());
-    write(&header)?;
+    write(&mut header)?;
 
     let mut block = vec![0; BLOCK_HEADER_BYTES];
     let (mut block_rows, mut rows, mut result) = (0_u32, 0_u64, Ok(()));
@@ -83,7 +84,8 @@ pub(crate) fn encode<T>(
         block[..4].copy_from_slice(&block_rows.to_le_bytes());
         block[4..8].copy_from_slice(&crc.to_le_bytes());
         let result = write(block);
-        block.truncate(BLOCK_HEADER_BYTES);
+        block.clear();
+        block.resize(BLOCK_HEADER_BYTES, 0);
         *block_rows = 0;
         result
     };

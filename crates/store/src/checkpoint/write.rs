@@ -1,8 +1,13 @@
-//! Saves checkpoints: writes new files next to the old ones, then replaces the manifest atomically.
+//! Saves checkpoints: writes new files next to the old ones, then replaces the manifest atomically. The blocks of a
+//! large table are written by another thread while this one walks its rows.
 
 use std::io;
 use std::ops::ControlFlow;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread::{Builder, scope};
 
 use crc_fast::CrcAlgorithm::Crc32Iscsi;
 use crc_fast::Digest;
@@ -12,10 +17,13 @@ use super::manifest::{
     BlobRecord, FileRecord, MANIFEST, MANIFEST_BYTES_MAX, MANIFEST_NEW, Manifest, TableEntry, TableRecord,
     file_name, parse_file_name,
 };
-use super::rows::{self, RowShape};
+use super::rows::{self, BLOCK_BYTES, RowShape};
 use crate::config::NAME_BYTES_MAX;
 use crate::rows::numbers::RowNumbers;
 use crate::{RowRef, StoreError, Table, TableConfig};
+
+/// Blocks that wait to be written.
+const WAITING_BLOCKS: usize = 8;
 
 /// Writes a checkpoint into a directory, which may hold an earlier one.
 ///
@@ -63,6 +71,53 @@ impl Tally<'_> {
         self.crc32c.update(bytes);
         Ok(())
     }
+
+    /// Writes the blocks that `fill` passes on, from the first full one on by another thread.
+    fn write_blocks<T>(
+        &mut self,
+        fill: impl FnOnce(&mut dyn FnMut(&mut Vec<u8>) -> io::Result<()>) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let tally = Mutex::new(self);
+        let (blocks, waiting) = sync_channel::<Vec<u8>>(WAITING_BLOCKS);
+        let (written, spare) = channel();
+        let mut ends = Some((waiting, written));
+        scope(|scope| {
+            let mut writer = None;
+            let filled = fill(&mut |block| {
+                if block.len() >= BLOCK_BYTES
+                    && let Some((waiting, written)) = ends.take()
+                {
+                    let tally = &tally;
+                    let work = move || write_waiting(tally, &waiting, &written);
+                    // Where the system gives no thread, this one writes.
+                    writer = Builder::new().spawn_scoped(scope, work).ok();
+                }
+                if writer.is_none() {
+                    return tally.lock().unwrap_or_else(PoisonError::into_inner).write(block);
+                }
+                let block = std::mem::replace(block, spare.try_recv().unwrap_or_default());
+                blocks.send(block).map_err(|_| io::Error::other("the thread that writes has failed"))
+            });
+            drop(blocks);
+            // Its error is the cause of the other one.
+            writer.map_or(Ok(()), |writer| writer.join().unwrap_or_else(|panic| resume_unwind(panic)))?;
+            filled
+        })
+    }
+}
+
+/// Writes blocks until there are no more, and returns their buffers.
+fn write_waiting(
+    tally: &Mutex<&mut Tally<'_>>,
+    blocks: &Receiver<Vec<u8>>,
+    written: &Sender<Vec<u8>>,
+) -> io::Result<()> {
+    let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
+    for block in blocks {
+        tally.write(&block)?;
+        let _ = written.send(block);
+    }
+    Ok(())
 }
 
 impl CheckpointWriter {
@@ -169,7 +224,7 @@ impl CheckpointWriter {
             })
         };
         let ((rows, pushes), file) = self.write_file("table", |tally| {
-            rows::encode(shape, generation, |bytes| tally.write(bytes), each_good_row)
+            tally.write_blocks(|write| rows::encode(shape, generation, write, each_good_row))
         })?;
         // An incomplete table must not be committed.
         let pushes = pushes.inspect_err(|_| self.failed = true)?;

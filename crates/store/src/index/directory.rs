@@ -233,12 +233,17 @@ impl Directory {
     #[cold]
     fn advance(&self, lane: usize, keys: usize) {
         let due = self.pin(lane).view().growth.map_or(0, |(_, moves)| moves.due(keys));
-        while self.move_share(lane, due) {}
+        // One in any case, so that pushes to present keys end a growth, too.
+        let mut moves = self.move_share(lane, usize::MAX);
+        while moves {
+            moves = self.move_share(lane, due);
+        }
     }
 
-    /// Moves up to `shares` shares if the index grows. The caller must hold no index guard and no lock.
-    pub(crate) fn move_shares(&self, lane: usize, shares: usize) {
-        let _ = (0..shares).find(|_| !self.move_share(lane, usize::MAX));
+    /// Moves up to `shares` shares if the index grows; returns their number. The caller must hold no index guard and
+    /// no lock.
+    pub(crate) fn move_shares(&self, lane: usize, shares: usize) -> usize {
+        (0..shares).take_while(|_| self.move_share(lane, usize::MAX)).count()
     }
 
     /// Ends the growth if the index grows; returns whether it did. The caller must hold no index guard and no lock.

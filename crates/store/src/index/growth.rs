@@ -80,7 +80,7 @@ impl Moves {
     pub(crate) fn due(&self, keys: usize) -> usize {
         let new_keys = self.new_keys.fetch_add(keys, Relaxed) + keys;
         let due = (new_keys * SLOTS_PER_NEW_KEY) as u128 * u128::from(self.shares) / self.slots as u128;
-        usize::try_from(due).unwrap_or(usize::MAX).saturating_add(1)
+        usize::try_from(due).unwrap_or(usize::MAX)
     }
 
     /// Begins to move a share if fewer than `due` have begun; returns the part whose next share is to move.

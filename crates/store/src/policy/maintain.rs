@@ -38,6 +38,8 @@ pub struct Maintained {
     pub promoted: usize,
     /// Evicted rows.
     pub evicted: usize,
+    /// Shares of a growing index that were moved.
+    pub moved: usize,
 }
 
 impl Table {
@@ -53,8 +55,9 @@ impl Table {
     pub fn maintain(&self, budget: usize) -> Maintained {
         self.assert_not_writing();
         let lane = lane();
+        // Without the write gate, so that pulls need not check versions meanwhile.
+        let moved = self.directory.move_shares(lane, ROUND_SHARES);
         let shared = self.write_gate.lock_shared(lane);
-        self.directory.move_shares(lane, ROUND_SHARES);
         let mut hot_keys = lock(&self.hot_keys);
         self.collect(&mut hot_keys, &shared);
         let promoted = self.promote(&mut hot_keys, budget);
@@ -62,7 +65,7 @@ impl Table {
         hot_keys.hashes.clear();
         drop(hot_keys);
         let evicted = self.sweep(lane, budget) + self.refill(lane, budget, &shared);
-        Maintained { sampled, promoted, evicted }
+        Maintained { sampled, promoted, evicted, moved }
     }
 
     /// Records sampled look-ups as uses of their rows, before an eviction. The caller must hold no key lock.
@@ -158,8 +161,8 @@ impl Maintenance {
             while !stopped.wait(pause) {
                 let (mut done, mut in_use) = (0, false);
                 tables(&mut |table| {
-                    let Maintained { sampled, promoted, evicted } = table.maintain(ROUND_BUDGET);
-                    done += promoted + evicted;
+                    let Maintained { sampled, promoted, evicted, moved } = table.maintain(ROUND_BUDGET);
+                    done += promoted + evicted + moved;
                     in_use |= sampled > 0;
                 });
                 let most = if in_use { PAUSE_IN_USE_MAX } else { PAUSE_MAX };

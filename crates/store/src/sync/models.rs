@@ -371,7 +371,7 @@ fn loom_two_threads_move_all_shares() {
         begin_growth(&directory, 0);
         let threads = [0, 1].map(|lane| {
             let directory = Arc::clone(&directory);
-            spawn(move || directory.move_shares(lane, 1))
+            spawn(move || assert!(directory.move_shares(lane, 1) == 1))
         });
         assert_eq!([1, SECOND].map(|hash| directory.pin(0).find(hash)), [1, 2]);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
