@@ -320,7 +320,12 @@ class DeepRun:
         if self.config.train.clip_norm > 0.0:
             self.model.emb.clip_grad_norm_(self.config.train.clip_norm, self.model.parameters())
         self.dense.step()
-        self.rows.step()
+        try:
+            self.rows.step()
+        except sanderling.GradientError as error:
+            if (why := cause(batch, self.model.numbers)) is None:
+                raise
+            raise sanderling.GradientError(f"{error}; {why}") from error
         if self.config.train.l2_idle:
             self.model.emb.push_idle(batch, lr_scale=self.lr_scale)
         before: npt.NDArray[np.float32] = logits.detach().cpu().numpy()
