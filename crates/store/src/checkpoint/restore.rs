@@ -27,7 +27,7 @@ const SHARED_BYTES_MIN: u64 = 4 << 20;
 const AHEAD_BUCKETS: usize = 16;
 const AHEAD_ROWS: usize = 8;
 
-/// What all threads know.
+/// The state that all threads share.
 pub(crate) struct Restoration<'a> {
     pub(crate) table: &'a Table,
     pub(crate) name: &'a str,

@@ -215,7 +215,7 @@ pub(crate) struct CachedRows<'a> {
 }
 
 impl CachedRows<'_> {
-    /// Those of the keys at these positions.
+    /// The values of the keys at these positions.
     pub(crate) fn part(self, keys: Range<usize>) -> Self {
         CachedRows { rows: &self.rows[keys], ..self }
     }

@@ -181,7 +181,7 @@ mod tests {
             assert!(gate.try_optimistic().is_none() && !gate.validate(before));
             drop(shared);
             assert!(!gate.validate(before));
-            // The same writer again is noticed by its word.
+            // Its word shows that the writer is back.
             let before = gate.try_optimistic().expect("no thread holds the gate");
             drop(gate.lock_shared(lane));
             assert!(!gate.validate(before));

@@ -84,7 +84,7 @@ fn owners_find_their_keys_while_the_index_grows() {
         let start = Instant::now();
         while start.elapsed() < duration() / 2 {
             let t = Table::new(config(writes)).unwrap();
-            // Keys that nobody changes.
+            // Keys that no thread changes.
             let steady: Vec<u64> = (0..1000).map(|key| OWNERS << 48 | key).collect();
             assert!(add_one(&t, &steady));
             let stop = AtomicBool::new(false);

@@ -25,7 +25,7 @@ const OPTIMIZERS: [Optimizer; 7] = [
     Optimizer::Ftrl { alpha: 0.2, beta: 1.0, l1: 0.05, l2: 0.1 },
 ];
 
-/// What happens between a pull and its push.
+/// An event between a pull and its push.
 #[derive(Debug, Clone)]
 enum Event {
     Nothing,
