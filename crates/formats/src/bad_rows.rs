@@ -128,7 +128,7 @@ impl BadRows {
     /// Adds the bad rows of a unit; false, and nothing is added, if they are too many.
     #[must_use]
     pub fn add(&self, unit: &BadRowsOfUnit) -> bool {
-        let BadRowPolicy::Skip { max } = self.policy else { return unit.count == 0 };
+        let max = if let BadRowPolicy::Skip { max } = self.policy { max } else { 0 };
         let fits = |rows: u64| rows.checked_add(unit.count).filter(|rows| *rows <= max);
         if self.of_pass.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_err() {
             return false;

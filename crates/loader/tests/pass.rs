@@ -213,7 +213,7 @@ fn with_account(
     input: &Input,
     policy: &str,
     decoders: usize,
-) -> (Vec<u64>, Option<String>, u64, Vec<String>) {
+) -> (Vec<u64>, Option<String>, u64, Vec<String>, u64) {
     let config = DataConfig { on_bad_row: policy.parse().unwrap(), ..DataConfig::default() };
     let bad_rows = Arc::new(BadRows::new(config.on_bad_row));
     let pass = Pass::open(&input.files, &config, &input.encoder, &bad_rows, options(0, 1, 0)).unwrap();
@@ -230,7 +230,7 @@ fn with_account(
             Err(error) => break Some(error.to_string()),
         }
     };
-    (rows, error, bad_rows.count(), bad_rows.messages())
+    (rows, error, bad_rows.count(), bad_rows.messages(), bad_rows.headers())
 }
 
 #[test]
@@ -238,13 +238,18 @@ fn decoders_account_for_bad_rows_in_the_order_of_the_input() {
     let input = Input::new("csv");
     for file in &input.files {
         let text = std::fs::read_to_string(file).unwrap();
-        let spoil =
-            |(at, line): (usize, &str)| if at % 700 == 5 { "1,none,x\n".into() } else { format!("{line}\n") };
+        let header = text.lines().next().unwrap();
+        let spoil = |(at, line): (usize, &str)| match at % 700 {
+            5 => "1,none,x\n".to_owned(),
+            3 if at > 3 => format!("{header}\n{line}\n"),
+            _ => format!("{line}\n"),
+        };
         std::fs::write(file, text.lines().enumerate().map(spoil).collect::<String>()).unwrap();
     }
     for policy in ["fail", "skip", "skip:0", "skip:3", "skip:7"] {
         let expected = with_account(&input, policy, 0);
         assert_eq!(expected.1.is_some(), policy != "skip", "{policy}");
+        assert!(expected.4 > 0 || policy != "skip", "no repeated header was counted");
         for decoders in [1, 2, 5] {
             let found = with_account(&input, policy, decoders);
             assert_eq!(found, expected, "{policy}, {decoders} decoders");

@@ -136,6 +136,6 @@ mod tests {
         let _ = Program::new("long.rn", source).describe();
         let source = " ".repeat(crate::script::SOURCE_BYTES_MAX + 1);
         let error = Program::new("long.rn", source).describe().expect_err("it is too long").to_string();
-        assert!(error.contains("at most"), "{error}");
+        assert!(error.contains("it is longer than 256 KiB"), "{error}");
     }
 }
