@@ -67,6 +67,8 @@ from sanderling._native.workers import (
 
 __all__ = [
     "DEEP_MODELS",
+    "RENAMED_ENTRIES",
+    "RENAMED_OPTIONS",
     "BadFileError",
     "BadRowError",
     "Batch",

@@ -87,7 +87,8 @@ class Table:
     def maintain(self, rows: int = 4096) -> dict[str, int]:
         """Promote up to `rows` hot keys in the index, and check the next `rows` rows for eviction.
 
-        Eviction by age or norm removes rows that are too old or too small. Returns `sampled`, `promoted` and `evicted`.
+        Eviction by age or norm removes rows that are too old or too small. Returns `sampled`, `promoted`, `evicted`,
+        and `moved`: parts of a growing index that this call moved.
         """
     def __len__(self) -> int: ...
     def __contains__(self, key: int, /) -> bool: ...
