@@ -51,6 +51,11 @@ impl Failed {
             self.marks.push(message.request);
         }
     }
+
+    /// The function that an engine calls with each message that has ended.
+    fn noting(&mut self) -> impl FnMut(&Message, Result<Reply<'_>, ClientError>) {
+        |message, result| self.note(message, result)
+    }
 }
 
 impl Session {
@@ -143,9 +148,7 @@ impl Session {
         scale: PushScale,
     ) -> Result<(), ClientError> {
         let Session { engine, mark, failed, buffers, .. } = self;
-        let mut note =
-            |message: &Message, result: Result<Reply<'_>, ClientError>| failed.note(message, result);
-        let begun = engine.begin_push_keys(*mark, table, (keys, grads), scale, buffers, &mut note);
+        let begun = engine.begin_push_keys(*mark, table, (keys, grads), scale, buffers, &mut failed.noting());
         let finished = self.finish();
         begun.and(finished)
     }
@@ -161,9 +164,15 @@ impl Session {
         scale: PushScale,
     ) -> Result<(), ClientError> {
         let Session { engine, mark, failed, buffers, .. } = self;
-        let mut note =
-            |message: &Message, result: Result<Reply<'_>, ClientError>| failed.note(message, result);
-        engine.begin_push(*mark, table, partition, (counts, grads), scale, &mut buffers.message, &mut note)
+        engine.begin_push(
+            *mark,
+            table,
+            partition,
+            (counts, grads),
+            scale,
+            &mut buffers.message,
+            &mut failed.noting(),
+        )
     }
 
     /// Removes the rows of these keys; returns at least how many there were.
@@ -186,13 +195,13 @@ impl Session {
     /// Lets go what [`Session::begin_push`] has prepared.
     pub(crate) fn send(&mut self) {
         let Session { engine, failed, .. } = self;
-        engine.send(&mut |message, result| failed.note(message, result));
+        engine.send(&mut failed.noting());
     }
 
     /// Waits for the pushes that are under way. An error may be that of an earlier push.
     pub fn finish(&mut self) -> Result<(), ClientError> {
         let Session { engine, failed, .. } = self;
-        engine.settle(&mut |message, result| failed.note(message, result));
+        engine.settle(&mut failed.noting());
         failed.first.take().map_or(Ok(()), Err)
     }
 

@@ -2,7 +2,7 @@
 //! sample. Does not know how frames travel, nor why rows are pooled there.
 
 use sanderling_store::{Absent, Pooling, PushScale, bad_gradient};
-use sanderling_wire::{Features, Feed, Forget, PullFed, PushFed, Reply, Request, limit};
+use sanderling_wire::{Features, Feed, Forget, PullFed, PushFed, Request, limit};
 
 use super::pull::{PullInto, add, single_precision};
 use super::{Session, WAITED_FOR};
@@ -118,8 +118,7 @@ impl Session {
             positions.clone_from(&share.positions);
             *keys = positions.len() as u32;
         }
-        let mut note =
-            |message: &Message, result: Result<Reply<'_>, ClientError>| failed.note(message, result);
+        let mut note = failed.noting();
         for (server, run) in ragged.runs() {
             let number = table.number(server);
             let ragged = ragged.shares[server].ragged(run);
@@ -237,8 +236,7 @@ impl Session {
             grads
         };
         let FedBatch { batch: id, feature, .. } = *batch;
-        let mut note =
-            |message: &Message, result: Result<Reply<'_>, ClientError>| failed.note(message, result);
+        let mut note = failed.noting();
         for (server, _) in batch.shares() {
             let (client, sequence) = engine.next_push(server);
             let number = table.number(server);
@@ -262,8 +260,7 @@ impl Session {
     /// forget it in time.
     pub(crate) fn begin_forget(&mut self, table: &OpenTable, batch: &FedBatch) -> Result<(), ClientError> {
         let Session { engine, mark, failed, .. } = self;
-        let mut note =
-            |message: &Message, result: Result<Reply<'_>, ClientError>| failed.note(message, result);
+        let mut note = failed.noting();
         for (server, _) in batch.shares() {
             if !engine.connections.can(server, Features::FORGET) {
                 continue;
