@@ -316,12 +316,16 @@ impl ColumnarFile {
         };
         let columns: Vec<ArrayRef> = self.order.iter().map(column).collect();
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
-        // Columns that are read by page have places of nulls here.
-        let fields = self.schema.fields().iter().zip(&columns).map(|(field, column)| match &self.flat {
-            Some(_) => Arc::new(field.as_ref().clone().with_data_type(column.data_type().clone())),
-            None => Arc::clone(field),
-        });
-        let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        let schema = match &self.flat {
+            None => Arc::clone(&self.schema),
+            // Columns that are read by page have places of nulls here.
+            Some(_) => {
+                let fields = self.schema.fields().iter().zip(&columns);
+                let fields = fields
+                    .map(|(field, column)| field.as_ref().clone().with_data_type(column.data_type().clone()));
+                Arc::new(Schema::new(fields.collect::<Vec<_>>()))
+            }
+        };
         let batch = RecordBatch::try_new_with_options(schema, columns, &options).map_err(|error| {
             bad_file(&self.path, format!("damaged after row {}: {error}", self.rows_read))
         })?;
