@@ -16,7 +16,7 @@ pub struct QueueOptions {
     pub batch_rows: usize,
     /// Times that the input is gone through.
     pub passes: u64,
-    /// Threads that read and look up. In order, as many more decode ahead.
+    /// Threads that read and look up. If minibatches come in order, as many other threads decode ahead.
     pub threads: usize,
     /// Minibatches that may be ready, at most [`DEPTH_MAX`].
     pub depth: usize,

@@ -154,7 +154,7 @@ impl Drop for Process {
     }
 }
 
-/// Waits until a process waits for others: between two looks its threads have hardly run.
+/// Waits until a process waits for others: between two looks its threads have hardly run. It waits a minute at most.
 pub(crate) fn wait_until_it_waits(process: u32) {
     let ran_ns = || -> u64 {
         let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().filter_map(Result::ok);
