@@ -48,6 +48,9 @@ pub use model::{BIAS_TABLE, Model};
 mod evaluate;
 pub use evaluate::{Evaluation, Predicted, evaluate, predict};
 
+mod row_scorer;
+pub use row_scorer::RowScorer;
+
 mod event;
 pub use event::{Event, PassLine, ScanProgress, StepLine, ValidLine};
 

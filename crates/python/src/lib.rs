@@ -37,6 +37,10 @@ mod steps;
 
 mod view;
 
+mod frames;
+mod inputs;
+mod rows;
+
 mod model;
 
 mod train;
