@@ -18,6 +18,7 @@ import sanderling
 from sanderling._native import DEEP_MODELS, RENAMED_OPTIONS
 from sanderling.torch import exit_codes
 from sanderling.torch.deep_config import PS_TIMEOUT_S, DeepConfig, read_toml
+from sanderling.torch.overrides import set_entries
 from sanderling.torch.quantity import seconds
 from sanderling.torch.trainer import train
 
@@ -87,6 +88,13 @@ def main(arguments: Sequence[str]) -> int:
     add("--valid", nargs="+", metavar="FILE", help="validation files (data.valid)")
     for name in ("threads", "passes", "batch-size", "max-steps"):
         add(f"--{name}", type=int, help=f"overrides train.{name.replace('-', '_')}")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="ENTRY=VALUE",
+        help="entry of the configuration, such as model.dim=16; may be repeated",
+    )
     add("--seed", type=int, help="random seed of initial weights and shuffles (42)")
     _refuse_old(parser, arguments)
     options = parser.parse_args(arguments)
@@ -233,6 +241,7 @@ def _config(options: argparse.Namespace) -> DeepConfig:
     """Return the configuration with the overrides of the command line."""
     text = read_toml(options.config)
     text.setdefault("name", options.config.stem)
+    set_entries(text, options.set)
     if options.model:
         text["model"] = {**_without_learner(text, options), "type": options.model}
     for name in ("name", "seed"):
