@@ -52,6 +52,7 @@ from sanderling._native import (
     save_tables,
     train,
 )
+from sanderling._ranking import gauc, ranking_metrics
 
 __all__ = [
     "BadFileError",
@@ -96,8 +97,10 @@ __all__ = [
     "__version__",
     "checkpoint_tables",
     "connect",
+    "gauc",
     "load",
     "metrics",
+    "ranking_metrics",
     "save_tables",
     "train",
 ]

@@ -32,7 +32,7 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # Without load and bench: they are programs of their own, which the Python package does not bring.
-COMMANDS = "train|eval|predict|inspect|compare|convert|hub|ps|ctl|synth"
+COMMANDS = "train|eval|predict|inspect|compare|download|convert|hub|ps|ctl|synth"
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 
 

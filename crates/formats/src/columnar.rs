@@ -3,6 +3,7 @@
 //! and names the file in every error. It knows no bad-row policy and no thread.
 
 mod cells;
+mod convert;
 mod encode;
 mod flat;
 mod ipc;

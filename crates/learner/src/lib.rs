@@ -41,6 +41,10 @@ pub use magnitude::{LargeValues, SWAMPS};
 mod compute;
 
 mod model_diagnostics;
+pub use model_diagnostics::is_deep;
+
+mod deep_model;
+pub use deep_model::DeepModel;
 
 mod model;
 pub use model::{BIAS_TABLE, Model};

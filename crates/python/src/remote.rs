@@ -43,7 +43,7 @@ pub(crate) struct PyRemoteTable {
 }
 
 impl PyRemoteTable {
-    fn made_from(&self) -> PyResult<MadeFrom> {
+    pub(crate) fn made_from(&self) -> PyResult<MadeFrom> {
         serde_json::from_str(self.table.config_json())
             .map_err(|error| ServerError::new_err(format!("table {:?}: {error}", self.table.name())))
     }

@@ -58,7 +58,9 @@ from sanderling._native.tables import (
     Table,
     checkpoint_tables,
     connect,
+    download_tables,
     save_tables,
+    upload_tables,
 )
 from sanderling._native.workers import (
     Batches,
@@ -72,6 +74,7 @@ __all__ = [
     "DEEP_MODELS",
     "RENAMED_ENTRIES",
     "RENAMED_OPTIONS",
+    "RETRIEVAL_MODELS",
     "BadFileError",
     "BadRowError",
     "Batch",
@@ -116,6 +119,7 @@ __all__ = [
     "cli_main",
     "connect",
     "cores_usable",
+    "download_tables",
     "give_up_silent",
     "load",
     "metrics",
@@ -126,6 +130,7 @@ __all__ = [
     "render_report",
     "save_tables",
     "train",
+    "upload_tables",
     "value_key",
 ]
 
@@ -137,5 +142,8 @@ RENAMED_ENTRIES: list[tuple[str, str, str]]
 
 DEEP_MODELS: tuple[str, ...]
 """Values of `model.type` for deep models, which are trained in PyTorch."""
+
+RETRIEVAL_MODELS: tuple[str, ...]
+"""The deep models with vectors of users and items."""
 
 __version__: str

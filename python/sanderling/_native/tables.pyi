@@ -3,7 +3,7 @@
 Shapes: `n` keys of a request, `dim` weights of a row, `rows` rows of a table.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, final
 
 import numpy as np
@@ -298,6 +298,18 @@ def connect(
 
 def save_tables(directory: _Path, tables: Sequence[Table]) -> None:
     """Write a checkpoint of several tables."""
+
+def download_tables(directory: _Path, tables: Mapping[str, RemoteTable]) -> None:
+    """Write a checkpoint of tables on servers, given by their names in the checkpoint; nobody may push meanwhile.
+
+    Rows have their optimizer state and frequency. They are written as they arrive: a table may be larger than memory.
+    """
+
+def upload_tables(directory: _Path, tables: Mapping[str, RemoteTable]) -> None:
+    """Add the rows of a checkpoint to tables on servers, given by their names in the checkpoint.
+
+    Rows that exist are replaced. Raises ServerError for a table of another width or optimizer.
+    """
 
 def checkpoint_tables(directory: _Path) -> list[str]:
     """Return the names of the tables in a checkpoint."""
