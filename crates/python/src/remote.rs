@@ -29,6 +29,11 @@ pub(crate) struct PyConnection {
 }
 
 impl PyConnection {
+    /// A connection to these servers.
+    pub(crate) fn of(cluster: Arc<Cluster>) -> PyConnection {
+        PyConnection { cluster: Mutex::new(Some(cluster)) }
+    }
+
     /// The servers.
     pub(crate) fn cluster(&self) -> PyResult<Arc<Cluster>> {
         let cluster = self.cluster.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,7 +98,7 @@ pub(crate) fn connect(
         ..defaults
     };
     let cluster = py.detach(|| Cluster::connect(&addresses(address)?, options)).map_err(of_client)?;
-    Ok(PyConnection { cluster: Mutex::new(Some(cluster)) })
+    Ok(PyConnection::of(cluster))
 }
 
 /// Keyword arguments that have another name now.
