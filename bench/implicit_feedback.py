@@ -43,9 +43,9 @@ Pairs = npt.NDArray[np.int64]
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "mf, softmax": {
-        "model": {"type": "mf", "dim": 128, "init_std": 0.05},
-        "optimizer": {"type": "adam", "lr": 0.003, "l2": 3e-5},
-        "train": {"batch_size": 1024, "passes": 12, "loss": "softmax"},
+        "model": {"type": "mf", "dim": 64, "init_std": 0.05},
+        "optimizer": {"type": "adam", "lr": 0.003, "l2": 2e-5},
+        "train": {"batch_size": 1024, "passes": 8, "loss": "softmax"},
         "sampling": {"by": "uniform", "per_positive": 16, "correct": False},
     },
     "mf, bpr": {
