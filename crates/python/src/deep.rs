@@ -24,7 +24,7 @@ impl DeepModels for TorchModels {
     fn open(&self, path: &Path, servers: Option<Arc<Cluster>>) -> Result<Box<dyn DeepModel>, DeepError> {
         Python::attach(|py| {
             let open = || {
-                let connection = servers.map(|cluster| Py::new(py, PyConnection { cluster })).transpose()?;
+                let connection = servers.map(|cluster| Py::new(py, PyConnection::of(cluster))).transpose()?;
                 py.import("sanderling.torch.file_scores")?.getattr("FileScores")?.call1((path, connection))
             };
             let scores = open().map_err(|error| told(py, &error))?;
@@ -35,7 +35,7 @@ impl DeepModels for TorchModels {
     fn download(&self, path: &Path, servers: Arc<Cluster>) -> Result<u64, DeepError> {
         Python::attach(|py| {
             let download = || {
-                let connection = Py::new(py, PyConnection { cluster: servers })?;
+                let connection = Py::new(py, PyConnection::of(servers))?;
                 py.import("sanderling.torch")?.getattr("download")?.call1((path, connection))?.extract()
             };
             download().map_err(|error| told(py, &error))

@@ -226,6 +226,13 @@ class Connection:
     @property
     def servers(self) -> list[str]:
         """Addresses in use, by shard."""
+    def __enter__(self) -> Connection: ...
+    def __exit__(self, *error: object) -> None: ...
+    def close(self) -> None:
+        """Close the connection; its methods raise ConfigError from then on.
+
+        Tables that it opened stay usable; the sockets close with the last of them.
+        """
     def table(
         self,
         name: str,
