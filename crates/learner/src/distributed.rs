@@ -240,7 +240,10 @@ fn work(
     let (verdicts, awaited) = channel();
     let shared = JobShared {
         config,
-        encoder: encoder(config, LabelUse::Required, true)?,
+        encoder: match model {
+            Some(model) => model.training_encoder()?,
+            None => encoder(config, LabelUse::Required, true)?,
+        },
         bound: options.staleness,
         start,
         stop,

@@ -2,7 +2,7 @@
 //! may replace it. Opens no table.
 
 use std::io::{ErrorKind, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use sanderling_store::{Checkpoint, StoreError, open_regular};
 
@@ -10,9 +10,9 @@ use crate::error::LearnError;
 use crate::metrics_log::METRICS;
 
 /// The file in every checkpoint, of a deep model as well.
-const MANIFEST: &str = "manifest.json";
+pub(crate) const MANIFEST: &str = "manifest.json";
 /// Neither the store nor the Python package writes a longer one.
-const MANIFEST_BYTES_MAX: u64 = 64 << 20;
+pub(crate) const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 /// The blob that servers add to their checkpoints.
 const SERVER_BLOB: &str = "server.json";
 /// Servers of several shards each have a part.
@@ -26,9 +26,9 @@ pub(crate) fn explain_no_model(error: StoreError, path: &Path) -> LearnError {
         StoreError::Io { source, .. } if nothing.contains(&source.kind()) && !has_manifest => {
             nothing_at(path)
         }
-        _ if is_deep(path) => "is a deep model, which Python reads: sanderling.torch.predict, or \
-                               sanderling.torch.checkpoint.load"
-            .to_owned(),
+        _ if is_deep(path) => {
+            "is a deep model, which sanderling.torch.open_model and sanderling.torch.predict read".to_owned()
+        }
         _ => return error.into(),
     };
     LearnError::Model { path: path.into(), reason }
@@ -99,15 +99,26 @@ fn nothing_at(path: &Path) -> String {
     format!("holds no model; {NAME_ONE}")
 }
 
-/// Whether the Python package has saved it: it has a dense part, too.
-pub(crate) fn is_deep(path: &Path) -> bool {
+/// Whether a directory holds a deep model, which has a dense part beside its tables.
+#[must_use]
+pub fn is_deep(path: &Path) -> bool {
+    deep_manifest(path).is_some()
+}
+
+/// The directory of the tables of a deep model.
+pub(crate) fn deep_rows(path: &Path) -> Option<PathBuf> {
+    let manifest = deep_manifest(path)?;
+    let rows = manifest.get("rows")?.as_str()?;
+    (!rows.is_empty() && !rows.contains(['/', '\\'])).then(|| path.join(rows))
+}
+
+fn deep_manifest(path: &Path) -> Option<serde_json::Value> {
     let mut text = Vec::new();
-    let Ok(file) = open_regular(&path.join(MANIFEST)) else { return false };
+    let file = open_regular(&path.join(MANIFEST)).ok()?;
     // A longer file is not read to its end.
-    if file.take(MANIFEST_BYTES_MAX + 1).read_to_end(&mut text).is_err() {
-        return false;
-    }
-    serde_json::from_slice::<serde_json::Value>(&text).is_ok_and(|manifest| manifest.get("dense").is_some())
+    file.take(MANIFEST_BYTES_MAX + 1).read_to_end(&mut text).ok()?;
+    let manifest: serde_json::Value = serde_json::from_slice(&text).ok()?;
+    manifest.get("dense").is_some().then_some(manifest)
 }
 
 #[cfg(test)]

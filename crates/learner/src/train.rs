@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use sanderling_formats::{BLOCK_BYTES, BadRows};
 use sanderling_loader::{Pass, PassOptions};
 use sanderling_observe::Stages;
-use sanderling_sample::{Encoder, LabelUse};
+use sanderling_sample::Encoder;
 
 use crate::config::Train;
 use crate::error::LearnError;
@@ -135,7 +135,7 @@ impl<'a> Trainer<'a> {
 
     /// Trains until all passes are done, validation stops improving, or the run is asked to stop.
     pub(crate) fn run(&mut self) -> Result<(), LearnError> {
-        let encoder = self.model.encoder(LabelUse::Required, true)?;
+        let encoder = self.model.training_encoder()?;
         loop {
             if self.state.pass_to_judge && !self.judge_pass()? {
                 return self.save_stopped();

@@ -18,6 +18,7 @@ mod rates;
 mod remote;
 mod renamed;
 mod report;
+mod whole_tables;
 
 mod batch;
 
@@ -37,12 +38,18 @@ mod steps;
 
 mod view;
 
+mod frames;
+mod inputs;
+mod keys;
+mod rows;
+
 mod model;
 
 mod train;
 
 mod command;
 mod cores;
+mod deep;
 
 use pyo3::prelude::*;
 
@@ -65,6 +72,8 @@ mod _native {
     #[pymodule_export]
     use crate::job::{PyBatches, PyJob, PyWorker};
     #[pymodule_export]
+    use crate::keys::key;
+    #[pymodule_export]
     use crate::lookup::{PyEmbedding, PyLookup};
     #[pymodule_export]
     use crate::model::{PyModel, load, metrics, remarks_of};
@@ -82,6 +91,8 @@ mod _native {
     use crate::table::{PyTable, checkpoint_tables, save_tables};
     #[pymodule_export]
     use crate::train::{PyTrainResult, train};
+    #[pymodule_export]
+    use crate::whole_tables::{download_tables, upload_tables};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -89,6 +100,7 @@ mod _native {
         module.add("RENAMED_OPTIONS", sanderling_cli::RENAMED_OPTIONS.to_vec())?;
         module.add("RENAMED_ENTRIES", sanderling_learner::config::RENAMED.to_vec())?;
         module.add("DEEP_MODELS", PyTuple::new(module.py(), sanderling_cli::DEEP_MODELS)?)?;
+        module.add("RETRIEVAL_MODELS", PyTuple::new(module.py(), sanderling_cli::RETRIEVAL_MODELS)?)?;
         crate::interrupt::register(module.py())?;
         crate::error::register(module)
     }

@@ -14,13 +14,16 @@ from sanderling._native.errors import (
     FileError,
     GradientError,
     GroupError,
+    GroupTimeoutError,
     HubError,
+    HubTimeoutError,
     LengthError,
     ModelError,
     NoRowsError,
     NotFoundError,
     OffsetsError,
     ServerError,
+    ServerTimeoutError,
     StoppedError,
     TableFullError,
     TooManyBadRowsError,
@@ -39,6 +42,7 @@ from sanderling._native.models import (
     cli_main,
     cores_usable,
     give_up_silent,
+    key,
     load,
     metrics,
     parse_duration_s,
@@ -55,7 +59,9 @@ from sanderling._native.tables import (
     Table,
     checkpoint_tables,
     connect,
+    download_tables,
     save_tables,
+    upload_tables,
 )
 from sanderling._native.workers import (
     Batches,
@@ -69,6 +75,7 @@ __all__ = [
     "DEEP_MODELS",
     "RENAMED_ENTRIES",
     "RENAMED_OPTIONS",
+    "RETRIEVAL_MODELS",
     "BadFileError",
     "BadRowError",
     "Batch",
@@ -84,7 +91,9 @@ __all__ = [
     "FileError",
     "GradientError",
     "GroupError",
+    "GroupTimeoutError",
     "HubError",
+    "HubTimeoutError",
     "Hubs",
     "Job",
     "LengthError",
@@ -97,6 +106,7 @@ __all__ = [
     "OffsetsError",
     "RemoteTable",
     "ServerError",
+    "ServerTimeoutError",
     "StoppedError",
     "SyncGroup",
     "Table",
@@ -110,7 +120,9 @@ __all__ = [
     "cli_main",
     "connect",
     "cores_usable",
+    "download_tables",
     "give_up_silent",
+    "key",
     "load",
     "metrics",
     "parse_duration_s",
@@ -120,6 +132,7 @@ __all__ = [
     "render_report",
     "save_tables",
     "train",
+    "upload_tables",
     "value_key",
 ]
 
@@ -131,5 +144,8 @@ RENAMED_ENTRIES: list[tuple[str, str, str]]
 
 DEEP_MODELS: tuple[str, ...]
 """Values of `model.type` for deep models, which are trained in PyTorch."""
+
+RETRIEVAL_MODELS: tuple[str, ...]
+"""The deep models with vectors of users and items."""
 
 __version__: str

@@ -62,12 +62,12 @@ pub(super) fn resume(
             fitted.optimizer != saved.optimizer || fitted.factor_optimizer != saved.factor_optimizer,
         ),
         ("the features, the label, weights or negatives", fitted.spec() != saved.spec()),
-        ("data.train", fitted.data.train != saved.data.train),
+        ("data.train", !fitted.data.train.is_like(&saved.data.train)),
         (
             "the size of the files of data.train",
             state.data_bytes.is_some() && state.data_bytes != data_bytes(config)?,
         ),
-        ("data.valid", state.best.is_some() && fitted.data.valid != saved.data.valid),
+        ("data.valid", state.best.is_some() && !fitted.data.valid.is_like(&saved.data.valid)),
         ("train.monitor", state.best.is_some() && fitted.train.monitor != saved.train.monitor),
         (
             "train.reduction or train.class_weight",
@@ -95,11 +95,13 @@ pub(super) fn resume(
     }
     // The rows are those of the checkpoint, on servers too: what these may still have is from after it.
     let model = match &options.servers {
-        Some(cluster) => Model::onto_servers(fitted, cluster, &checkpoint, path)?,
+        Some(cluster) => {
+            Model::onto_servers(fitted, cluster, &checkpoint, path)?.with_names_of(&checkpoint, path)?
+        }
         None => {
             let mut model = Model::from_checkpoint(&checkpoint, path)?;
             *model.config_mut() = fitted;
-            model
+            model.with_names_of(&checkpoint, path)?
         }
     };
     Ok((model, state, scores))
