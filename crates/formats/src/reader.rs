@@ -207,6 +207,15 @@ impl Source {
         let file = &self.files[index];
         let path = &file.path;
         let format = format_of(file, &self.config)?;
+        if let (Some(column), Format::Libsvm | Format::Libffm | Format::Batch) =
+            (self.encoder.holdout_column(), format)
+        {
+            let reason = format!(
+                "rows are held out by column {column:?}, which {format} files do not have; hold them out by = \"random\", or \
+                 name a file with other rows in data.valid"
+            );
+            return Err(SampleError::BadFile { path: path.clone(), reason });
+        }
         if let Some(message) = format.message() {
             let layout = messages::Layout::open(message, path, &self.encoder)?;
             let records = RecordBlocks::new(

@@ -39,6 +39,9 @@ pub use number::{parse_f32, parse_f64, parse_u64, short_f32, short_u64};
 
 mod compile;
 
+mod holdout;
+pub use holdout::{Holdout, HoldoutBy, Side};
+
 mod encode;
 pub use encode::{EncodeOptions, Encoder, Fate, LabelUse, NO_FEATURE, SparseFeatures};
 
