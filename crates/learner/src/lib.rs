@@ -23,8 +23,11 @@ mod threads;
 pub mod metrics;
 pub use metrics::{AucInterval, Metrics, Scores};
 
+mod progressive;
+pub use progressive::ProgressivePoint;
+
 mod measured;
-pub use measured::{MeasuredOn, SeenMetrics};
+pub use measured::{MeasuredOn, SeenMetrics, TestMetrics};
 
 mod remarks;
 pub use remarks::remarks;
@@ -43,13 +46,13 @@ mod compute;
 mod model_diagnostics;
 
 mod model;
-pub use model::{BIAS_TABLE, Model};
+pub use model::{BIAS_TABLE, Model, Purpose};
 
 mod evaluate;
 pub use evaluate::{Evaluation, Predicted, evaluate, predict};
 
 mod event;
-pub use event::{Event, PassLine, ScanProgress, StepLine, ValidLine};
+pub use event::{Event, PassLine, PredictedFirstLine, ScanProgress, StepLine, TestLine, ValidLine};
 
 mod state;
 pub use state::RunState;
@@ -63,7 +66,10 @@ pub mod distributed;
 mod run_marker;
 
 mod table_summary;
-pub use table_summary::table_summary;
+pub use table_summary::{saved_counters, table_summary};
+
+mod table_counters;
+pub use table_counters::TableCounters;
 
 mod metrics_log;
 
