@@ -11,5 +11,6 @@ pub(crate) mod hub_feed;
 pub(crate) mod inspect;
 pub(crate) mod predict;
 pub(crate) mod ps;
+pub(crate) mod runs;
 pub(crate) mod synth;
 pub(crate) mod train;

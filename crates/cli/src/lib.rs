@@ -20,6 +20,7 @@ mod listening;
 mod names;
 mod profile;
 mod reading;
+mod run_config;
 mod saved_model;
 mod scores;
 mod timing;
@@ -57,6 +58,7 @@ enum Command {
     Predict(command::predict::Args),
     Inspect(command::inspect::Args),
     Compare(command::compare::Args),
+    Runs(command::runs::Args),
     Convert(command::convert::Args),
     Hub(Box<command::hub::Args>),
     Ps(Box<command::ps::Args>),
@@ -90,6 +92,7 @@ where
         Command::Predict(args) => command::predict::run(&args),
         Command::Inspect(args) => command::inspect::run(&args),
         Command::Compare(args) => command::compare::run(&args),
+        Command::Runs(args) => command::runs::run(&args),
         Command::Convert(args) => command::convert::run(&args),
         Command::Hub(args) => command::hub::run(&args),
         Command::Ps(args) => command::ps::run(*args),

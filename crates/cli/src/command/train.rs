@@ -34,6 +34,9 @@ pub const DEEP_MODELS: [&str; 7] = ["dnn", "wide_deep", "deepfm", "dcn", "dcnv2"
 #[command(after_help = "\
 Examples:
   sanderling train examples/adult_fm.toml
+  # yesterday's model learns from today's clicks
+  sanderling train clicks.toml --from runs/day1/model --train day2.csv \\
+      --name day2 --predict-first
   sanderling train clicks.toml --ps 127.0.0.1:7000,127.0.0.1:7001
   sanderling train examples/adult_ftrl_sync.toml --algorithm ftrl-sync \\
       --workers 2
@@ -47,6 +50,9 @@ Examples:
 Output: runs/<name> with model/ (for eval, predict, inspect), report.html, metrics.jsonl and summary.json, and a table of \
 stage times on standard error (sanderling compare shows two runs side by side). Ctrl-C saves and stops the run; --resume \
 continues it.
+
+--from begins a new run with a saved model (docs/daily-training.md). New features and tables may come; a feature of the model \
+must stay as it was.
 
 With --ps, rows and optimizer state are on parameter servers (sanderling ps), in tables named RUN/TABLE; tables of an earlier \
 run of this name are replaced. The trained model is downloaded to runs/<name>. --resume uploads the rows of the last local \
@@ -62,6 +68,13 @@ pub(crate) struct Args {
     /// Continue the run from its last checkpoint [default: start over]
     #[arg(long)]
     resume: bool,
+    /// Saved model to continue on new data: its weights, optimizer state, frequencies and fitted boundaries
+    #[arg(long, value_name = "MODEL", conflicts_with = "resume")]
+    from: Option<PathBuf>,
+    /// Score the training files with the model of --from before learning from them (progressive validation)
+    /// [default: train.predict_first]
+    #[arg(long)]
+    predict_first: bool,
     /// Parent directory of runs
     #[arg(long, default_value = "runs", value_name = "DIR")]
     runs_dir: PathBuf,
@@ -144,7 +157,7 @@ impl Args {
 
     /// The configuration with the overrides of the command line.
     fn config(&self) -> Result<Config, Failure> {
-        let config = Config::read(&self.config, |config| {
+        let config = Config::read(&self.config, &self.reading.set, |config| {
             if let Some(name) = &self.name {
                 config.name.clone_from(name);
             }
@@ -155,11 +168,15 @@ impl Args {
                     *inputs = Inputs(given.clone());
                 }
             }
+            if !self.valid.is_empty() {
+                config.data.holdout = None;
+            }
             let train = &mut config.train;
             train.threads = self.threads.unwrap_or(train.threads);
             train.passes = self.passes.unwrap_or(train.passes);
             train.batch_size = self.batch_size.unwrap_or(train.batch_size);
             train.max_steps = self.max_steps.unwrap_or(train.max_steps);
+            train.predict_first |= self.predict_first;
             config.seed = self.seed.unwrap_or(config.seed);
             self.reading.apply(&mut config.data.reading);
             self.job.apply(config);
@@ -204,6 +221,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let options = RunOptions {
         runs_dir: args.runs_dir.clone(),
         resume: args.resume,
+        from: args.from.clone(),
         keeps_earlier: args.name.is_none(),
         servers,
         job,
@@ -296,6 +314,9 @@ fn describe(event: &Event<'_>) -> Vec<String> {
             line.steps_per_s,
             output::per_s(line.examples_per_s)
         )],
+        Event::PredictedFirst(line) => {
+            vec![format!("predicted {} before learning: {}", line.data, metrics(&line.metrics))]
+        }
         Event::Pass(line) => vec![of_pass(line)],
         Event::Valid(line) => vec![format!(
             "pass {} validated: {}{}",
@@ -303,6 +324,7 @@ fn describe(event: &Event<'_>) -> Vec<String> {
             metrics(&line.metrics),
             if line.best { ", best so far" } else { "" }
         )],
+        Event::Tested(line) => vec![format!("test set {}: {}", line.name, metrics(&line.metrics))],
         Event::BadRows { count, messages } => {
             let head = format!("{} bad rows were skipped; the first:", output::count(*count));
             std::iter::once(head).chain(messages.iter().map(|message| format!("  {message}"))).collect()
@@ -396,6 +418,12 @@ fn for_people(summary: &Summary, profile: Option<&Written>) -> String {
     let (scores, means) = ((summary.auc, summary.logloss), (summary.prob_mean, summary.real_mean));
     let mut rows = output::quality(scores, means);
     rows.push(("measured on", on));
+    // The last point is of this run, or of one before it.
+    if let Some(first) = summary.progressive_curve.last().filter(|point| point.run == summary.name) {
+        let number = |value: f64| output::metric(value.is_finite().then_some(value));
+        let (auc, logloss) = (number(first.metrics.auc), number(first.metrics.logloss));
+        rows.push(("before learning", format!("AUC {auc}, logloss {logloss} over {}", first.data)));
+    }
     if let Some(seen) = summary.seen {
         let number = |value: f64| output::metric(value.is_finite().then_some(value));
         let (auc, logloss) = (number(seen.metrics.auc), number(seen.metrics.logloss));
@@ -404,6 +432,15 @@ fn for_people(summary: &Summary, profile: Option<&Written>) -> String {
             format!("AUC {auc}, logloss {logloss} over training (seen) data of pass {}", seen.pass),
         ));
     }
+    let tests = summary.tests.iter().map(|set| (set.name.as_str(), &set.metrics));
+    rows.extend(tests.map(|(name, metrics)| {
+        let number = |value: f64| output::metric(value.is_finite().then_some(value));
+        let (auc, logloss) = (number(metrics.auc), number(metrics.logloss));
+        (
+            "test set",
+            format!("{name}: AUC {auc}, logloss {logloss}, {} examples", output::count(metrics.examples)),
+        )
+    }));
     rows.extend([
         (
             "examples",
