@@ -82,6 +82,8 @@ mod _native {
     use crate::table::{PyTable, checkpoint_tables, save_tables};
     #[pymodule_export]
     use crate::train::{PyTrainResult, train};
+    #[pymodule_export]
+    use crate::value::set_entries;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

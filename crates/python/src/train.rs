@@ -66,16 +66,23 @@ impl PyTrainResult {
 
 /// Trains as the configuration says: a dictionary, or the path of a TOML file.
 #[pyfunction]
-#[pyo3(signature = (config, *, name = None, runs_dir = None, resume = false, on_line = None))]
+#[pyo3(signature = (config, *, name = None, runs_dir = None, resume = false, from_model = None, on_line = None))]
 pub(crate) fn train(
     py: Python<'_>,
     config: &Bound<'_, PyAny>,
     name: Option<String>,
     runs_dir: Option<PathBuf>,
     resume: bool,
+    from_model: Option<PathBuf>,
     on_line: Option<Py<PyAny>>,
 ) -> PyResult<PyTrainResult> {
-    let mut options = RunOptions { resume, keeps_earlier: name.is_none(), ..RunOptions::default() };
+    if resume && from_model.is_some() {
+        return Err(ConfigError::new_err(
+            "resume and from_model: a run that goes on has begun; give one of them",
+        ));
+    }
+    let mut options =
+        RunOptions { resume, from: from_model, keeps_earlier: name.is_none(), ..RunOptions::default() };
     let config = read(config, name)?;
     if let Some(runs_dir) = runs_dir {
         options.runs_dir = runs_dir;
@@ -104,7 +111,7 @@ fn read(given: &Bound<'_, PyAny>, name: Option<String>) -> PyResult<Config> {
     let config = if given.is_instance_of::<PyDict>() {
         Config::from_json(&to_text("config", given)?, adjust)
     } else {
-        Config::read(&given.extract::<PathBuf>()?, adjust)
+        Config::read(&given.extract::<PathBuf>()?, &[], adjust)
     };
     config.map_err(|error| match deep_type(given) {
         Some(model) => ConfigError::new_err(format!(
@@ -131,6 +138,8 @@ fn deep_type(config: &Bound<'_, PyAny>) -> Option<String> {
 fn tell(py: Python<'_>, on_line: &Py<PyAny>, event: &Event<'_>) -> PyResult<()> {
     let (kind, line) = match event {
         Event::Step(line) => ("step", to_python(py, line)?),
+        Event::PredictedFirst(line) => ("predicted_first", to_python(py, line)?),
+        Event::Tested(line) => ("test", to_python(py, line)?),
         Event::Valid(line) => ("valid", to_python(py, line)?),
         _ => return Ok(()),
     };

@@ -46,6 +46,7 @@ from sanderling._native.models import (
     read_once,
     remarks_of,
     render_report,
+    set_entries,
     train,
     value_key,
 )
@@ -119,6 +120,7 @@ __all__ = [
     "remarks_of",
     "render_report",
     "save_tables",
+    "set_entries",
     "train",
     "value_key",
 ]

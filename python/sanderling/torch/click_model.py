@@ -97,11 +97,15 @@ class ClickModel(nn.Module):
                 f"model: DIN compares {model.candidate!r} with the rows of {model.history!r}: both features must name"
                 " the same table"
             )
+        tables = {
+            feature.table: dataclasses.replace(rows, **config.table_options(feature.table)) for feature in feature_specs
+        }
         ps = sanderling.connect(ps) if isinstance(ps, str) else ps
         if ps is not None:
             # Runs share servers, so table names begin with the run's name, as with built-in learners.
             feature_specs = [dataclasses.replace(f, table=f"{config.name}/{f.table}") for f in feature_specs]
-        spec = Spec({feature.table: rows for feature in feature_specs}, feature_specs)
+            tables = {f"{config.name}/{name}": table for name, table in tables.items()}
+        spec = Spec(tables, feature_specs)
         if ps is not None:
             # Raises for options that servers would refuse, before their existing tables are dropped.
             for name, table in spec.tables.items():

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import torch.distributed
 
 import sanderling
-from sanderling._native import DEEP_MODELS, RENAMED_OPTIONS
+from sanderling._native import DEEP_MODELS, RENAMED_OPTIONS, set_entries
 from sanderling.torch.deep_config import PS_TIMEOUT_S, DeepConfig, read_toml
 from sanderling.torch.quantity import seconds
 from sanderling.torch.trainer import train
@@ -55,6 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     add("config", type=Path, help="run configuration (TOML)")
     add("--model", choices=DEEP_MODELS, help="model type (model.type)")
     add("--resume", action="store_true", help="continue from the last checkpoint of the run")
+    add("--from", dest="from_model", metavar="MODEL", help="saved model to continue on new data")
     add("--runs-dir", default="runs", help="parent directory of runs (runs)")
     add("--json", action="store_true", help="print the result as a JSON object on the last line of standard output")
     add("--quiet", "-q", action="store_true", help="suppress progress and metric lines")
@@ -91,6 +92,13 @@ def main(arguments: Sequence[str]) -> int:
     add("--valid", nargs="+", metavar="FILE", help="validation files (data.valid)")
     for name in ("threads", "passes", "batch-size", "max-steps"):
         add(f"--{name}", type=int, help=f"overrides train.{name.replace('-', '_')}")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="ENTRY=VALUE",
+        help="entry of the configuration, as TOML: model.dim=32; may be repeated",
+    )
     add("--seed", type=int, help="random seed of initial weights and shuffles (42)")
     _refuse_old(parser, arguments)
     options = parser.parse_args(arguments)
@@ -107,6 +115,7 @@ def main(arguments: Sequence[str]) -> int:
             ps=ps,
             runs_dir=options.runs_dir,
             resume=options.resume,
+            from_model=options.from_model,
             device=options.device,
             tensorboard=options.tensorboard,
             quiet=options.quiet,
@@ -226,7 +235,7 @@ def _text(option: str, path: Path | None) -> str:
 
 def _config(options: argparse.Namespace) -> DeepConfig:
     """Return the configuration with the overrides of the command line."""
-    text = read_toml(options.config)
+    text = set_entries(read_toml(options.config), options.set)
     text.setdefault("name", options.config.stem)
     if options.model:
         text["model"] = {**_without_learner(text, options), "type": options.model}

@@ -132,6 +132,8 @@ class DeepConfig:
     """Optimizer of the embedding tables, as `sanderling.Table` takes it."""
     dense_optimizer: DenseOptimizerConfig = field(default_factory=DenseOptimizerConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    table: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Options of tables by name, `*` for every other table; see docs/configuration.md."""
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -165,6 +167,7 @@ class DeepConfig:
             model=_section(ModelConfig, "model", config.pop("model", {})),
             dense_optimizer=_section(DenseOptimizerConfig, "dense_optimizer", config.pop("dense_optimizer", {})),
             train=_section(TrainConfig, "train", train),
+            table={name: dict(options) for name, options in config.pop("table", {}).items()},
         )
         if optimizer is not None:
             made.optimizer = {"type": optimizer} if isinstance(optimizer, str) else dict(optimizer)
@@ -211,6 +214,11 @@ class DeepConfig:
             if not 0.0 <= rate < math.inf:
                 raise sanderling.ConfigError(f"dense_optimizer.{name} = {rate}: must be finite and not negative")
         seconds("train.ps_timeout", train.ps_timeout, *PS_TIMEOUT_S)
+        tables = {feature.get("table") or feature.get("name") or feature.get("column") for feature in self._features()}
+        for name in self.table:
+            if tables and name not in tables and name != "*":
+                raise sanderling.ConfigError(f"table.{name}: no feature has this table")
+            self.table_options(name)
         if not 0.0 <= model.dropout < 1.0:
             raise sanderling.ConfigError(f"model.dropout = {model.dropout}: must be at least 0 and below 1")
         if train.monitor not in ("auc", "logloss"):
@@ -243,6 +251,43 @@ class DeepConfig:
             )
         if not self.valid_inputs and (train.early_stop > 0 or kind == "plateau"):
             raise sanderling.ConfigError("early_stop and the plateau schedule need data.valid")
+
+    def _features(self) -> list[dict[str, Any]]:
+        """Return the features, one entry per feature."""
+        entries = self.spec.get("feature", [])
+        return [{**entry, "name": name} for entry in entries for name in entry.get("each") or [entry.get("name")]]
+
+    def table_options(self, name: str) -> dict[str, Any]:
+        """Return the options of a table as arguments of `sanderling.Table`; ConfigError names a wrong entry."""
+        options = dict(self.table.get(name, self.table.get("*", {})))
+        made: dict[str, Any] = {}
+        counts = {
+            feature.get("min_count", 1)
+            for feature in self._features()
+            if (feature.get("table") or feature["name"] or feature.get("column")) == name
+        }
+        if len(counts) > 1:
+            raise sanderling.ConfigError(f"table {name!r}: its features count keys together: give all one min_count")
+        if max(counts, default=1) > 1:
+            made["admission"] = {"type": "sightings", "sightings": counts.pop()}
+        if "budget" in options:
+            made["budget_bytes"] = size_bytes(f"table.{name}.budget", options.pop("budget"))
+        admission = options.pop("admission", None)
+        if isinstance(admission, Mapping) and "after" in admission:
+            unknown = set(admission) - {"after", "filter"}
+            if unknown:
+                raise sanderling.ConfigError(f"table.{name}.admission: unknown {', '.join(sorted(unknown))}")
+            admission = {"type": "sightings", "sightings": admission["after"], **_filter(name, admission)}
+        if admission is not None:
+            made["admission"] = admission
+        for key in ("dtype", "eviction"):
+            if key in options:
+                made[key] = options.pop(key)
+        if options:
+            raise sanderling.ConfigError(
+                f"table.{name}.{next(iter(options))} is unknown; the entries are budget, dtype, admission, eviction"
+            )
+        return made
 
     @property
     def from_hubs(self) -> bool:
@@ -285,6 +330,7 @@ class DeepConfig:
             "optimizer": self.optimizer,
             "dense_optimizer": asdict(self.dense_optimizer),
             "train": asdict(self.train),
+            **({"table": self.table} if self.table else {}),
         }
 
 
@@ -339,7 +385,18 @@ def _paths(value: object) -> list[str]:
         return [str(value)]
     if isinstance(value, list | tuple) and all(isinstance(path, str | Path) for path in value):
         return [str(path) for path in value]
+    if isinstance(value, Mapping) and "by" in value:
+        raise sanderling.ConfigError(
+            "data.valid: rows are held out for lr and fm alone; name a file of held-out rows for a deep model"
+        )
     raise sanderling.ConfigError(f"data: {value!r} is neither a path nor a list of paths")
+
+
+def _filter(name: str, admission: Mapping[str, Any]) -> dict[str, int]:
+    """Return the size of the counting filter, if it is given."""
+    if "filter" not in admission:
+        return {}
+    return {"filter_bytes": size_bytes(f"table.{name}.admission.filter", admission["filter"])}
 
 
 def _hubs(inputs: list[str]) -> list[str]:

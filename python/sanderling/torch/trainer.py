@@ -35,6 +35,7 @@ from sanderling.torch.deep_run import DeepRun
 from sanderling.torch.inputs import FileInputs, HubInputs, check_fields, check_files, check_valid
 from sanderling.torch.run_log import Line, RunLog
 from sanderling.torch.run_name import named, replaces
+from sanderling.torch.warm_start import begin_from, check_continued
 from sanderling.torch.workers import Workers, bound_of, join
 
 # Time of waiting before a notice is written, in seconds.
@@ -62,6 +63,7 @@ def train(
     ps: sanderling.Connection | str | None = None,
     runs_dir: str | Path = "runs",
     resume: bool = False,
+    from_model: str | Path | None = None,
     device: str = "cpu",
     tensorboard: bool = False,
     quiet: bool = True,
@@ -78,6 +80,9 @@ def train(
     A run with `name` replaces an earlier run of that name. Without it, the name comes from the configuration; an
     earlier run of another configuration is kept, and the new one is numbered (clicks-2). Under torchrun, the name is
     always that of the configuration, because all trainers must have an equal one.
+
+    `from_model` is the directory of a saved deep model that a new run begins with: dense parameters, rows, and the
+    state of both optimizers. Its features must stay; ModelError names one that changed. Tables must be in this process.
 
     `resume` continues from the last checkpoint. `on_line` is called with every line of metrics. The device of the dense
     part is `device`. `torch_threads` is the number of torch threads during the run; by default torch's own number if
@@ -113,6 +118,7 @@ def train(
             f"{runs_dir}: only input is read by url; name a local folder, and copy it from there"
         )
     is_alone = int(os.environ.get("WORLD_SIZE", "1")) < 2
+    earlier = _earlier(config, from_model, resume=resume, is_embedded=ps is None and is_alone)
     if name is not None:
         config = dataclasses.replace(config, name=name)
     elif is_alone:
@@ -124,6 +130,10 @@ def train(
                 " would replace it)\n"
             )
     run_dir = Path(runs_dir) / config.name
+    if from_model is not None and Path(from_model).resolve().is_relative_to(run_dir.resolve()):
+        raise sanderling.ModelError(
+            f"{run_dir}: --from names the model of this run, which the run would replace; give the run another name"
+        )
     if not resume and is_alone and not quiet and replaces(run_dir):
         sys.stderr.write(f"this run replaces the earlier one in {run_dir}; another name would keep both\n")
     try:
@@ -150,10 +160,13 @@ def train(
         else:
             waiting = f"reading {', '.join(config.train_inputs)} once, to fit the features to it"
             with _notice(None if quiet or not first else waiting):
-                inputs = FileInputs(config, workers, None if extra is None else extra["spec"])
+                fitted = extra or earlier
+                inputs = FileInputs(config, workers, None if fitted is None else fitted["spec"])
         check_fields(config, inputs.spec)
         check_valid(config, inputs.spec)
         run = DeepRun(config, run_dir, ps, device, inputs, workers, fresh=not resume)
+        if from_model is not None:
+            begin_from(run, Path(from_model))
         if resume:
             run.resume()
         elif first and (run_dir / "last").exists():
@@ -248,6 +261,23 @@ def _check_unchanged(config: DeepConfig, last: Path, extra: Mapping[str, Any]) -
             f"{last}: cannot resume: {changed} changed since this run was saved; put it back, or start anew without"
             " resuming"
         )
+
+
+def _earlier(
+    config: DeepConfig, from_model: str | Path | None, *, resume: bool, is_embedded: bool
+) -> dict[str, Any] | None:
+    """Return the state of the model that a run begins from, or None; ConfigError or ModelError if it cannot."""
+    if from_model is None:
+        return None
+    if resume:
+        raise sanderling.ConfigError("resume and from_model: a run that goes on has begun; give one of them")
+    if not is_embedded or config.from_hubs:
+        raise sanderling.ConfigError(
+            "--from continues a deep model with files and tables in one process: leave out servers, hubs and torchrun"
+        )
+    extra = checkpoint.read_extra(from_model)
+    check_continued(config, Path(from_model), extra)
+    return extra
 
 
 def _of_hubs(run_dir: Path, extra: Mapping[str, Any] | None) -> dict[str, Any] | None:
