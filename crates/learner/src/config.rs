@@ -8,7 +8,7 @@ mod model;
 pub use model::{Model, ModelKind, RANK_MAX};
 
 mod overrides;
-pub use overrides::{Override, set_entries};
+pub use overrides::Override;
 
 mod quantity;
 

@@ -49,17 +49,6 @@ pub(crate) fn to_python<T: Serialize>(py: Python<'_>, structure: &T) -> PyResult
     Ok(py.import("json")?.call_method1("loads", (text,))?.unbind())
 }
 
-/// Sets entries of a configuration, `--set` by `--set`, such as `model.dim=16`.
-#[pyfunction]
-pub(crate) fn set_entries(
-    py: Python<'_>,
-    config: &Bound<'_, PyDict>,
-    entries: Vec<String>,
-) -> PyResult<Py<PyAny>> {
-    let config = sanderling_learner::config::set_entries(to_json("config", config, 0)?, &entries);
-    to_python(py, &config.map_err(ConfigError::new_err)?)
-}
-
 fn to_json(path: &str, object: &Bound<'_, PyAny>, depth: usize) -> PyResult<Value> {
     if depth > DEPTH_MAX {
         return Err(ConfigError::new_err(format!("{path}: nested deeper than {DEPTH_MAX} levels")));

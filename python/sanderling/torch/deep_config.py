@@ -15,14 +15,22 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import sanderling
-from sanderling._native import DEEP_MODELS, RENAMED_ENTRIES
+from sanderling._native import DEEP_MODELS, RENAMED_ENTRIES, RETRIEVAL_MODELS
+from sanderling.torch.input_names import HUBS, joined_hubs, paths, run_name
+from sanderling.torch.labels import LabelConfig, feed_spec, labels_of
 from sanderling.torch.quantity import seconds, size_bytes
-
-HUBS = "hub://"
-"""Prefix of hub addresses."""
+from sanderling.torch.table_options import check_tables
 
 PS_TIMEOUT_S = (0.01, 86_400.0)
 """Smallest and largest `train.ps_timeout`, in seconds."""
+
+RETRIEVAL_LOSS = {"mf": "bpr", "two_tower": "softmax"}
+"""Default loss of models with users and items."""
+
+RANKING_METRICS = ("recall", "ndcg", "hr", "mrr", "precision", "map")
+"""Metrics of ranked lists, as `sanderling.ranking_metrics` names them."""
+
+_PER_POSITIVE_MAX = 1 << 16
 
 _Section = TypeVar("_Section")
 
@@ -40,6 +48,7 @@ _MAY_CHANGE = {
     "train.print_every_steps",
     "train.save_every_steps",
     "train.ps_timeout",
+    "train.download",
 }
 """Entries that may differ between a saved run and its resumption."""
 
@@ -60,17 +69,42 @@ class ModelConfig:
     cross_layers: int | None = None
     bottom: list[int] | None = None
     attention: list[int] | None = None
+    head: list[int] | None = None
+    """Several labels: widths of the layers of each label's own part."""
     candidate: str = ""
     """DIN: name of the candidate feature, which attends to the history; both features read one table."""
     history: str = ""
     """DIN: name of the history feature, a sequence of keys with the most recent last."""
     history_length: int = 50
     """DIN: maximum length of a history in keys; longer ones keep the last keys."""
+    user: list[str] | None = None
+    """MF, two towers: features of the user; the first one identifies it. By default the first feature."""
+    item: list[str] | None = None
+    """MF, two towers: features of the item; the first one identifies it. By default the second feature."""
+    normalize: bool = False
+    """Two towers: whether vectors have length 1, so that the score is a cosine."""
+    temperature: float = 1.0
+    """MF, two towers: divisor of the scores in training."""
 
     @property
     def table_budget_bytes(self) -> int:
         """Return `table_budget` in bytes; 0: no limit."""
         return size_bytes("model.table_budget", self.table_budget) if self.table_budget else 0
+
+
+@dataclass
+class SamplingConfig:
+    """Section `[sampling]`: negative items of models with users and items."""
+
+    by: str = "uniform"
+    """`uniform`; `popularity`: by an item's number of pairs to the power `power`; `in_batch`: items of the others."""
+    per_positive: int = 1
+    """Number of negatives per pair; without effect for `in_batch`."""
+    power: float = 0.75
+    exclude_seen: bool = True
+    """Whether items that the user has in the training data are no negatives; without effect for `in_batch`."""
+    correct: bool = True
+    """Softmax: whether scores are corrected by the logarithm of the chance of their items (logQ)."""
 
 
 @dataclass
@@ -96,6 +130,11 @@ class TrainConfig:
     schedule: dict[str, Any] = field(default_factory=lambda: {"type": "constant"})
     early_stop: int = 0
     monitor: str = "auc"
+    """Metric of the best pass: `auc`, `logloss`; of a regression `rmse`, `mae`; of users and items `ndcg@20`."""
+    loss: str = ""
+    """`logloss` or `mse`; of models with users and items `bpr`, `softmax` or `logloss`; empty: by the model."""
+    top_k: list[int] = field(default_factory=lambda: [20])
+    """Lengths of the ranked lists that validation measures, for models with users and items."""
     print_every_steps: int = 0
     max_steps: int = 0
     l2_idle: bool = False
@@ -107,6 +146,8 @@ class TrainConfig:
     """Maximum norm of the gradients of a step, embedding rows and dense parameters together; 0: no limit."""
     save_every_steps: int = 0
     """Checkpoint interval within a pass, in steps; 0: only after each pass and when the run is stopped."""
+    download: bool = True
+    """Whether the model gets its rows from the servers, so that it is used without them; false: they stay there."""
     ps_timeout: str = "20s"
     """Request timeout of parameter servers, also while a server is unreachable."""
 
@@ -134,6 +175,7 @@ class DeepConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
     table: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Options of tables by name, `*` for every other table; see docs/configuration.md."""
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -148,26 +190,32 @@ class DeepConfig:
         """
         config = dict(config)
         data = dict(config.pop("data", {}))
-        train_inputs, valid_inputs = (_paths(data.pop(key, [])) for key in ("train", "valid"))
-        config = {"name": name or _name(train_inputs), **config}
-        train_inputs, train = _hubs(train_inputs), config.pop("train", {})
+        train_inputs, valid_inputs = (paths(data.pop(key, [])) for key in ("train", "valid"))
+        config = {"name": name or run_name(train_inputs), **config}
+        train_inputs, train = joined_hubs(train_inputs), config.pop("train", {})
         if train_inputs and train_inputs[0].startswith(HUBS):
             # 0: the hubs decide.
             train = {"batch_size": 0, "passes": 0, **train}
         spec: dict[str, Any] = {
             key: config.pop(key) for key in ("label", "weight", "negatives", "feature") if key in config
         }
-        optimizer = config.pop("optimizer", None)
+        optimizer, model = config.pop("optimizer", None), config.pop("model", {})
+        if isinstance(model, Mapping) and model.get("type") in RETRIEVAL_MODELS and isinstance(train, Mapping):
+            largest = max(train.get("top_k") or [20])
+            train = {"loss": RETRIEVAL_LOSS[model["type"]], "monitor": f"ndcg@{largest}", **train}
+        elif isinstance(train, Mapping) and train.get("loss") == "mse":
+            train = {"monitor": "rmse", **train}
         made = cls(
             name=str(config.pop("name")),
             train_inputs=train_inputs,
             valid_inputs=valid_inputs,
             spec={"data": data, **spec},
             seed=_seed(config.pop("seed", 42)),
-            model=_section(ModelConfig, "model", config.pop("model", {})),
+            model=_section(ModelConfig, "model", model),
             dense_optimizer=_section(DenseOptimizerConfig, "dense_optimizer", config.pop("dense_optimizer", {})),
             train=_section(TrainConfig, "train", train),
             table={name: dict(options) for name, options in config.pop("table", {}).items()},
+            sampling=_section(SamplingConfig, "sampling", config.pop("sampling", {})),
         )
         if optimizer is not None:
             made.optimizer = {"type": optimizer} if isinstance(optimizer, str) else dict(optimizer)
@@ -202,7 +250,7 @@ class DeepConfig:
         for name, (value, minimum) in least.items():
             if not minimum <= value < 1 << 63:
                 raise sanderling.ConfigError(f"{name} = {value}: must be at least {minimum}, and below 2^63")
-        for key in ("hidden", "bottom", "attention"):
+        for key in ("hidden", "bottom", "attention", "head"):
             widths = getattr(model, key)
             whole = isinstance(widths, list | tuple) and all(type(width) is int and width > 0 for width in widths)
             if widths is not None and not whole:
@@ -214,15 +262,15 @@ class DeepConfig:
             if not 0.0 <= rate < math.inf:
                 raise sanderling.ConfigError(f"dense_optimizer.{name} = {rate}: must be finite and not negative")
         seconds("train.ps_timeout", train.ps_timeout, *PS_TIMEOUT_S)
-        tables = {feature.get("table") or feature.get("name") or feature.get("column") for feature in self._features()}
-        for name in self.table:
-            if tables and name not in tables and name != "*":
-                raise sanderling.ConfigError(f"table.{name}: no feature has this table")
-            self.table_options(name)
+        if self.table and self.is_retrieval:
+            raise sanderling.ConfigError(f"[table]: a {model.type} has no options of tables; leave them out")
+        check_tables(self.table, self.spec.get("feature", []))
         if not 0.0 <= model.dropout < 1.0:
             raise sanderling.ConfigError(f"model.dropout = {model.dropout}: must be at least 0 and below 1")
-        if train.monitor not in ("auc", "logloss"):
-            raise sanderling.ConfigError(f"train.monitor = {train.monitor!r}: auc or logloss")
+        if self.is_retrieval:
+            self._check_retrieval()
+        else:
+            self._check_labels()
         if (model.type == "din") != bool(model.history and model.candidate):
             raise sanderling.ConfigError(
                 "model.history and model.candidate: din needs both, and no other model has them"
@@ -252,42 +300,75 @@ class DeepConfig:
         if not self.valid_inputs and (train.early_stop > 0 or kind == "plateau"):
             raise sanderling.ConfigError("early_stop and the plateau schedule need data.valid")
 
-    def _features(self) -> list[dict[str, Any]]:
-        """Return the features, one entry per feature."""
-        entries = self.spec.get("feature", [])
-        return [{**entry, "name": name} for entry in entries for name in entry.get("each") or [entry.get("name")]]
-
-    def table_options(self, name: str) -> dict[str, Any]:
-        """Return the options of a table as arguments of `sanderling.Table`; ConfigError names a wrong entry."""
-        options = dict(self.table.get(name, self.table.get("*", {})))
-        made: dict[str, Any] = {}
-        counts = {
-            feature.get("min_count", 1)
-            for feature in self._features()
-            if (feature.get("table") or feature["name"] or feature.get("column")) == name
-        }
-        if len(counts) > 1:
-            raise sanderling.ConfigError(f"table {name!r}: its features count keys together: give all one min_count")
-        if max(counts, default=1) > 1:
-            made["admission"] = {"type": "sightings", "sightings": counts.pop()}
-        if "budget" in options:
-            made["budget_bytes"] = size_bytes(f"table.{name}.budget", options.pop("budget"))
-        admission = options.pop("admission", None)
-        if isinstance(admission, Mapping) and "after" in admission:
-            unknown = set(admission) - {"after", "filter"}
-            if unknown:
-                raise sanderling.ConfigError(f"table.{name}.admission: unknown {', '.join(sorted(unknown))}")
-            admission = {"type": "sightings", "sightings": admission["after"], **_filter(name, admission)}
-        if admission is not None:
-            made["admission"] = admission
-        for key in ("dtype", "eviction"):
-            if key in options:
-                made[key] = options.pop(key)
-        if options:
+    def _check_labels(self) -> None:
+        """Raise ConfigError for wrong entries of a model with labels."""
+        train, model = self.train, self.model
+        monitors = ("rmse", "mae", "mse") if self.is_regression else ("auc", "logloss")
+        if train.monitor not in monitors:
+            raise sanderling.ConfigError(f"train.monitor = {train.monitor!r}: {' or '.join(monitors[:2])}")
+        if train.loss not in ("", "logloss", "mse"):
+            raise sanderling.ConfigError(f"train.loss = {train.loss!r}: logloss or mse")
+        if model.user or model.item:
             raise sanderling.ConfigError(
-                f"table.{name}.{next(iter(options))} is unknown; the entries are budget, dtype, admission, eviction"
+                f"model.user and model.item: only for {', '.join(RETRIEVAL_MODELS)}; leave them out"
             )
-        return made
+        if (self.labels or self.is_regression) and self.from_hubs:
+            raise sanderling.ConfigError("several [[label]], and train.loss = 'mse': read files, not hubs; name files")
+        if self.labels and (model.type != "dnn" or self.is_regression):
+            raise sanderling.ConfigError(
+                "several [[label]]: model.type = 'dnn' shares its layers, with train.loss = 'logloss'"
+            )
+        if model.head is not None and not self.labels:
+            raise sanderling.ConfigError("model.head: only for several [[label]]; leave it out")
+
+    def _check_retrieval(self) -> None:
+        """Raise ConfigError for wrong entries of a model with users and items."""
+        train, sampling = self.train, self.sampling
+        if self.from_hubs:
+            raise sanderling.ConfigError(f"model.type = {self.model.type!r}: reads files, not hubs; name files")
+        cuts = train.top_k
+        if not cuts or any(type(cut) is not int or cut < 1 for cut in cuts):
+            raise sanderling.ConfigError(f"train.top_k = {cuts!r}: must be a list of whole numbers from 1 on")
+        monitors = [f"{name}@{cut}" for name in RANKING_METRICS for cut in cuts]
+        for name, value, allowed in (
+            ("train.loss", train.loss, ("bpr", "softmax", "logloss")),
+            ("train.monitor", train.monitor, monitors),
+            ("sampling.by", sampling.by, ("uniform", "popularity", "in_batch")),
+        ):
+            if value not in allowed:
+                raise sanderling.ConfigError(f"{name} = {value!r}: one of {', '.join(allowed)}")
+        if sampling.by == "in_batch" and train.loss != "softmax":
+            raise sanderling.ConfigError('sampling.by = "in_batch": only with train.loss = "softmax"')
+        if not 1 <= sampling.per_positive <= _PER_POSITIVE_MAX:
+            raise sanderling.ConfigError(f"sampling.per_positive = {sampling.per_positive}: 1 to {_PER_POSITIVE_MAX}")
+        for name, number in (("sampling.power", sampling.power), ("model.temperature", self.model.temperature)):
+            if not 0.0 <= number < math.inf or (number == 0.0 and name == "model.temperature"):
+                raise sanderling.ConfigError(f"{name} = {number}: must be finite and positive")
+
+    @property
+    def labels(self) -> list[LabelConfig]:
+        """Return the labels of several `[[label]]`; none for a single `[label]`."""
+        return labels_of(self.spec.get("label"))
+
+    @property
+    def is_regression(self) -> bool:
+        """Return whether the model predicts numbers."""
+        return self.train.loss == "mse"
+
+    @property
+    def reads_classes(self) -> bool:
+        """Return whether the feed queue reads labels of 0 or 1; otherwise rows need none."""
+        return not (self.is_retrieval or self.is_regression)
+
+    @property
+    def feed_spec(self) -> dict[str, Any]:
+        """Return the spec for a feed queue over training files."""
+        return feed_spec(self.spec, is_regression=self.is_regression)
+
+    @property
+    def is_retrieval(self) -> bool:
+        """Return whether the model has vectors of users and items, and learns from pairs without labels."""
+        return self.model.type in RETRIEVAL_MODELS
 
     @property
     def from_hubs(self) -> bool:
@@ -305,6 +386,10 @@ class DeepConfig:
             # Addresses of hubs may change; hubs are recognized by their streams.
             may_change = may_change | {"data.train"}
         before: dict[str, Any] = with_new_names(json.loads(json.dumps(saved)))
+        # A run of an earlier version lacks entries that are new.
+        for section, kind in (("train", TrainConfig), ("model", ModelConfig)):
+            new = {name: value for name, value in asdict(kind()).items() if value is not None}
+            before[section] = {**new, **before.get(section, {})}
         for section in {**before, **now}:
             entries, here = before.get(section), now.get(section)
             pairs = [(section, entries, here)]
@@ -331,6 +416,7 @@ class DeepConfig:
             "dense_optimizer": asdict(self.dense_optimizer),
             "train": asdict(self.train),
             **({"table": self.table} if self.table else {}),
+            **({"sampling": asdict(self.sampling)} if self.is_retrieval else {}),
         }
 
 
@@ -368,45 +454,6 @@ def _seed(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 64:
         raise sanderling.ConfigError(f"seed = {value!r}: must be a whole number from 0 to 2^64 - 1")
     return value
-
-
-def _name(train_inputs: list[str]) -> str:
-    """Return the default run name from the first training file, by the rule of the built-in learners."""
-    path = train_inputs[0] if train_inputs else ""
-    stem = re.split(r"[.?]", re.split(r"[/\\]", path)[-1])[0]
-    # Hubs have no file name.
-    is_file = not path.startswith(HUBS) and any(c.isalnum() for c in stem)
-    return "".join(c if c.isalnum() or c in "-_" else "_" for c in stem) if is_file else "run"
-
-
-def _paths(value: object) -> list[str]:
-    """Return a path or a list of paths as a list of text; ConfigError for other types."""
-    if isinstance(value, str | Path):
-        return [str(value)]
-    if isinstance(value, list | tuple) and all(isinstance(path, str | Path) for path in value):
-        return [str(path) for path in value]
-    if isinstance(value, Mapping) and "by" in value:
-        raise sanderling.ConfigError(
-            "data.valid: rows are held out for lr and fm alone; name a file of held-out rows for a deep model"
-        )
-    raise sanderling.ConfigError(f"data: {value!r} is neither a path nor a list of paths")
-
-
-def _filter(name: str, admission: Mapping[str, Any]) -> dict[str, int]:
-    """Return the size of the counting filter, if it is given."""
-    if "filter" not in admission:
-        return {}
-    return {"filter_bytes": size_bytes(f"table.{name}.admission.filter", admission["filter"])}
-
-
-def _hubs(inputs: list[str]) -> list[str]:
-    """Join several hubs to one entry; ConfigError for files and hubs together."""
-    hubs = [name for name in inputs if name.startswith(HUBS)]
-    if not hubs:
-        return inputs
-    if len(hubs) != len(inputs):
-        raise sanderling.ConfigError(f"data.train: {hubs[0]!r} and files: name files or hubs, not both")
-    return [HUBS + ",".join(name.removeprefix(HUBS) for name in hubs)]
 
 
 def _section(kind: type[_Section], name: str, entries: Mapping[str, Any]) -> _Section:

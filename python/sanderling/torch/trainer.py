@@ -33,9 +33,10 @@ from sanderling.torch.deep_config import DeepConfig
 from sanderling.torch.deep_report import summary_of, write_report
 from sanderling.torch.deep_run import DeepRun
 from sanderling.torch.inputs import FileInputs, HubInputs, check_fields, check_files, check_valid
+from sanderling.torch.retrieval_run import RetrievalRun
 from sanderling.torch.run_log import Line, RunLog
 from sanderling.torch.run_name import named, replaces
-from sanderling.torch.warm_start import begin_from, check_continued
+from sanderling.torch.warm_start import saved_model, warm_start, with_saved_features
 from sanderling.torch.workers import Workers, bound_of, join
 
 # Time of waiting before a notice is written, in seconds.
@@ -81,12 +82,11 @@ def train(
     earlier run of another configuration is kept, and the new one is numbered (clicks-2). Under torchrun, the name is
     always that of the configuration, because all trainers must have an equal one.
 
-    `from_model` is the directory of a saved deep model that a new run begins with: dense parameters, rows, and the
-    state of both optimizers. Its features must stay; ModelError names one that changed. Tables must be in this process.
-
-    `resume` continues from the last checkpoint. `on_line` is called with every line of metrics. The device of the dense
-    part is `device`. `torch_threads` is the number of torch threads during the run; by default torch's own number if
-    OMP_NUM_THREADS is set, else the physical cores without `train.threads`, at least 1.
+    `from_model`, the directory of a saved model, is what a new run begins with: its embeddings, dense parameters and
+    optimizer state; new features may come. `resume` continues from the last checkpoint. `on_line` is called with every
+    line of metrics. The device of the dense part is `device`. `torch_threads` is the number of torch
+    threads during the run; by default torch's own number if OMP_NUM_THREADS is set, else the physical cores without
+    `train.threads`, at least 1.
 
     Several trainers, started by torchrun, share the input and the tables on the servers of `ps`; `mode` selects when
     gradients of rows are applied, see `Workers`. SIGINT or SIGTERM stops the run after the current step, which is
@@ -118,7 +118,6 @@ def train(
             f"{runs_dir}: only input is read by url; name a local folder, and copy it from there"
         )
     is_alone = int(os.environ.get("WORLD_SIZE", "1")) < 2
-    earlier = _earlier(config, from_model, resume=resume, is_embedded=ps is None and is_alone)
     if name is not None:
         config = dataclasses.replace(config, name=name)
     elif is_alone:
@@ -130,10 +129,6 @@ def train(
                 " would replace it)\n"
             )
     run_dir = Path(runs_dir) / config.name
-    if from_model is not None and Path(from_model).resolve().is_relative_to(run_dir.resolve()):
-        raise sanderling.ModelError(
-            f"{run_dir}: --from names the model of this run, which the run would replace; give the run another name"
-        )
     if not resume and is_alone and not quiet and replaces(run_dir):
         sys.stderr.write(f"this run replaces the earlier one in {run_dir}; another name would keep both\n")
     try:
@@ -146,6 +141,10 @@ def train(
     with _claimed(run_dir if first else None), compute_threads.torch_threads(threads):
         torch.manual_seed(config.seed)
         extra = checkpoint.read_extra(run_dir / "last") if resume else None
+        earlier = None
+        if from_model is not None and not resume:
+            earlier = Path(from_model)
+            saved_spec = saved_model(config, earlier)["spec"]
         if first and not resume:
             checkpoint.check_replaceable(run_dir / "model")
         if extra is not None:
@@ -160,16 +159,19 @@ def train(
         else:
             waiting = f"reading {', '.join(config.train_inputs)} once, to fit the features to it"
             with _notice(None if quiet or not first else waiting):
-                fitted = extra or earlier
-                inputs = FileInputs(config, workers, None if fitted is None else fitted["spec"])
+                inputs = FileInputs(config, workers, None if extra is None else extra["spec"])
+        if earlier is not None:
+            inputs.spec = with_saved_features(inputs.spec, earlier, saved_spec)
         check_fields(config, inputs.spec)
         check_valid(config, inputs.spec)
-        run = DeepRun(config, run_dir, ps, device, inputs, workers, fresh=not resume)
-        if from_model is not None:
-            begin_from(run, Path(from_model))
+        run_class = RetrievalRun if config.is_retrieval else DeepRun
+        run = run_class(config, run_dir, ps, device, inputs, workers, fresh=not resume)
+        notes: list[str] = []
         if resume:
             run.resume()
-        elif first and (run_dir / "last").exists():
+        if earlier is not None:
+            notes = warm_start(run, earlier)
+        if not resume and first and (run_dir / "last").exists():
             # Remove the checkpoint of an earlier run of this name, from which this run cannot be resumed.
             shutil.rmtree(run_dir / "last")
         if ps is not None and not resume:
@@ -186,6 +188,8 @@ def train(
             warns=first,
             on_line=on_line,
         )
+        for note in notes:
+            log.say(note)
         if (warning := compute_threads.overcommitment(threads, config.train.threads)) is not None:
             log.say(warning)
         try:
@@ -245,6 +249,8 @@ def _workers(config: DeepConfig, ps: sanderling.Connection | None, mode: str) ->
         return None
     if ps is None:
         raise sanderling.ConfigError("several trainers share their rows on parameter servers: name them (--ps)")
+    if config.labels:
+        raise sanderling.ConfigError("several [[label]]: one trainer only; train without torchrun")
     if config.train.clip_norm > 0.0:
         raise sanderling.ConfigError(
             "train.clip_norm: not with several trainers: each has the norm of its own rows only, and would clip the"
@@ -261,23 +267,6 @@ def _check_unchanged(config: DeepConfig, last: Path, extra: Mapping[str, Any]) -
             f"{last}: cannot resume: {changed} changed since this run was saved; put it back, or start anew without"
             " resuming"
         )
-
-
-def _earlier(
-    config: DeepConfig, from_model: str | Path | None, *, resume: bool, is_embedded: bool
-) -> dict[str, Any] | None:
-    """Return the state of the model that a run begins from, or None; ConfigError or ModelError if it cannot."""
-    if from_model is None:
-        return None
-    if resume:
-        raise sanderling.ConfigError("resume and from_model: a run that goes on has begun; give one of them")
-    if not is_embedded or config.from_hubs:
-        raise sanderling.ConfigError(
-            "--from continues a deep model with files and tables in one process: leave out servers, hubs and torchrun"
-        )
-    extra = checkpoint.read_extra(from_model)
-    check_continued(config, Path(from_model), extra)
-    return extra
 
 
 def _of_hubs(run_dir: Path, extra: Mapping[str, Any] | None) -> dict[str, Any] | None:

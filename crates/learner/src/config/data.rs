@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 
 use sanderling_formats::DataConfig;
+use sanderling_formats::in_memory::{is_in_memory, lasting_name};
 use sanderling_sample::{Holdout, HoldoutBy};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+use crate::error::names;
 
 /// The `[data]` table: which files, and how to read them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -39,7 +42,7 @@ impl Data {
 
     /// The rows of a validation in words.
     pub(crate) fn describe_valid(&self) -> String {
-        let inputs = self.valid_inputs().join(", ");
+        let inputs = names(self.valid_inputs());
         let Some(Holdout { fraction, by, column, .. }) = &self.holdout else { return inputs };
         let column = column.as_ref().map_or(String::new(), |column| format!(" of {column}"));
         let by = match by {
@@ -60,6 +63,9 @@ impl Data {
     #[must_use]
     pub fn name(&self) -> String {
         let path = self.train.0.first().map_or("", String::as_str);
+        if is_in_memory(path) {
+            return RUN_NAME.to_owned();
+        }
         let file = path.rsplit(['/', '\\']).next().unwrap_or(path);
         let stem = file.split(['.', '?']).next().unwrap_or(file);
         let plain = |c: char| if c.is_alphanumeric() || c == '-' || c == '_' { c } else { '_' };
@@ -132,6 +138,13 @@ fn held_out(entries: serde_json::Map<String, Value>) -> Result<Holdout, String> 
 pub struct Inputs(pub Vec<String>);
 
 impl Inputs {
+    /// Whether two inputs have the same names, where those in memory need only be of one kind.
+    pub(crate) fn is_like(&self, other: &Inputs) -> bool {
+        let lasting =
+            |inputs: &Inputs| inputs.0.iter().map(|name| lasting_name(name).to_owned()).collect::<Vec<_>>();
+        lasting(self) == lasting(other)
+    }
+
     /// Whether no path was given.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -166,6 +179,7 @@ mod tests {
             ("s3://bucket/day 1/*-part.parquet?x=1", "_-part"),
             ("C:\\data\\größe.tsv", "größe"),
             ("-", "run"),
+            ("memory:7:polars.DataFrame", "run"),
             ("data/*", "run"),
         ] {
             let data = Data { train: Inputs(vec![input.to_owned(), "b.csv".to_owned()]), ..Data::default() };

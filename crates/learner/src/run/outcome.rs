@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use sanderling_formats::in_memory::is_in_memory;
 use sanderling_observe::{Machine, Resident, StageTotal};
 
 use super::{CALIBRATION_BINS, ROC_POINTS, Summary};
@@ -139,7 +140,8 @@ impl Outcome<'_> {
         };
         let valid = config.data.valid_inputs();
         let scores = self.scores();
-        let example_file = valid.first().or(config.data.train.0.first()).map_or("FILE", String::as_str);
+        let example_file = valid.first().or(config.data.train.0.first()).filter(|name| !is_in_memory(name));
+        let example_file = example_file.map_or("FILE", String::as_str);
         RunReport {
             name: summary.name.clone(),
             model: self.config.model.describe(),

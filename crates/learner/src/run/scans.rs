@@ -25,7 +25,9 @@ pub(super) fn check_inputs(config: &Config, has_earlier: bool) -> Result<(), Lea
     let (train, valid) = (train?, valid?);
     Source::open(&data.train.0, &data.reading, &train)?;
     let inputs = [(&data.train.0[..], &train, has_earlier), (data.valid_inputs(), &valid, data.validates())];
+    let mut is_valid = false;
     for (inputs, encoder, is_read) in inputs {
+        let is_held_out = std::mem::replace(&mut is_valid, true) && data.holdout.is_some();
         if !is_read {
             continue;
         }
@@ -36,6 +38,10 @@ pub(super) fn check_inputs(config: &Config, has_earlier: bool) -> Result<(), Lea
         let mut batch = encoder.new_batch();
         while batch.is_empty() {
             if !reader.next(&mut batch)? {
+                if is_held_out {
+                    let reason = format!("no row of {} is held out; raise fraction", data.describe_valid());
+                    return Err(LearnError::Config { path: "data.valid".into(), reason });
+                }
                 return Err(LearnError::no_rows(inputs, reader.bad_rows()));
             }
         }

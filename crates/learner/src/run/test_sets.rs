@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use sanderling_formats::BadRows;
 
-use crate::error::LearnError;
+use crate::error::{LearnError, names};
 use crate::evaluate::Scan;
 use crate::event::{Event, TestLine};
 use crate::measured::{MeasuredOn, TestMetrics};
@@ -40,7 +40,7 @@ pub(super) fn test_sets(
         let (step, pass) = (state.step, state.best.map_or(state.pass, |(pass, _)| pass));
         let line = TestLine { step, pass, name, measured_on: MeasuredOn::Test, metrics };
         observer(&Event::Tested(&line));
-        found.push(TestMetrics { name: name.clone(), data: inputs.0.join(", "), metrics });
+        found.push(TestMetrics { name: name.clone(), data: names(&inputs.0), metrics });
     }
     Ok(found)
 }

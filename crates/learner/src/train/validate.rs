@@ -8,7 +8,7 @@ use sanderling_formats::BadRows;
 
 use super::{Trainer, remove_dir};
 use crate::config::Monitor;
-use crate::error::LearnError;
+use crate::error::{LearnError, names};
 use crate::evaluate::{Evaluation, Scan};
 use crate::event::{Event, PredictedFirstLine, ValidLine};
 use crate::known_keys::KnownKeys;
@@ -97,7 +97,7 @@ impl Trainer<'_> {
             found => found?,
         };
         timer.stop();
-        let (data, metrics) = (config.data.train.0.join(", "), found.scores.metrics());
+        let (data, metrics) = (names(&config.data.train.0), found.scores.metrics());
         let seconds = start.elapsed().as_secs_f64();
         let measured_on = MeasuredOn::Train;
         let line = PredictedFirstLine { step: 0, pass: 0, data: &data, measured_on, metrics, seconds };

@@ -91,18 +91,18 @@ fn options_of_tables_are_shown_with_their_counts() {
     place.write(
         "a.toml",
         "data = { train = \"a.csv\" }\ntrain = { batch_size = 2 }\n[[feature]]\nname = \"user\"\n[table.user]\n\
-         admission = { after = 3 }\nbudget = \"64KiB\"\neviction = \"clock\"\ndtype = \"f16\"\n",
+         admission = { after = 3 }\nbudget = \"4MiB\"\neviction = \"clock\"\ndtype = \"f16\"\n",
     );
     place.run("train a.toml --quiet --json").json();
     let shown = place.run("inspect runs/a/model --json").json();
     let table = shown["tables"].as_array().unwrap().iter().find(|table| table["name"] == "user").unwrap();
     assert_eq!(table["admission"], json!({"type": "sightings", "sightings": 3, "filter_bytes": 1_048_576}));
-    assert_eq!((&table["dtype"], &table["budget_bytes"]), (&json!("f16"), &json!(65536)));
+    assert_eq!((&table["dtype"], &table["budget_bytes"]), (&json!("f16"), &json!(4_194_304)));
     assert_eq!(table["eviction"], json!({"type": "clock"}));
     // Five users often, whose first two minibatches were rejected, and 150 once.
     assert_eq!(table["counters"], json!({"admitted": 5, "rejected": 160, "evicted": 0, "rejected_full": 0}));
     let text = place.run("inspect runs/a/model").out;
-    for part in ["dtype f16", "budget 64.0 KiB", "5 admitted, 160 rejected", "eviction clock: 0 evicted"] {
+    for part in ["dtype f16", "budget 4.00 MiB", "5 admitted, 160 rejected", "eviction clock: 0 evicted"] {
         assert!(text.contains(part), "{part} in {text}");
     }
 }

@@ -150,7 +150,7 @@ fn what_a_suggestion_offers_in_its_comments_trains() {
     let place = Place::new();
     let rows: String = (0..400).fold("click,user,item,site,ts\n".to_string(), |text, i| {
         let click = u8::from(i * 7 % 3 == 0);
-        format!("{text}{click},u{},i{},s{},{}\n", i % 5, i % 7, i % 3, 1_400_000_000 + i)
+        format!("{text}{click},u{},i{},s{},{}\n", i % 97, i % 7, i % 3, 1_400_000_000 + i)
     });
     place.write("a.csv", &rows);
     let suggested = place.run("inspect a.csv --suggest").out;
