@@ -1,10 +1,11 @@
 //! Finds the moment of a holdout by time. Knows no model.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use sanderling_sample::{EncodeOptions, Encoder, Holdout, LabelUse, SampleError, Spec};
 
-use crate::format::DataConfig;
+use crate::format::{DataConfig, Format};
 use crate::reader::Reader;
 
 /// Completes a holdout: finds the moment of a split by time, from all rows of the training input.
@@ -41,4 +42,18 @@ pub fn fit_holdout(
         ))
     })?;
     Ok(Holdout { after: Some(after), ..holdout.clone() })
+}
+
+/// Refuses a file that lacks the column by which rows are held out, because its format has none.
+pub(crate) fn check_holdout(encoder: &Encoder, format: Format, path: &Path) -> Result<(), SampleError> {
+    match (encoder.holdout_column(), format) {
+        (Some(column), Format::Libsvm | Format::Libffm | Format::Batch) => Err(SampleError::BadFile {
+            path: path.to_path_buf(),
+            reason: format!(
+                "rows are held out by column {column:?}, which {format} files do not have; hold them out by = \"random\", \
+                 or name a file with other rows in data.valid"
+            ),
+        }),
+        _ => Ok(()),
+    }
 }
