@@ -26,6 +26,7 @@ def test_tables_have_their_options(
     Path("c.toml").write_text(CONFIG)
     options = ["c.toml", "--json", "--quiet", "--set", "train.batch_size=64"]
     assert command.main([*options, "--name", "one", "--set", "model.dim=4"]) == 0
+    assert '"dim": 4' in Path("runs/one/config.json").read_text()
     saved = next(Path("runs/one/model").glob("rows-*"))
     user, item = (sanderling.Table.load(saved, name) for name in ("user", "item"))
     assert (user.config["dtype"], user.config["admission"]["sightings"]) == ("f16", 4)
