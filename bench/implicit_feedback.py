@@ -42,17 +42,17 @@ NAMES = ("recall@10", "ndcg@10", "precision@10", "map@10", "recall@20", "ndcg@20
 Pairs = npt.NDArray[np.int64]
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "mf, bpr": {
-        "model": {"type": "mf", "dim": 128, "init_std": 0.1},
-        "optimizer": {"type": "adagrad", "lr": 0.05, "l2": 0.002},
-        "train": {"batch_size": 1024, "passes": 60, "loss": "bpr"},
-        "sampling": {"by": "uniform", "per_positive": 1},
-    },
     "mf, softmax": {
-        "model": {"type": "mf", "dim": 128, "init_std": 0.1},
-        "optimizer": {"type": "adagrad", "lr": 0.05, "l2": 0.002},
-        "train": {"batch_size": 1024, "passes": 20, "loss": "softmax"},
-        "sampling": {"by": "uniform", "per_positive": 64},
+        "model": {"type": "mf", "dim": 64, "init_std": 0.05},
+        "optimizer": {"type": "adam", "lr": 0.003, "l2": 2e-5},
+        "train": {"batch_size": 1024, "passes": 8, "loss": "softmax"},
+        "sampling": {"by": "uniform", "per_positive": 16, "correct": False},
+    },
+    "mf, bpr": {
+        "model": {"type": "mf", "dim": 64, "init_std": 0.05},
+        "optimizer": {"type": "adam", "lr": 0.003, "l2": 2e-5},
+        "train": {"batch_size": 1024, "passes": 14, "loss": "bpr"},
+        "sampling": {"by": "uniform", "per_positive": 1},
     },
     "two_tower, in-batch softmax": {
         "model": {"type": "two_tower", "dim": 64, "hidden": [128, 64], "init_std": 0.1},

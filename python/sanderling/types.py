@@ -2,7 +2,7 @@
 
 from typing import TypedDict
 
-__all__ = ["Evaluation", "KnownKeys", "Metrics"]
+__all__ = ["Evaluation", "KnownKeys", "Metrics", "Neighbour"]
 
 
 class Metrics(TypedDict):
@@ -36,6 +36,19 @@ class KnownKeys(TypedDict):
     """Number of keys in the scored rows, repeated keys included."""
     known: int
     """Number of these keys that have a row in the model; unknown keys count as zero."""
+
+
+class Neighbour(TypedDict):
+    """A row that is near another one, as `Model.similar` returns it."""
+
+    key: int
+    """Key of the row."""
+    name: str | None
+    """Value that the key stands for; None if the model has no name for it (`[names]`)."""
+    score: float
+    """Cosine or dot product with the row that was asked for."""
+    frequency: int
+    """Number of pushes of the key."""
 
 
 class Evaluation(Metrics):

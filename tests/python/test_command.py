@@ -19,7 +19,7 @@ def run(*arguments: str | Path, cwd: Path | None = None) -> subprocess.Completed
 
 
 def test_help_shows_an_example() -> None:
-    for command in ([], ["train"], ["eval"], ["predict"], ["inspect"], ["synth"]):
+    for command in ([], ["train"], ["eval"], ["predict"], ["inspect"], ["key"], ["similar"], ["export"], ["synth"]):
         shown = run(*command, "--help")
         assert shown.returncode == 0, shown.stderr
         assert "xample" in shown.stdout

@@ -22,7 +22,8 @@ pub fn fit_holdout(
         return Ok(holdout.clone());
     }
     let options = EncodeOptions { missing: &config.missing, label: LabelUse::Optional, down_sample: false };
-    let encoder = Arc::new(Encoder::new(&Spec { weight: None, ..spec.clone() }, &options)?.noting(holdout));
+    let encoder =
+        Arc::new(Encoder::new(&Spec { weight: None, ..spec.clone() }, &options)?.noting_moments(holdout));
     let mut reader = Reader::open(inputs, config, &encoder)?;
     if let Some(stream) = reader.stream() {
         return Err(SampleError::Spec(format!(

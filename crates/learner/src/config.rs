@@ -4,6 +4,9 @@
 mod data;
 pub use data::{Data, Inputs};
 
+mod names;
+pub use names::NamesConfig;
+
 mod model;
 pub use model::{Model, ModelKind, RANK_MAX};
 
@@ -27,7 +30,7 @@ use std::path::Path;
 
 use sanderling_formats::batch_file::completed;
 use sanderling_formats::fit::fit;
-use sanderling_formats::input::{read_once, refuse_hubs};
+use sanderling_formats::input::refuse_hubs;
 use sanderling_formats::{Format, fit_holdout};
 use sanderling_sample::Spec;
 use sanderling_sample::spec::{Feature, Label, Negatives, Weight, check_all_written};
@@ -79,6 +82,9 @@ pub struct Config {
     /// The features; none for libsvm and Criteo files, which have a spec of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub feature: Vec<Feature>,
+    /// Features whose keys keep their texts beside the model.
+    #[serde(default, skip_serializing_if = "NamesConfig::is_empty")]
+    pub names: NamesConfig,
 }
 
 /// Rows of a minibatch of models that are not built in, where the configuration does not say.
@@ -252,6 +258,9 @@ impl Config {
             return Err(LearnError::Config { path: path.into(), reason });
         }
         self.check_tables().map_err(|reason| LearnError::Config { path: path.into(), reason })?;
+        self.names
+            .check(&self.feature, self.format())
+            .map_err(|reason| LearnError::Config { path: path.into(), reason })?;
         let factors = self.model.factors();
         let dim = 1 + factors;
         if let Some(feature) = self.feature.iter().find(|feature| feature.dim.is_some_and(|d| d != dim)) {
@@ -400,8 +409,7 @@ impl Config {
 
     /// Standard input and pipes give their rows once.
     fn check_read_once(&self) -> Result<(), String> {
-        let stream = |inputs: &Inputs| inputs.0.iter().find(|name| read_once(name)).cloned();
-        let (trains, validates) = (stream(&self.data.train), stream(&self.data.valid));
+        let (trains, validates) = (self.data.train.read_once(), self.data.valid.read_once());
         if let Some(name) = trains.as_ref().or(validates.as_ref())
             && self.train.passes > 1
         {

@@ -239,7 +239,10 @@ fn work(
     let (verdicts, awaited) = channel();
     let shared = JobShared {
         config,
-        encoder: encoder(config, Purpose::Train)?,
+        encoder: match model {
+            Some(model) => model.training_encoder()?,
+            None => encoder(config, Purpose::Train)?,
+        },
         bound: options.staleness,
         start,
         stop,

@@ -49,8 +49,17 @@ pub use model_diagnostics::is_deep;
 mod deep_model;
 pub use deep_model::DeepModel;
 
+mod names;
+pub use names::Names;
+
 mod model;
 pub use model::{BIAS_TABLE, Model, Purpose};
+
+mod saved_rows;
+pub use saved_rows::{SavedRows, key_of};
+
+mod similar;
+pub use similar::{Nearest, Neighbour, Similarity, dot, factors_of};
 
 mod evaluate;
 pub use evaluate::{Evaluation, Predicted, evaluate, predict};

@@ -4,12 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sanderling_client::{Client, ClientError, Cluster, RemoteTable};
-use sanderling_sample::{EncodeOptions, Encoder, LabelUse, SampleError, Side, key};
+use sanderling_sample::{EncodeOptions, Encoder, LabelUse, NoteName, SampleError, Side, key};
 use sanderling_store::{Block, Checkpoint, CheckpointWriter, Init, Table, TableConfig};
 
 use crate::config::{Config, EVERY_TABLE, TableOptions};
 use crate::error::LearnError;
 use crate::model_diagnostics::{explain_no_model, other_kind};
+use crate::names::{NAMES_BLOB, NameCollector};
 
 /// The table that holds the constant term; its one row has [`sanderling_client::CONSTANT_KEY`].
 pub const BIAS_TABLE: &str = "(bias)";
@@ -21,21 +22,24 @@ pub(crate) const CONFIG_BLOB: &str = "config.toml";
 pub struct Model {
     config: Config,
     client: Client,
+    /// Collects the names of keys while the model is trained.
+    names: Option<Arc<NameCollector>>,
 }
 
 impl Model {
     /// An untrained model. Quantile boundaries must be fitted.
     pub fn new(config: Config) -> Result<Self, LearnError> {
         let tables = table_configs(&config).into_iter().map(Table::new).collect::<Result<_, _>>()?;
-        Self::from_tables(config, tables)
+        Ok(Self::from_tables(config, tables)?.collecting_names())
     }
 
     /// An untrained model with tables `RUN/TABLE` on parameter servers; replaces earlier ones of this name.
     pub fn on_servers(config: Config, cluster: &Arc<Cluster>) -> Result<Self, LearnError> {
-        Self::remote(config, |table| {
+        let model = Self::remote(config, |table| {
             RemoteTable::drop_named(cluster, &table.name)?;
             Ok(RemoteTable::create(cluster, table)?)
-        })
+        });
+        Ok(model?.collecting_names())
     }
 
     /// [`Model::on_servers`] with the rows of a saved model imported into the tables.
@@ -74,11 +78,11 @@ impl Model {
                 Ok(table)
             };
             let tables = table_configs(&config).into_iter().map(table).collect::<Result<_, _>>()?;
-            return Self::from_tables(config, tables);
+            return Self::from_tables(config, tables)?.with_names_of(checkpoint, path);
         };
         let model = Self::on_servers(config, cluster)?;
         model.import(checkpoint, is_saved)?;
-        Ok(model)
+        model.with_names_of(checkpoint, path)
     }
 
     /// Imports the saved rows of the tables that `chooses` accepts.
@@ -121,14 +125,49 @@ impl Model {
         }
         let bias = config.model.bias.then_some(BIAS_TABLE);
         let client = Client::remote(tables, features(&config), bias)?;
-        Ok(Model { config, client })
+        Ok(Model { config, client, names: None })
     }
 
     fn from_tables(config: Config, tables: Vec<Table>) -> Result<Self, LearnError> {
         let bias = config.model.bias.then_some(BIAS_TABLE);
         let tables = tables.into_iter().map(Arc::new).collect();
         let client = Client::embedded(tables, features(&config), bias)?;
-        Ok(Model { config, client })
+        Ok(Model { config, client, names: None })
+    }
+
+    /// Has the names of keys collected, as the configuration says.
+    fn collecting_names(mut self) -> Self {
+        if !self.config.names.is_empty() {
+            let encoded = self.config.feature.iter().map(|feature| feature.name.as_str());
+            self.names = Some(Arc::new(NameCollector::new(&self.config.names, encoded)));
+        }
+        self
+    }
+
+    /// Goes on collecting names from those that were saved.
+    pub(crate) fn with_names_of(self, checkpoint: &Checkpoint, path: &Path) -> Result<Self, LearnError> {
+        let model = self.collecting_names();
+        if let Some(names) = &model.names
+            && checkpoint.blobs().iter().any(|blob| blob.name == NAMES_BLOB)
+        {
+            let restored = names.restore(&checkpoint.blob(NAMES_BLOB)?);
+            restored.map_err(|reason| LearnError::Model { path: path.join(NAMES_BLOB), reason })?;
+        }
+        Ok(model)
+    }
+
+    /// The names of keys that were collected.
+    pub(crate) fn names(&self) -> Option<&Arc<NameCollector>> {
+        self.names.as_ref()
+    }
+
+    /// An encoder of training rows, which tells the names of keys.
+    pub(crate) fn training_encoder(&self) -> Result<Arc<Encoder>, SampleError> {
+        let encoder = new_encoder(&self.config, Purpose::Train)?;
+        Ok(Arc::new(match &self.names {
+            Some(names) => encoder.noting(&(Arc::clone(names) as Arc<dyn NoteName>)),
+            None => encoder,
+        }))
     }
 
     /// Are its tables on servers?
@@ -162,6 +201,9 @@ impl Model {
             self.client.save_table(number, config, &mut writer).map_err(of_table)?;
         }
         writer.blob(CONFIG_BLOB, self.config.to_toml().as_bytes())?;
+        if let Some(names) = &self.names {
+            writer.blob(NAMES_BLOB, &names.to_blob())?;
+        }
         for (name, bytes) in blobs {
             writer.blob(name, bytes)?;
         }
@@ -255,6 +297,10 @@ pub enum Purpose {
 
 /// As [`Model::encoder`], before there is a model.
 pub(crate) fn encoder(config: &Config, purpose: Purpose) -> Result<Arc<Encoder>, SampleError> {
+    new_encoder(config, purpose).map(Arc::new)
+}
+
+fn new_encoder(config: &Config, purpose: Purpose) -> Result<Encoder, SampleError> {
     let missing = &config.data.reading.missing;
     let mut spec = config.spec();
     let label = if purpose == Purpose::Predict { LabelUse::Optional } else { LabelUse::Required };
@@ -266,13 +312,13 @@ pub(crate) fn encoder(config: &Config, purpose: Purpose) -> Result<Arc<Encoder>,
     let side = match purpose {
         Purpose::Train | Purpose::ScoreTrain => Side::Train,
         Purpose::Valid => Side::Valid,
-        Purpose::Score | Purpose::Predict => return Ok(Arc::new(encoder)),
+        Purpose::Score | Purpose::Predict => return Ok(encoder),
     };
     let holdout = config.data.holdout.as_ref();
-    Ok(Arc::new(match holdout {
+    Ok(match holdout {
         Some(holdout) => encoder.on_side(holdout, config.seed, side),
         None => encoder,
-    }))
+    })
 }
 
 /// Per feature, its table.

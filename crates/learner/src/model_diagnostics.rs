@@ -2,7 +2,7 @@
 //! may replace it. Opens no table.
 
 use std::io::{ErrorKind, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use sanderling_store::{Checkpoint, StoreError, open_regular};
 
@@ -102,13 +102,23 @@ fn nothing_at(path: &Path) -> String {
 /// Whether a directory holds a deep model, which has a dense part beside its tables.
 #[must_use]
 pub fn is_deep(path: &Path) -> bool {
+    deep_manifest(path).is_some()
+}
+
+/// The directory of the tables of a deep model.
+pub(crate) fn deep_rows(path: &Path) -> Option<PathBuf> {
+    let manifest = deep_manifest(path)?;
+    let rows = manifest.get("rows")?.as_str()?;
+    (!rows.is_empty() && !rows.contains(['/', '\\'])).then(|| path.join(rows))
+}
+
+fn deep_manifest(path: &Path) -> Option<serde_json::Value> {
     let mut text = Vec::new();
-    let Ok(file) = open_regular(&path.join(MANIFEST)) else { return false };
+    let file = open_regular(&path.join(MANIFEST)).ok()?;
     // A longer file is not read to its end.
-    if file.take(MANIFEST_BYTES_MAX + 1).read_to_end(&mut text).is_err() {
-        return false;
-    }
-    serde_json::from_slice::<serde_json::Value>(&text).is_ok_and(|manifest| manifest.get("dense").is_some())
+    file.take(MANIFEST_BYTES_MAX + 1).read_to_end(&mut text).ok()?;
+    let manifest: serde_json::Value = serde_json::from_slice(&text).ok()?;
+    manifest.get("dense").is_some().then_some(manifest)
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ use crate::progressive::ProgressivePoint;
 use crate::report;
 use crate::run_marker::{self, RunMarker};
 use crate::state::{PROGRESSIVE_ROWS_MAX, RunState, data_bytes};
-use crate::table_summary::{summaries_of, table_summaries};
+use crate::table_summary::{name_keys, summaries_of, table_summaries};
 use crate::timing::Timing;
 use crate::train::{StageList, Trainer};
 use folder::{claim, create_run_dir};
@@ -394,12 +394,16 @@ fn run_in(
     if importance.is_none() && state.best.is_none() && !is_cut {
         importance = explain_training(&model, stop)?;
     }
+    let names = model.names().cloned();
     // Else what is kept is on disk alone, and these tables have served.
     drop(model);
-    let tables = match tables {
+    let mut tables = match tables {
         Some(tables) => tables,
         None => table_summaries(&model_dir, &sizes)?,
     };
+    if let Some(names) = &names {
+        name_keys(&mut tables, &config, names);
+    }
     if plot_scores.is_none() && state.best.is_some() {
         // The best validation was before this session, which resumed the run: score it again for the plots.
         (plot_scores, importance) = validate_again(&Model::load(&model_dir)?, stop, observer)?;
@@ -421,6 +425,12 @@ fn run_in(
         tests,
     };
     let mut summary = outcome.summary(&model_dir, &report_path, stopped, timing);
+    if names.is_some_and(|names| names.is_full()) {
+        let limit = sanderling_observe::numbers::bytes(config.names.max_bytes);
+        summary
+            .warnings
+            .push(format!("some keys have no names: all are more than names.max_bytes ({limit})"));
+    }
     let timed = (stages, state.examples - examples_before);
     let page = outcome.report(&summary, timed, bad_row_messages, started_unix_s);
     std::fs::write(&report_path, report::render(&page)).map_err(LearnError::io(&report_path))?;

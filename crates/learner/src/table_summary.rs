@@ -6,9 +6,11 @@ use std::path::Path;
 
 use sanderling_store::{Block, Checkpoint, RowRef, Table, TableEntry};
 
+use crate::config::Config;
 use crate::error::LearnError;
 use crate::model::Model;
 use crate::model_diagnostics::explain_no_model;
+use crate::names::NameCollector;
 use crate::report::{TOP_KEYS_MAX, TableSummary, TableTally, zero_weights};
 use crate::state::RunState;
 use crate::table_counters::TableCounters;
@@ -39,6 +41,17 @@ pub(crate) fn table_summaries(path: &Path, bytes: &[(String, u64)]) -> Result<Ve
     let mut summaries = checkpoint.tables().iter().map(summary).collect::<Result<Vec<_>, _>>()?;
     sort(&mut summaries);
     Ok(summaries)
+}
+
+/// Gives the top keys of tables their names.
+pub(crate) fn name_keys(tables: &mut [TableSummary], config: &Config, names: &NameCollector) {
+    for table in tables {
+        let features = config.feature.iter().filter(|feature| feature.table() == table.name);
+        let features: Vec<&str> = features.map(|feature| feature.name.as_str()).collect();
+        for key in &mut table.top {
+            key.value = names.find(&features, key.key);
+        }
+    }
 }
 
 /// Summaries of the tables of a model in this process, most rows first.

@@ -24,7 +24,7 @@ use crate::importance::Importance;
 use crate::known_keys::KnownKeys;
 use crate::measured::MeasuredOn;
 use crate::metrics::Scores;
-use crate::model::{Model, Purpose};
+use crate::model::Model;
 use crate::state::{PROGRESSIVE_ROWS_MAX, RunState, data_bytes};
 use crate::table_counters::TableCounters;
 use crate::threads::{join, spawn};
@@ -141,7 +141,7 @@ impl<'a> Trainer<'a> {
 
     /// Trains until all passes are done, validation stops improving, or the run is asked to stop.
     pub(crate) fn run(&mut self) -> Result<(), LearnError> {
-        let encoder = self.model.encoder(Purpose::Train)?;
+        let encoder = self.model.training_encoder()?;
         loop {
             if self.state.pass_to_judge && !self.judge_pass()? {
                 return self.save_stopped();

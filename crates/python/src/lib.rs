@@ -40,6 +40,7 @@ mod view;
 
 mod frames;
 mod inputs;
+mod keys;
 mod rows;
 
 mod model;
@@ -70,6 +71,8 @@ mod _native {
     use crate::interrupt::give_up_silent;
     #[pymodule_export]
     use crate::job::{PyBatches, PyJob, PyWorker};
+    #[pymodule_export]
+    use crate::keys::key;
     #[pymodule_export]
     use crate::lookup::{PyEmbedding, PyLookup};
     #[pymodule_export]

@@ -1,20 +1,25 @@
 //! `sanderling.Model`: a saved model that predicts, evaluates and shows its tables; and the metrics by themselves.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use numpy::{PyArray1, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyUserWarning, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyFloat, PyList};
 use sanderling_formats::{BadRows, DataConfig};
-use sanderling_learner::{KnownKeys, LearnError, Metrics, Model, Scores, evaluate, predict, remarks};
+use sanderling_learner::{
+    KnownKeys, LearnError, Metrics, Model, Names, Nearest, SavedRows, Scores, Similarity, evaluate,
+    factors_of, predict, remarks,
+};
 
-use crate::arrays::numbers;
+use crate::arrays::{Key, numbers};
 use crate::error::{ConfigError, LengthError, NotFoundError, of_learner};
 use crate::inputs::Inputs;
 use crate::interrupt::while_looking;
+use crate::keys::keys_by;
 use crate::queue::FeedSpec;
 use crate::rows::{RowScorers, is_row};
 use crate::table::PyTable;
@@ -24,7 +29,10 @@ use crate::value::{merged, to_python};
 #[pyclass(name = "Model", module = "sanderling", frozen)]
 pub(crate) struct PyModel {
     model: Arc<Model>,
+    directory: PathBuf,
     row_scorers: RowScorers,
+    /// Names of keys by table, read when they are first asked for.
+    names: Mutex<BTreeMap<String, Arc<Names>>>,
 }
 
 /// Asks the interpreter now and then whether the user pressed Ctrl-C, and remembers the exception for later.
@@ -79,8 +87,19 @@ impl Interrupt {
 }
 
 impl PyModel {
-    pub(crate) fn of(model: Arc<Model>) -> PyModel {
-        PyModel { model, row_scorers: RowScorers::default() }
+    fn of(model: Arc<Model>, directory: PathBuf) -> PyModel {
+        PyModel { model, directory, row_scorers: RowScorers::default(), names: Mutex::default() }
+    }
+
+    /// The names of the keys of a table.
+    fn names(&self, table: &str) -> Result<Arc<Names>, LearnError> {
+        let mut kept = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(names) = kept.get(table) {
+            return Ok(Arc::clone(names));
+        }
+        let names = Arc::new(SavedRows::open(&self.directory)?.names(table)?);
+        kept.insert(table.to_owned(), Arc::clone(&names));
+        Ok(names)
     }
 
     /// How the model's training data were read, with the caller's changes.
@@ -199,6 +218,69 @@ impl PyModel {
         Ok(dict)
     }
 
+    /// The key of a value of a feature, or an array with the keys of a list of values.
+    fn key<'py>(
+        &self,
+        py: Python<'py>,
+        feature: &str,
+        value: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let config = self.model.config();
+        keys_by(py, &config.spec(), &config.data.reading, feature, value)
+    }
+
+    /// The nearest rows to that of a value or key: key, name, score and frequency of each, the best first.
+    #[pyo3(signature = (feature, value = None, *, key = None, top = 10, by = "cosine"))]
+    fn similar(
+        &self,
+        py: Python<'_>,
+        feature: &str,
+        value: Option<&Bound<'_, PyAny>>,
+        key: Option<Key>,
+        top: usize,
+        by: &str,
+    ) -> PyResult<Vec<Py<PyDict>>> {
+        let by: Similarity = by.parse().map_err(|error| PyValueError::new_err(format!("by = {error}")))?;
+        let config = self.model.config();
+        let table = config.feature.iter().find(|it| it.name == feature).map_or(feature, |it| it.table());
+        let key = match (key, value) {
+            (Some(key), None) => key.0.ok_or_else(|| ConfigError::new_err("key: must have 64 bits"))?,
+            (None, Some(value)) => {
+                keys_by(py, &config.spec(), &config.data.reading, feature, value)?.extract()?
+            }
+            _ => return Err(ConfigError::new_err("similar: give a value or key=")),
+        };
+        let rows = self.model.table(table).ok_or_else(|| {
+            let tables = self.tables().join(", ");
+            NotFoundError::new_err(format!("no table or feature {feature:?} (there are: {tables})"))
+        })?;
+        let (factors, none) = (factors_of(&rows.config().blocks), format!("table {table:?}"));
+        if rows.dim() == 1 {
+            return Err(ConfigError::new_err(format!(
+                "{none} has one weight per key, no embedding: train an fm"
+            )));
+        }
+        let Some(like) = rows.get(key) else {
+            return Err(NotFoundError::new_err(format!("{none} has no row of key {key}")));
+        };
+        let near = py.detach(|| {
+            let mut nearest = Nearest::new(&like.weights[factors.clone()], Some(key), by, top)?;
+            rows.for_each_row(|row| nearest.add(row.key, row.frequency, &row.weights[factors.clone()]));
+            Ok::<_, &str>(nearest.finish())
+        });
+        let near = near.map_err(|reason| ConfigError::new_err(format!("{none}, key {key}: {reason}")))?;
+        let names = self.names(table).map_err(of_learner)?;
+        let found = near.into_iter().map(|near| {
+            let found = PyDict::new(py);
+            found.set_item("key", near.key)?;
+            found.set_item("name", names.get(near.key))?;
+            found.set_item("score", near.score)?;
+            found.set_item("frequency", near.frequency)?;
+            Ok(found.unbind())
+        });
+        found.collect()
+    }
+
     fn __repr__(&self) -> String {
         format!(
             "Model({}, tables={}, rows={}, bytes={})",
@@ -214,7 +296,7 @@ impl PyModel {
 #[pyfunction]
 pub(crate) fn load(py: Python<'_>, directory: PathBuf) -> PyResult<PyModel> {
     let model = py.detach(|| Model::load(&directory)).map_err(of_learner)?;
-    Ok(PyModel::of(Arc::new(model)))
+    Ok(PyModel::of(Arc::new(model), directory))
 }
 
 /// AUC, logloss and calibration of probabilities, or logits, against labels.

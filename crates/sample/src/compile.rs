@@ -1,12 +1,15 @@
 //! One compiled feature of a spec: turns the fields of its columns into keys and values. Knows no label and no other
 //! feature.
 
+use std::sync::Arc;
+
 use crate::batch::Column;
 use crate::error::FieldError;
 use crate::field::{
     Field, VALUE_ABS_MAX, is_missing, number_or_time, raw_key, wanted, with_key_text, with_text,
 };
 use crate::key;
+use crate::note_name::NoteName;
 use crate::spec::{DefaultField, Feature, FeatureKind, KeyRule, Pooling};
 
 /// The most keys that a cross makes of a row, for columns of several values each.
@@ -35,6 +38,8 @@ pub(crate) struct Compiled {
     /// Keys of a numeric feature's value, and of a missing value.
     value_key: u64,
     missing_key: u64,
+    /// The listener for texts of keys, and the number of this feature.
+    pub(crate) noted: Option<(usize, Arc<dyn NoteName>)>,
 }
 
 impl Compiled {
@@ -63,6 +68,7 @@ impl Compiled {
             clamps: false,
             value_key,
             missing_key: key::hash(b"missing", value_key),
+            noted: None,
         }
     }
 
@@ -261,12 +267,18 @@ impl Compiled {
         if self.rule == KeyRule::Raw {
             return raw_key(field).ok_or_else(|| wanted(input, RAW_WANTED, field));
         }
-        let hash = with_key_text(field, |text| key::hash(text, self.salt))
-            .ok_or_else(|| wanted(input, "one value, not a list (type = \"multi\" takes lists)", field))?;
-        Ok(match self.rule {
-            KeyRule::Modulo(size) => hash % size,
-            _ => hash,
-        })
+        with_key_text(field, |text| self.key_of_text(text))
+            .ok_or_else(|| wanted(input, "one value, not a list (type = \"multi\" takes lists)", field))
+    }
+
+    #[inline(always)]
+    fn key_of_text(&self, text: &[u8]) -> u64 {
+        let hash = key::hash(text, self.salt);
+        let key = if let KeyRule::Modulo(size) = self.rule { hash % size } else { hash };
+        if let Some((feature, noted)) = &self.noted {
+            noted.note(*feature, key, text);
+        }
+        key
     }
 }
 

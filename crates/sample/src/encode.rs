@@ -1,11 +1,14 @@
 //! The compiled spec: turns the fields of one row into label, weight and keys. Knows no file format.
 
+use std::sync::Arc;
+
 use crate::batch::Batch;
 use crate::compile::Compiled;
 use crate::error::{FieldError, SampleError};
 use crate::field::{Field, WEIGHT_MAX, is_missing, number_of, wanted, with_text};
 use crate::holdout::{Holdout, RowChoice, Side};
 use crate::key;
+use crate::note_name::NoteName;
 use crate::spec::{FeatureKind, KeyRule, Label, Negatives, Spec};
 
 /// The outcome for a row that could be read.
@@ -146,7 +149,7 @@ impl Encoder {
 
     /// Encodes no row and notes the numbers that decide a holdout by time, for [`Encoder::split`].
     #[must_use]
-    pub fn noting(mut self, holdout: &Holdout) -> Self {
+    pub fn noting_moments(mut self, holdout: &Holdout) -> Self {
         let input = holdout.column.as_deref().map(|column| self.input_of(column));
         self.choice = Some(RowChoice::noting(input));
         self
@@ -184,6 +187,15 @@ impl Encoder {
     #[must_use]
     pub fn clamping(mut self) -> Self {
         self.features.iter_mut().for_each(|feature| feature.clamps = true);
+        self
+    }
+
+    /// Tells the texts of hashed keys, by the number of their feature, whenever a row is encoded.
+    #[must_use]
+    pub fn noting(mut self, noted: &Arc<dyn NoteName>) -> Self {
+        for (number, feature) in self.features.iter_mut().enumerate() {
+            feature.noted = Some((number, Arc::clone(noted)));
+        }
         self
     }
 

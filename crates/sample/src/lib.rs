@@ -37,6 +37,9 @@ pub use time::{Time, TimeKind};
 mod number;
 pub use number::{parse_f32, parse_f64, parse_u64, short_f32, short_u64};
 
+mod note_name;
+pub use note_name::NoteName;
+
 mod compile;
 
 mod holdout;
@@ -47,3 +50,6 @@ pub use encode::{EncodeOptions, Encoder, Fate, LabelUse, NO_FEATURE, SparseFeatu
 
 mod columns;
 pub use columns::Entries;
+
+mod feature_encoder;
+pub use feature_encoder::FeatureEncoder;

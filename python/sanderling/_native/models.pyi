@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, final, overload
+from typing import Any, Literal, final, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from sanderling._native.arguments import _Numbers, _Path, _Row, _Source
+from sanderling._native.arguments import _Numbers, _Path, _Row, _Source, _Value
 from sanderling._native.tables import Table
-from sanderling.types import Evaluation, Metrics
+from sanderling.types import Evaluation, Metrics, Neighbour
 
 @final
 class Model:
@@ -51,6 +51,36 @@ class Model:
 
         A UserWarning names features without any known key.
         """
+
+    @overload
+    def key(self, feature: str, value: _Value) -> int: ...
+    @overload
+    def key(self, feature: str, value: list[Any] | npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+        """Return the key of a value of a feature, or the keys of several values, uint64 [n]."""
+    def similar(
+        self,
+        feature: str,
+        value: _Value = None,
+        *,
+        key: int | None = None,
+        top: int = 10,
+        by: Literal["cosine", "dot"] = "cosine",
+    ) -> list[Neighbour]:
+        """Return the rows nearest to that of a value, or of a key: exact, best first; every row is compared.
+
+        Rows are compared by their factors, without the linear weight. Raises NotFoundError if the key has no row.
+        """
+
+@overload
+def key(feature: str, value: _Value, *, spec: dict[str, Any] | None = None) -> int: ...
+@overload
+def key(
+    feature: str, value: list[Any] | npt.NDArray[Any], *, spec: dict[str, Any] | None = None
+) -> npt.NDArray[np.uint64]:
+    """Return the key of a value of a feature, or the keys of several values, uint64 [n].
+
+    Without `spec` (as in FeedQueue), the feature is categorical and its keys are salted by its name, as is the default.
+    """
 
 def load(directory: _Path) -> Model:
     """Open a saved model and verify its checksums."""

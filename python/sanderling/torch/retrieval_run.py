@@ -49,6 +49,8 @@ class RetrievalRun(DeepRun):
                 f"model.type = {config.model.type!r}: one trainer only, since negatives are drawn from what it has read"
             )
         super().__init__(config, run_dir, ps, device, inputs, workers, fresh)
+        # Scores of drawn negatives are no probabilities, so they are neither plotted nor judged as such.
+        self.objective.has_plots = False
         if fresh:
             users, items = self.model.features
             queue = sanderling.FeedQueue(

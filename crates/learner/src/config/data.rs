@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use sanderling_formats::DataConfig;
 use sanderling_formats::in_memory::{is_in_memory, lasting_name};
+use sanderling_formats::input::read_once;
 use sanderling_sample::{Holdout, HoldoutBy};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -143,6 +144,12 @@ impl Inputs {
         let lasting =
             |inputs: &Inputs| inputs.0.iter().map(|name| lasting_name(name).to_owned()).collect::<Vec<_>>();
         lasting(self) == lasting(other)
+    }
+
+    /// The first input that can be read only once, as messages name it.
+    pub(crate) fn read_once(&self) -> Option<String> {
+        let stream = self.0.iter().find(|name| read_once(name));
+        stream.map(|name| lasting_name(name).to_owned())
     }
 
     /// Whether no path was given.

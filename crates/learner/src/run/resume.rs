@@ -101,11 +101,13 @@ pub(super) fn resume(
     }
     // The rows are those of the checkpoint, on servers too: what these may still have is from after it.
     let model = match &options.servers {
-        Some(cluster) => Model::onto_servers(fitted, cluster, &checkpoint, path)?,
+        Some(cluster) => {
+            Model::onto_servers(fitted, cluster, &checkpoint, path)?.with_names_of(&checkpoint, path)?
+        }
         None => {
             let mut model = Model::from_checkpoint(&checkpoint, path)?;
             *model.config_mut() = fitted;
-            model
+            model.with_names_of(&checkpoint, path)?
         }
     };
     Ok((model, state, scores))

@@ -3,7 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use sanderling_learner::{DeepModel, Model, TableCounters, is_deep, saved_counters, table_summary};
+use sanderling_learner::{
+    DeepModel, Model, SavedRows, TableCounters, is_deep, saved_counters, table_summary,
+};
 use sanderling_store::{Admission, Dtype, Eviction, Table, TableConfig};
 use serde::Serialize;
 
@@ -64,12 +66,21 @@ struct OptimizerView {
 #[derive(Serialize)]
 struct KeyView {
     key: u64,
+    /// The value that the key stands for, if the model has its name.
+    name: Option<String>,
     frequency: u64,
     norm: f64,
 }
 
 pub(super) fn show(args: &Args) -> Result<u8, Failure> {
-    let view = if is_deep(&args.path) { deep(args)? } else { built_in(args)? };
+    let mut view = if is_deep(&args.path) { deep(args)? } else { built_in(args)? };
+    let saved = SavedRows::open(&args.path)?;
+    for table in &mut view.tables {
+        let names = saved.names(&table.name)?;
+        for key in table.largest_norms.iter_mut().chain(&mut table.most_frequent) {
+            key.name = names.get(key.key).map(str::to_owned);
+        }
+    }
     if args.json {
         output::json(&view)?;
     } else {
@@ -128,7 +139,7 @@ fn view(table: &Table, top: usize, counters: Option<&TableCounters>) -> TableVie
         largest_norms: summary
             .top
             .iter()
-            .map(|key| KeyView { key: key.key, frequency: key.frequency, norm: key.norm })
+            .map(|key| KeyView { key: key.key, name: None, frequency: key.frequency, norm: key.norm })
             .collect(),
         most_frequent: most_frequent(table, top),
     }
@@ -146,6 +157,7 @@ fn most_frequent(table: &Table, top: usize) -> Vec<KeyView> {
     let sorted = heap.into_sorted_vec();
     let keys = sorted.into_iter().map(|Reverse((frequency, Reverse(key)))| KeyView {
         key,
+        name: None,
         frequency: u64::from(frequency),
         norm: table
             .get(key)
@@ -196,9 +208,10 @@ fn describe(view: &ModelView, width: Option<usize>) -> String {
     let mut text = output::pairs(&facts);
     text += &format!("\n\n{}", output::columns_within(&header, &rows, &[0, header.len() - 1], width));
     let keys = |keys: &[KeyView]| {
-        let keys = keys
-            .iter()
-            .map(|key| format!("{} (norm {:.4}, seen {})", key.key, key.norm, output::count(key.frequency)));
+        let keys = keys.iter().map(|key| {
+            let name = key.name.clone().unwrap_or_else(|| key.key.to_string());
+            format!("{name} (norm {:.4}, seen {})", key.norm, output::count(key.frequency))
+        });
         keys.collect::<Vec<_>>().join(", ")
     };
     for table in view.tables.iter().filter(|table| table.rows > 0) {

@@ -1,0 +1,133 @@
+//! `sanderling export`: the rows of a saved table as a file of another program.
+
+mod rows;
+
+use std::path::PathBuf;
+
+use sanderling_formats::Compression;
+use sanderling_learner::{LearnError, SavedRows};
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::output;
+use crate::progress::Bar;
+use rows::{Layout, RowWriter};
+
+/// Rows between two looks at the progress.
+const ROWS_PER_LOOK: u64 = 1 << 16;
+
+/// Write the rows of a table to a Parquet, npy or TSV file
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  # key, name, frequency and weights of every row
+  sanderling export runs/clicks/model --table movie -o movies.parquet
+  # the 1000 rows that were trained most often, as text
+  sanderling export runs/clicks/model --table movie --top 1000 -o - | head
+
+Formats, by the name of the output:
+  .parquet  columns key, name, frequency, weights (a list); name is null without [names] in the configuration
+  .npy      a structured array: rows = numpy.load(FILE); rows[\"key\"], rows[\"frequency\"], rows[\"weights\"]
+  .tsv      a header, then a line per row; - writes TSV to standard output
+
+Rows are in the order of their frequency with --top, otherwise in that of the saved file. The first weight of a row of \
+a built-in model is its linear weight, the others are its factors. For neighbours of millions of rows, build an index \
+from the weights: faiss.IndexFlatIP, or usearch.Index.")]
+pub(crate) struct Args {
+    /// Model directory, such as runs/clicks/model, also of a deep model
+    model: PathBuf,
+    /// Name of the table or feature; may be left out for a single table
+    #[arg(long, value_name = "NAME")]
+    table: Option<String>,
+    /// Output file; its ending selects the format; - for TSV on standard output
+    #[arg(long, short, value_name = "FILE")]
+    output: PathBuf,
+    /// Number of rows to write, the most frequent ones first [default: all]
+    #[arg(long, value_name = "N", value_parser = crate::quantity::count)]
+    top: Option<u64>,
+    /// Replace an existing file
+    #[arg(long)]
+    force: bool,
+    /// Print a summary as a JSON object on the last line of standard output; needs --output FILE
+    #[arg(long)]
+    json: bool,
+    /// Suppress progress output
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+#[derive(Serialize)]
+struct Exported {
+    table: String,
+    rows: u64,
+    dim: usize,
+    /// Rows with a name.
+    named: u64,
+    bytes: Option<u64>,
+    output: PathBuf,
+}
+
+pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
+    let to_stdout = args.output.as_os_str() == "-";
+    if args.json && to_stdout {
+        return Err(Failure::Usage(
+            "--json needs --output FILE: the rows themselves go to standard output".into(),
+        ));
+    }
+    if Compression::of_path(&args.output) != Compression::None {
+        let name = args.output.display();
+        return Err(Failure::Usage(format!(
+            "--output {name}: compressed output is not supported; .parquet is small"
+        )));
+    }
+    output::not_a_url("--output", &args.output)?;
+    let layout = Layout::of(&args.output).ok_or_else(|| {
+        let name = args.output.display();
+        Failure::Usage(format!("--output {name}: end the name in .parquet, .npy or .tsv"))
+    })?;
+    if !to_stdout {
+        if !args.force && args.output.is_file() {
+            let path = args.output.display();
+            return Err(Failure::Usage(format!("{path}: exists already; replace it with --force")));
+        }
+        output::check(&args.output)?;
+    }
+    let saved = SavedRows::open(&args.model)?;
+    let table = saved.table(args.table.as_deref())?;
+    let names = saved.names(&table.name)?;
+    let rows = args.top.map_or(table.rows, |top| top.min(table.rows));
+    let not_written = |error: &std::io::Error| output::not_written(&args.output, error);
+    let mut writer =
+        RowWriter::create(&args.output, layout, table.dim, rows).map_err(|error| not_written(&error))?;
+    let bar = Bar::new(args.quiet || to_stdout);
+    let (mut done, mut named) = (0, 0);
+    let failed = |source| LearnError::Io { path: args.output.clone(), source };
+    let mut write = |key: u64, frequency: u32, weights: &[f32]| {
+        let name = names.get(key);
+        named += u64::from(name.is_some());
+        writer.write(key, name, frequency, weights).map_err(failed)?;
+        done += 1;
+        if done % ROWS_PER_LOOK == 0 {
+            bar.rows("exporting", done, Some(rows));
+        }
+        Ok(())
+    };
+    match args.top {
+        None => saved.for_each_row(&table.name, |row| write(row.key, row.frequency, row.weights))?,
+        Some(_) => {
+            let top = rows::most_frequent(&saved, &table.name, rows)?;
+            top.iter().try_for_each(|row| write(row.key, row.frequency, &row.weights))?;
+        }
+    }
+    bar.finish();
+    let bytes = writer.finish().map_err(|error| not_written(&error))?;
+    let (table, dim, output) = (table.name.clone(), table.dim, args.output.clone());
+    let exported = Exported { table, rows: done, dim, named, bytes, output };
+    if args.json {
+        output::json(&exported)?;
+    } else if !to_stdout && !args.quiet {
+        let (rows, table) = (output::count(exported.rows), &exported.table);
+        note!("{rows} rows of table {table:?} in {}", args.output.display());
+    }
+    Ok(0)
+}
