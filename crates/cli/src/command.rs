@@ -14,6 +14,7 @@ pub(crate) mod inspect;
 pub(crate) mod key;
 pub(crate) mod predict;
 pub(crate) mod ps;
+pub(crate) mod runs;
 pub(crate) mod similar;
 pub(crate) mod synth;
 pub(crate) mod train;

@@ -111,7 +111,7 @@ impl Scoring<'_> {
         let models = self.models.ok_or_else(|| not_here(self.path))?;
         let mut model = models.open(self.path, self.servers.connect()?)?;
         let mut reading = model.reading()?;
-        self.reading.apply(&mut reading);
+        self.reading.apply_all(&mut reading)?;
         self.reading.check_used(&reading, self.files)?;
         model.begin(self.files, &reading, self.threads, purpose)?;
         let what = if purpose == Purpose::Metrics { "evaluating" } else { "predicting" };

@@ -21,6 +21,7 @@ mod listening;
 mod names;
 mod profile;
 mod reading;
+mod run_config;
 mod saved_model;
 mod scores;
 mod timing;
@@ -62,6 +63,7 @@ enum Command {
     Similar(command::similar::Args),
     Export(command::export::Args),
     Compare(command::compare::Args),
+    Runs(command::runs::Args),
     Download(command::download::Args),
     Convert(command::convert::Args),
     Hub(Box<command::hub::Args>),
@@ -108,6 +110,7 @@ where
         Command::Similar(args) => command::similar::run(&args),
         Command::Export(args) => command::export::run(&args),
         Command::Compare(args) => command::compare::run(&args),
+        Command::Runs(args) => command::runs::run(&args),
         Command::Download(args) => command::download::run(&args, deep),
         Command::Convert(args) => command::convert::run(&args),
         Command::Hub(args) => command::hub::run(&args),

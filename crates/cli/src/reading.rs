@@ -4,6 +4,7 @@ use std::path::Path;
 
 use clap::Args;
 use sanderling_formats::{BadRowPolicy, BadRows, DataConfig, Format};
+use sanderling_learner::config::Override;
 
 use crate::failure::Failure;
 use crate::output;
@@ -31,10 +32,35 @@ pub(crate) struct ReadArgs {
     /// Action on a bad row: fail, skip, or skip:N (skip up to N rows per pass, then fail) [default: fail]
     #[arg(long, value_name = "POLICY")]
     pub(crate) on_bad_row: Option<BadRowPolicy>,
+    /// Entry of the configuration, as TOML: data.separator=";" or model.rank=16; may be repeated
+    #[arg(long, value_name = "ENTRY=VALUE", help_heading = "Overrides")]
+    pub(crate) set: Vec<Override>,
 }
 
 impl ReadArgs {
-    /// Overrides settings of `config` by the options.
+    /// Overrides settings of a saved model, or of no configuration, by --set and the options.
+    pub(crate) fn apply_all(&self, config: &mut DataConfig) -> Result<(), Failure> {
+        if let Some(entry) = self.set.iter().find(|entry| entry.section() != "data") {
+            return Err(Failure::Usage(format!(
+                "--set {entry}: only entries of data can be set here; the rest is as the model was trained"
+            )));
+        }
+        if !self.set.is_empty() {
+            let wrong = |reason: String| Failure::Usage(reason);
+            let data = toml::Value::try_from(&*config).map_err(|error| wrong(error.to_string()))?;
+            let mut table = toml::Table::from_iter([("data".to_owned(), data)]);
+            self.set.iter().try_for_each(|entry| entry.apply(&mut table)).map_err(wrong)?;
+            let data = table.remove("data").unwrap_or_else(|| toml::Table::new().into());
+            *config = data.try_into().map_err(|error: toml::de::Error| {
+                let given: Vec<String> = self.set.iter().map(|entry| format!("--set {entry}")).collect();
+                wrong(format!("{}: {}", given.join(" "), error.message()))
+            })?;
+        }
+        self.apply(config);
+        Ok(())
+    }
+
+    /// Overrides settings of a configuration, which --set has changed already, by the options.
     pub(crate) fn apply(&self, config: &mut DataConfig) {
         if self.format.is_some() {
             config.format = self.format;

@@ -61,3 +61,6 @@ mod reader;
 pub use reader::{Decoder, ROW_ID_FILE_STRIDE, Reader, Source, Unit};
 
 pub mod fit;
+
+mod fit_holdout;
+pub use fit_holdout::fit_holdout;

@@ -16,6 +16,7 @@ use crate::blocks::{BLOCK_BYTES, Block, LineBlocks};
 use crate::columnar::{ColumnarFile, Place, ROWS_PER_BATCH_MAX, RecordEncoder, Records};
 use crate::decoded::{Decoded, Origin, append_kept};
 use crate::delimited::{self, Layout};
+use crate::fit_holdout::check_holdout;
 use crate::format::{Compression, DataConfig, Format};
 use crate::in_memory::{self, OpenedInMemory};
 use crate::input::{self, InputFile};
@@ -233,6 +234,7 @@ impl Source {
             return Ok((open, Self::context(index, input.path.clone(), rows)));
         }
         let format = format_of(file, &self.config)?;
+        check_holdout(&self.encoder, format, path)?;
         if let Some(message) = format.message() {
             let layout = messages::Layout::open(message, path, &self.encoder)?;
             let records = RecordBlocks::new(

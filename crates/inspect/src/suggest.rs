@@ -116,12 +116,16 @@ fn write_all(
     writeln!(out, "# Suggested from {part} {} rows of {data_path:?}.", profile.rows)?;
     writeln!(
         out,
-        "# Every choice below is a guess: look it over, then run `sanderling train` on this file."
+        "# Every choice below is a guess: look it over, then run `sanderling train` on this file. A commented entry is an"
+    )?;
+    writeln!(
+        out,
+        "# alternative that works: remove its `#`, and the line above it if that sets the same entry."
     )?;
     writeln!(out, "name = {}", quoted(&stem(data_path)))?;
     writeln!(out, "seed = 42\n")?;
     let fields = fields(profile, &roles);
-    write_data(profile, data_path, out)?;
+    write_data(profile, data_path, once, &roles, out)?;
     if profile.format == Format::Batch {
         writeln!(out, "# Label and features are those that the file was converted with.\n")?;
     } else if profile.format == Format::Libffm {
@@ -131,17 +135,25 @@ fn write_all(
         write_features(roles, once, out)?;
     }
     writeln!(out, "[model]")?;
-    writeln!(out, "type = \"fm\"    # \"lr\": logistic regression, without the factors")?;
-    writeln!(out, "rank = 8\n")?;
+    writeln!(out, "type = \"fm\"")?;
+    writeln!(out, "# type = \"lr\"    # logistic regression, without the factors")?;
+    writeln!(out, "rank = 8")?;
+    writeln!(out, "# table_budget = \"4GiB\"    # memory limit per table\n")?;
     writeln!(out, "[optimizer]")?;
-    writeln!(out, "type = \"ftrl\"\nalpha = 0.05\nl1 = 0.0\nl2 = 1.0\n")?;
+    writeln!(out, "type = \"ftrl\"\nalpha = 0.05\nl1 = 0.0")?;
+    writeln!(out, "# l1 = 1.0    # rarely seen keys get a weight of exactly zero")?;
+    writeln!(out, "l2 = 1.0\n")?;
     write_factors(fields, out)?;
-    let why = if once {
-        "the input can be read only once"
-    } else {
-        "more need `valid` above, to see when they overfit"
-    };
-    writeln!(out, "[train]\nbatch_size = 16\npasses = 1    # {why}")
+    writeln!(out, "[train]\nbatch_size = 16")?;
+    if once {
+        return writeln!(out, "passes = 1    # the input can be read only once");
+    }
+    writeln!(out, "passes = 1")?;
+    writeln!(
+        out,
+        "# passes = 5    # more overfit: set `valid` above, too, and early_stop = 1 to stop at the best"
+    )?;
+    writeln!(out, "# threads = 2    # faster; only one thread gives the same model every time")
 }
 
 /// The approximate number of keys per row, on which the factors' learning rate depends.
@@ -162,10 +174,48 @@ fn write_factors(fields: f64, out: &mut String) -> std::fmt::Result {
     writeln!(out, "type = \"adagrad\"\nlr = {lr:.2}\nl2 = 1e-4\n")
 }
 
-fn write_data(profile: &DataProfile, data_path: &str, out: &mut String) -> std::fmt::Result {
+/// Alternatives for validation. Columns decide only where the file has columns that are not encoded.
+fn write_valid(
+    profile: &DataProfile,
+    once: bool,
+    roles: &[(Role, &ColumnProfile)],
+    out: &mut String,
+) -> std::fmt::Result {
+    if once {
+        return writeln!(out, "# valid may name a file of rows to watch the metrics on.");
+    }
+    writeln!(
+        out,
+        "# valid = {{ fraction = 0.1, by = \"random\" }}    # rows held out to watch the metrics on, or a file"
+    )?;
+    if matches!(profile.format, Format::Batch | Format::Libsvm | Format::Libffm) {
+        return Ok(());
+    }
+    let held = |by: &str, column: &ColumnProfile| {
+        format!("# valid = {{ fraction = 0.1, by = \"{by}\", column = {} }}", quoted(&column.name))
+    };
+    let user =
+        |(role, column): &&(Role, &ColumnProfile)| *role == Role::Categorical && is_user_name(&column.name);
+    if let Some((_, column)) = roles.iter().find(user) {
+        writeln!(out, "{}    # all rows of some of them", held("hash", column))?;
+    }
+    let time = |(_, column): &&(Role, &ColumnProfile)| time_unit(column).is_some() && column.missing == 0;
+    match roles.iter().find(time) {
+        Some((_, column)) => writeln!(out, "{}    # the latest rows", held("time", column)),
+        None => writeln!(out, "# valid = {{ fraction = 0.1, by = \"time\" }}    # the last rows of the file"),
+    }
+}
+
+fn write_data(
+    profile: &DataProfile,
+    data_path: &str,
+    once: bool,
+    roles: &[(Role, &ColumnProfile)],
+    out: &mut String,
+) -> std::fmt::Result {
     writeln!(out, "[data]")?;
     writeln!(out, "train = {}", quoted(data_path))?;
-    writeln!(out, "# valid = \"...\"    # rows held out, to watch the metrics on and to stop early")?;
+    write_valid(profile, once, roles, out)?;
     if Format::of_path(data_path) != Some(profile.format) {
         let how = if profile.format_guessed { "    # guessed from the content" } else { "" };
         writeln!(out, "format = \"{}\"{how}", profile.format)?;
@@ -368,6 +418,14 @@ fn is_id_name(name: &str) -> bool {
     ];
     let name = name.to_lowercase();
     name.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| PARTS.contains(&part)) || name.ends_with("id")
+}
+
+/// Whether a name suggests that the column tells users apart.
+fn is_user_name(name: &str) -> bool {
+    const PARTS: [&str; 5] = ["user", "uid", "member", "visitor", "session"];
+    let name = name.to_lowercase();
+    name.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| PARTS.contains(&part))
+        || name.starts_with("user")
 }
 
 /// The unit of a column of Unix times: whole numbers within a few decades of moments in one of the units. Seconds

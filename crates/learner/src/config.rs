@@ -10,19 +10,28 @@ pub use names::NamesConfig;
 mod model;
 pub use model::{Model, ModelKind, RANK_MAX};
 
+mod overrides;
+pub use overrides::Override;
+
 mod quantity;
 
 mod renamed;
 pub use renamed::RENAMED;
 
+mod table;
+pub(crate) use table::EVERY_TABLE;
+pub use table::{AdmissionOption, EvictionOption, TableOptions};
+
 mod train;
 pub use train::{Monitor, Reduction, Train};
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use sanderling_formats::Format;
 use sanderling_formats::batch_file::completed;
+use sanderling_formats::fit::fit;
 use sanderling_formats::input::refuse_hubs;
+use sanderling_formats::{Format, fit_holdout};
 use sanderling_sample::Spec;
 use sanderling_sample::spec::{Feature, Label, Negatives, Weight, check_all_written};
 use sanderling_store::{Init, NAME_BYTES_MAX, Optimizer};
@@ -67,6 +76,9 @@ pub struct Config {
     /// Negative down-sampling.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub negatives: Option<Negatives>,
+    /// Memory, storage type, admission and eviction of tables by name; `*` is every other table.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub table: BTreeMap<String, TableOptions>,
     /// The features; none for libsvm and Criteo files, which have a spec of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub feature: Vec<Feature>,
@@ -107,9 +119,13 @@ fn read_text(path: &Path) -> Result<String, LearnError> {
 }
 
 impl Config {
-    /// Reads a TOML file, lets `adjust` change what it says, and checks the result.
-    pub fn read(path: &Path, adjust: impl FnOnce(&mut Self)) -> Result<Self, LearnError> {
-        Self::from_toml(&read_text(path)?, path)?.adjusted(path, adjust)
+    /// Reads a TOML file with some entries set, lets `adjust` change the rest, and checks the result.
+    pub fn read(
+        path: &Path,
+        overrides: &[Override],
+        adjust: impl FnOnce(&mut Self),
+    ) -> Result<Self, LearnError> {
+        Self::from_toml(&read_text(path)?, path, overrides)?.adjusted(path, adjust)
     }
 
     /// Applies the caller's changes, checks the configuration, and names the run after its file if it has no name.
@@ -133,16 +149,22 @@ impl Config {
 
     /// [`Config::read`] for callers that need data, features, batches and passes alone. The configuration may also be
     /// of a model that is not built in (`deep`); the sections and entries for that model are ignored.
-    pub fn read_data(path: &Path, deep: &[&str], adjust: impl FnOnce(&mut Self)) -> Result<Self, LearnError> {
+    pub fn read_data(
+        path: &Path,
+        overrides: &[Override],
+        deep: &[&str],
+        adjust: impl FnOnce(&mut Self),
+    ) -> Result<Self, LearnError> {
         let text = read_text(path)?;
         let wrong =
             |error: toml::de::Error| LearnError::Config { path: path.into(), reason: error.to_string() };
         let mut table: toml::Table = toml::from_str(&text).map_err(wrong)?;
-        renamed::refuse(|section, old| renamed::has(&table, section, old))
-            .map_err(|reason| LearnError::Config { path: path.into(), reason })?;
+        let because = |reason| LearnError::Config { path: path.into(), reason };
+        overrides.iter().try_for_each(|entry| entry.apply(&mut table)).map_err(because)?;
+        renamed::refuse(|section, old| renamed::has(&table, section, old)).map_err(because)?;
         let model = table.get("model").and_then(|model| model.get("type")).and_then(toml::Value::as_str);
         if !model.is_some_and(|model| deep.contains(&model)) {
-            return Self::from_toml(&text, path)?.adjusted(path, adjust);
+            return Self::from_toml(&text, path, overrides)?.adjusted(path, adjust);
         }
         const SECTIONS: [&str; 8] =
             ["name", "seed", "data", "label", "weight", "negatives", "feature", "train"];
@@ -168,11 +190,19 @@ impl Config {
         config.complete(path, name)
     }
 
-    fn from_toml(text: &str, path: &Path) -> Result<Self, LearnError> {
-        toml::from_str(text).map_err(|error: toml::de::Error| {
-            let old = renamed::refuse_in_text(text).err();
-            LearnError::Config { path: path.into(), reason: old.unwrap_or_else(|| error.to_string()) }
-        })
+    fn from_toml(text: &str, path: &Path, overrides: &[Override]) -> Result<Self, LearnError> {
+        let wrong = |reason| LearnError::Config { path: path.into(), reason };
+        let from_text = || toml::from_str(text).map_err(|error: toml::de::Error| error.to_string());
+        let config = if overrides.is_empty() {
+            from_text()
+        } else {
+            // The lines of a file are in errors of its text alone.
+            toml::from_str(text).map_err(|error: toml::de::Error| error.to_string()).and_then(|table| {
+                let read = |table: toml::Table| table.try_into().map_err(|error| error.to_string());
+                overrides::read_with(&table, overrides, read)
+            })
+        };
+        config.map_err(|error| wrong(renamed::refuse_in_text(text).err().unwrap_or(error)))
     }
 
     /// Parses a JSON value of the same structure, lets `adjust` change it, and checks the result.
@@ -227,6 +257,7 @@ impl Config {
                 format!("feature {:?}: the table {:?} is the constant term's", feature.name, feature.table());
             return Err(LearnError::Config { path: path.into(), reason });
         }
+        self.check_tables().map_err(|reason| LearnError::Config { path: path.into(), reason })?;
         self.names
             .check(&self.feature, self.format())
             .map_err(|reason| LearnError::Config { path: path.into(), reason })?;
@@ -281,6 +312,16 @@ impl Config {
         toml::to_string(self).unwrap_or_default()
     }
 
+    /// The configuration with what depends on the training files: quantile boundaries, and the moment of a holdout.
+    pub(crate) fn fitted(mut self) -> Result<Self, LearnError> {
+        let (inputs, reading) = (&self.data.train.0, &self.data.reading);
+        self.feature = fit(&self.spec(), inputs, reading)?.feature;
+        if let Some(holdout) = &self.data.holdout {
+            self.data.holdout = Some(fit_holdout(holdout, &self.spec(), inputs, reading)?);
+        }
+        Ok(self)
+    }
+
     fn check(&self) -> Result<(), String> {
         let name_is_plain = self.name.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c));
         if self.name.is_empty() || !name_is_plain || self.name.starts_with('.') {
@@ -308,13 +349,20 @@ impl Config {
         if self.data.train.is_empty() {
             return Err("data.train: name at least one file, pattern or \"-\"".to_string());
         }
-        for (name, inputs) in [("train", &self.data.train), ("valid", &self.data.valid)] {
+        let named = [("train", &self.data.train), ("valid", &self.data.valid)];
+        let tests = self.data.test.iter().map(|(name, inputs)| (name.as_str(), inputs));
+        for (name, inputs) in named.into_iter().chain(tests) {
             if inputs.0.iter().any(String::is_empty) {
                 return Err(format!("data.{name}: an empty path"));
             }
         }
+        if let Some((name, _)) =
+            self.data.test.iter().find(|(name, inputs)| name.is_empty() || inputs.is_empty())
+        {
+            return Err(format!("data.test: the set {name:?} needs a name and a file"));
+        }
         self.check_read_once()?;
-        let validates = !self.data.valid.is_empty();
+        let validates = self.data.validates();
         if !validates
             && (self.train.early_stop > 0 || matches!(self.train.schedule, Schedule::Plateau { .. }))
         {
@@ -337,6 +385,28 @@ impl Config {
         self.train.schedule.check()
     }
 
+    /// Options of tables name tables of features, and features of one table agree about its admission.
+    fn check_tables(&self) -> Result<(), String> {
+        let tables: BTreeSet<&str> = self.feature.iter().map(Feature::table).collect();
+        for (name, options) in &self.table {
+            if name != EVERY_TABLE && !tables.contains(name.as_str()) {
+                let tables = Vec::from_iter(tables).join(", ");
+                return Err(format!("table.{name}: no feature has this table; there are {tables}"));
+            }
+            options.check(name)?;
+        }
+        for feature in &self.feature {
+            let first = self.feature.iter().find(|other| other.table() == feature.table());
+            if let Some(first) = first.filter(|first| first.min_count != feature.min_count) {
+                return Err(format!(
+                    "features {:?} and {:?} have one table, whose keys they count together: give both one min_count",
+                    first.name, feature.name
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// Standard input and pipes give their rows once.
     fn check_read_once(&self) -> Result<(), String> {
         let (trains, validates) = (self.data.train.read_once(), self.data.valid.read_once());
@@ -346,6 +416,12 @@ impl Config {
             return Err(format!("train.passes > 1 needs files: {name} can be read only once"));
         }
         let Some(name) = trains else { return Ok(()) };
+        if self.data.holdout.is_some() {
+            return Err(format!("data.valid: rows are held out of files, and {name} can be read only once"));
+        }
+        if self.train.predict_first {
+            return Err(format!("train.predict_first needs files: {name} can be read only once"));
+        }
         if validates.as_ref() == Some(&name) {
             return Err(format!("data.train and data.valid: {name} can be read only once"));
         }
@@ -367,132 +443,4 @@ impl Config {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(text: &str) -> Result<Config, String> {
-        Config::parse(text, Path::new("c.toml"), "c").map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn configurations() {
-        let head = "[data]\ntrain = \"a.csv\"\n[[feature]]\nname = \"f\"\n";
-        let data = |entry: &str| format!("[data]\n{entry}\n");
-        for (text, expected) in [
-            (head.to_string(), Ok(())),
-            ("[data]\ntrain = [\"a.svm\", \"b.svm\"]".to_string(), Ok(())),
-            ("[data]\ntrain = \"a.criteo.gz\"".to_string(), Ok(())),
-            ("[data]\ntrain = \"a.csv\"".to_string(), Err("no features")),
-            ("[data]\ntrain = \"-\"".to_string(), Err("data.format")),
-            ("[data]\ntrian = \"a.csv\"".to_string(), Err("unknown field `trian`, expected one of `train`")),
-            (String::new(), Err("data.train")),
-            (
-                format!("[train]\nps_timeout = \"5ms\"\n{head}"),
-                Err("train.ps_timeout = \"5ms\": must be 10ms to 24h"),
-            ),
-            (format!("[train]\nps_timeout = \"20\"\n{head}"), Err("is not a duration with a unit")),
-            (format!("[train]\nps_timeout = \"2.5s\"\n{head}"), Ok(())),
-            ("[data]\ntrain = \"\"".to_string(), Err("data.train: an empty path")),
-            (data("train = \"a.svm\"\nvalid = [\"a.svm\", \"\"]"), Err("data.valid: an empty path")),
-            (data("format = \"x\""), Err("data.format: unknown variant `x`, expected one of `")),
-            (data("missing = \"NA\""), Err("data.missing: ")),
-            (data("separator = 1"), Err("data.separator: ")),
-            (data("on_bad_row = \"x\""), Err("data.on_bad_row: ")),
-            (data("train = 1"), Err("data.train: a path")),
-            (
-                format!("{head}table = \"\""),
-                Err("c.toml: feature \"f\": the name of its table must have 1 to 256"),
-            ),
-            (
-                format!("{head}[model]\ninit_std = inf"),
-                Err("model.init_std = inf: must be finite and 0 or more"),
-            ),
-            (format!("{head}[model]\ninit_std = 3e38"), Err("model.init_std = 3e38: must be at most 5e37")),
-            (
-                format!("{head}[model]\ntable_budget = 1"),
-                Err("c.toml: model.table_budget = 1: a table without rows takes "),
-            ),
-            (format!("{head}[model]\ntable_budget = \"64KiB\""), Ok(())),
-            (format!("{head}[optimizer]\nalpha = 0.3"), Ok(())),
-            (format!("{head}[optimizer]\nalpha = inf"), Err("optimizer.alpha = inf must be")),
-            (format!("{head}[optimizer]\nlr = 0.3"), Err("unknown field `lr`, expected one of `alpha`")),
-            (format!("{head}[optimizer]\ntype = \"x\""), Err("unknown variant `x`, expected one of `sgd`")),
-            (
-                format!("{head}[train]\nschedule = \"exponential\""),
-                Err(
-                    "expected a table, such as { type = \"exponential\", factor = 0.9 }; its types are constant",
-                ),
-            ),
-            (format!("{head}[train]\nbatch_size = 0"), Err("train.batch_size")),
-            (format!("{head}[train]\nbatches = 1"), Err("batches")),
-            (format!("{head}[train]\nearly_stop = 1"), Err("data.valid")),
-            (format!("{head}table = \"(bias)\""), Err("constant term")),
-            (format!("{head}dim = 3\n[model]\ntype = \"fm\"\nrank = 3"), Err("leave dim out")),
-            (format!("{head}dim = 4\n[model]\ntype = \"fm\"\nrank = 3"), Ok(())),
-            (format!("{head}[train]\nwarmup_steps = 5"), Err("FTRL")),
-            (format!("{head}[train]\nwarmup_steps = 5\n[optimizer]\ntype = \"sgd\""), Ok(())),
-            (format!("{head}[factor_optimizer]\ntype = \"adam\""), Ok(())),
-            (format!("{head}[optimizer]\ntype = \"ftrl\"\nalhpa = 1.0"), Err("alhpa")),
-            (
-                format!("{head}[optimizer]\ntype = \"ftrl\"\nalpha = -1.0"),
-                Err("c.toml: optimizer.alpha = -1 must be"),
-            ),
-            (
-                format!("{head}[factor_optimizer]\ntype = \"adam\"\neps = 0.0\n[model]\ntype = \"fm\""),
-                Err("factor_optimizer.eps = 0 must be"),
-            ),
-            (format!("name = \"../x\"\n{head}"), Err("letters")),
-            (
-                data(
-                    "train = \"-\"\nformat = \"csv\"\n[[feature]]\neach = [\"a\", \"b\"]\ntype = \"quantile\"",
-                ),
-                Err("feature \"a\": quantile boundaries"),
-            ),
-            ("[data]\ntrain = \"-\"\nformat = \"libsvm\"\n[train]\npasses = 2".to_string(), Err("only once")),
-            // By what it is, not by its name.
-            (
-                "[data]\ntrain = \"/dev/null\"\nformat = \"libsvm\"\n[train]\npasses = 2".to_string(),
-                Err("/dev/null can be read only once"),
-            ),
-            (
-                "[data]\ntrain = \"/dev/null\"\nformat = \"libsvm\"\n[train]\nthreads = 2\nsave_every_steps = 9"
-                    .to_string(),
-                Err("save_every_steps with several threads"),
-            ),
-        ] {
-            match (parse(&text), expected) {
-                // Every listed format is one.
-                (Err(error), Err(_)) if error.contains("`train`, `valid`, `libsvm`") => {
-                    panic!("{text}\n{error}")
-                }
-                (Ok(config), Ok(())) => {
-                    let again = Config::parse(&config.to_toml(), Path::new("again"), "x").unwrap();
-                    assert_eq!(again, config, "{text}");
-                    let json = serde_json::to_string(&config).unwrap();
-                    assert_eq!(Config::from_json(&json, |_| ()).unwrap(), config, "{text}");
-                }
-                (Err(error), Err(part)) => assert!(error.contains(part), "{text}\n{error}"),
-                (got, expected) => panic!("{text}\ngave {got:?}, expected {expected:?}"),
-            }
-        }
-    }
-
-    /// Saved models stay readable.
-    #[test]
-    fn more_is_demanded_of_what_somebody_writes() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("c.toml");
-        let check = |entry: &str, feature: &str, expected: &str| {
-            let text = format!("[data]\ntrain = \"a.csv\"\n{entry}\n[[feature]]\nname = \"f\"\n{feature}\n");
-            std::fs::write(&path, &text).unwrap();
-            let saved = Config::parse(&text, &path, "c").unwrap();
-            let json = serde_json::to_string(&saved).unwrap();
-            for read in [Config::read(&path, |_| ()), Config::from_json(&json, |_| ())] {
-                let error = read.unwrap_err().to_string();
-                assert!(error.contains(expected), "{error}");
-            }
-        };
-        check("", "type = \"quantile\"\nboundaries = []", "feature \"f\": boundaries = []");
-        check("columns = []", "", "data.columns = []: name every column");
-    }
-}
+mod tests;

@@ -11,12 +11,11 @@ use sanderling_client::{ClientError, Cluster};
 use sanderling_formats::BadRows;
 use sanderling_job::{self as job, Tables, Worker};
 use sanderling_observe::Stages;
-use sanderling_sample::LabelUse;
 
 use crate::config::Config;
 use crate::error::{LearnError, job_stopped};
 use crate::event::Event;
-use crate::model::{Model, encoder};
+use crate::model::{Model, Purpose, encoder};
 use crate::state::RunState;
 use crate::threads::{join, spawn};
 use crate::train::{StageList, Trainer};
@@ -242,7 +241,7 @@ fn work(
         config,
         encoder: match model {
             Some(model) => model.training_encoder()?,
-            None => encoder(config, LabelUse::Required, true)?,
+            None => encoder(config, Purpose::Train)?,
         },
         bound: options.staleness,
         start,

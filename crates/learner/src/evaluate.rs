@@ -10,7 +10,7 @@ use sanderling_client::{Lookup, Occurrences};
 use sanderling_formats::{BLOCK_BYTES, BadRows, DataConfig};
 use sanderling_loader::{Pass, PassOptions, STAGES};
 use sanderling_observe::Stages;
-use sanderling_sample::{LabelUse, Rows};
+use sanderling_sample::Rows;
 use sanderling_store::Absent;
 
 use crate::compute::{Compute, FeatureSums};
@@ -20,7 +20,7 @@ use crate::importance::{ContributionSums, Importance};
 use crate::known_keys::KnownKeys;
 use crate::magnitude;
 use crate::metrics::{EXACT_ROWS_MAX, Scores, sigmoid};
-use crate::model::Model;
+use crate::model::{Model, Purpose};
 use crate::threads::{join, spawn};
 
 /// Rows scored at a time: enough keys per table to look up in one go, few enough to stay in the cache.
@@ -68,7 +68,9 @@ pub fn evaluate(
     stop: &AtomicBool,
     progress: &mut dyn FnMut(ScanProgress),
 ) -> Result<Evaluation, LearnError> {
-    let scan = Scan { model, inputs, config, bad_rows, threads, stop, rows_max: u64::MAX, explains: false };
+    let purpose = Purpose::Score;
+    let scan =
+        Scan { model, inputs, purpose, config, bad_rows, threads, stop, rows_max: u64::MAX, explains: false };
     scan.run(progress)
 }
 
@@ -76,6 +78,8 @@ pub fn evaluate(
 pub(crate) struct Scan<'a> {
     pub(crate) model: &'a Model,
     pub(crate) inputs: &'a [String],
+    /// Which rows of them.
+    pub(crate) purpose: Purpose,
     pub(crate) config: &'a DataConfig,
     pub(crate) bad_rows: &'a Arc<BadRows>,
     pub(crate) threads: usize,
@@ -117,7 +121,7 @@ impl Scan<'_> {
     /// Each thread's measurements.
     fn parts(&self, progress: &mut dyn FnMut(ScanProgress)) -> Result<Vec<Part>, LearnError> {
         let Scan { model, threads, stop, .. } = *self;
-        let encoder = model.encoder(LabelUse::Required, false)?;
+        let encoder = model.encoder(self.purpose)?;
         let pass = Pass::open(self.inputs, self.config, &encoder, self.bad_rows, in_order(threads))?;
         let stages = Stages::new(&STAGES);
         let (failed, scored) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -244,7 +248,7 @@ pub fn predict(
     stop: &Arc<AtomicBool>,
     mut write: impl FnMut(&[f32], ScanProgress) -> Result<(), LearnError>,
 ) -> Result<Predicted, LearnError> {
-    let encoder = model.encoder(LabelUse::Optional, false)?;
+    let encoder = model.encoder(Purpose::Predict)?;
     let pass = Pass::open_until(inputs, config, &encoder, bad_rows, in_order(1), Arc::clone(stop))?;
     let stages = Stages::new(&STAGES);
     let (mut feed, mut timer) = (pass.feed_ahead(stages.timer()), stages.timer());

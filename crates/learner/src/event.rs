@@ -58,6 +58,40 @@ pub struct ValidLine {
     pub seconds: f64,
 }
 
+/// The training files scored before the first pass, by the model that the run begins from (progressive validation).
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct PredictedFirstLine<'a> {
+    /// Always 0: no step is done.
+    pub step: u64,
+    /// Always 0: no pass is done.
+    pub pass: u64,
+    /// The files.
+    pub data: &'a str,
+    /// Always training rows that nothing was learned from yet.
+    pub measured_on: MeasuredOn,
+    /// Metrics over the files.
+    #[serde(flatten)]
+    pub metrics: Metrics,
+    /// Time the scoring took.
+    pub seconds: f64,
+}
+
+/// The saved model on a test set, at the end of a run.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct TestLine<'a> {
+    /// Steps of the run.
+    pub step: u64,
+    /// The pass that the model is from, first is 1.
+    pub pass: u64,
+    /// Name of the set.
+    pub name: &'a str,
+    /// Always the test set.
+    pub measured_on: MeasuredOn,
+    /// Metrics over the set.
+    #[serde(flatten)]
+    pub metrics: Metrics,
+}
+
 /// A pass of a job, over all of its workers: each row was scored before the pass learned from it.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct PassLine {
@@ -128,8 +162,12 @@ pub enum Event<'a> {
         /// How far it is.
         scan: ScanProgress,
     },
+    /// The training files were scored before they are learned from.
+    PredictedFirst(&'a PredictedFirstLine<'a>),
     /// A pass was validated.
     Valid(&'a ValidLine),
+    /// The saved model was scored on a test set.
+    Tested(&'a TestLine<'a>),
     /// The files of `data.train` are not those any more that the run began with, as far as their sizes tell, at the end of a pass.
     InputChanged {
         /// Bytes of all of them when the run began.

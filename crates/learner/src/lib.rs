@@ -23,8 +23,11 @@ mod threads;
 pub mod metrics;
 pub use metrics::{AucInterval, Metrics, Scores};
 
+mod progressive;
+pub use progressive::ProgressivePoint;
+
 mod measured;
-pub use measured::{MeasuredOn, SeenMetrics};
+pub use measured::{MeasuredOn, SeenMetrics, TestMetrics};
 
 mod remarks;
 pub use remarks::remarks;
@@ -50,7 +53,7 @@ mod names;
 pub use names::Names;
 
 mod model;
-pub use model::{BIAS_TABLE, Model};
+pub use model::{BIAS_TABLE, Model, Purpose};
 
 mod saved_rows;
 pub use saved_rows::{SavedRows, key_of};
@@ -65,7 +68,7 @@ mod row_scorer;
 pub use row_scorer::RowScorer;
 
 mod event;
-pub use event::{Event, PassLine, ScanProgress, StepLine, ValidLine};
+pub use event::{Event, PassLine, PredictedFirstLine, ScanProgress, StepLine, TestLine, ValidLine};
 
 mod state;
 pub use state::RunState;
@@ -79,7 +82,10 @@ pub mod distributed;
 mod run_marker;
 
 mod table_summary;
-pub use table_summary::table_summary;
+pub use table_summary::{saved_counters, table_summary};
+
+mod table_counters;
+pub use table_counters::TableCounters;
 
 mod metrics_log;
 

@@ -12,6 +12,8 @@ pub enum MeasuredOn {
     Valid,
     /// Training rows of the first pass, each scored before it was learned from.
     Train,
+    /// Rows of a test set.
+    Test,
     /// Training (seen) data: rows of a later pass, which an earlier pass has learned from. Such metrics say nothing of new rows.
     TrainSeen,
 }
@@ -29,9 +31,22 @@ impl MeasuredOn {
         match self {
             MeasuredOn::Valid => "valid",
             MeasuredOn::Train => "train",
+            MeasuredOn::Test => "test",
             MeasuredOn::TrainSeen => "train_seen",
         }
     }
+}
+
+/// Metrics of the saved model on a test set.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TestMetrics {
+    /// Name of the set.
+    pub name: String,
+    /// Its files.
+    pub data: String,
+    /// Metrics over their rows.
+    #[serde(flatten)]
+    pub metrics: Metrics,
 }
 
 /// Metrics over training (seen) data: the rows of a pass after the first one.

@@ -1,4 +1,4 @@
-//! The metrics of a run as JSON lines: `{"kind": "step" | "pass" | "valid", ...}`. Knows no terminal and keeps nothing in memory.
+//! The metrics of a run as JSON lines: `{"kind": "predicted_first" | "step" | "pass" | "valid" | "test", ...}`. Knows no terminal and keeps nothing in memory.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Write};
@@ -97,6 +97,10 @@ impl MetricsLog {
             Event::Step(line) => serde_json::to_string(&Line { kind: "step", line: *line }),
             Event::Pass(line) => serde_json::to_string(&Line { kind: "pass", line: *line }),
             Event::Valid(line) => serde_json::to_string(&Line { kind: "valid", line: *line }),
+            Event::PredictedFirst(line) => {
+                serde_json::to_string(&Line { kind: "predicted_first", line: *line })
+            }
+            Event::Tested(line) => serde_json::to_string(&Line { kind: "test", line: *line }),
             Event::Saved { .. } => return self.note(Self::take_over),
             _ => return,
         };
@@ -138,6 +142,8 @@ fn open(path: &Path) -> std::io::Result<File> {
 /// Whether a run resumed at `state` will not write the line again.
 fn was_saved(place: &Place, state: &RunState) -> bool {
     match place.kind.as_str() {
+        // Each session that ends the run measures again.
+        "test" => false,
         "valid" => place.pass < state.pass || (place.pass == state.pass && !state.pass_to_judge),
         _ => place.step <= state.step,
     }

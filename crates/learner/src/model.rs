@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sanderling_client::{Client, ClientError, Cluster, RemoteTable};
-use sanderling_sample::{EncodeOptions, Encoder, LabelUse, NoteName, SampleError, key};
+use sanderling_sample::{EncodeOptions, Encoder, LabelUse, NoteName, SampleError, Side, key};
 use sanderling_store::{Block, Checkpoint, CheckpointWriter, Init, Table, TableConfig};
 
-use crate::config::Config;
+use crate::config::{Config, EVERY_TABLE, TableOptions};
 use crate::error::LearnError;
 use crate::model_diagnostics::{explain_no_model, other_kind};
 use crate::names::{NAMES_BLOB, NameCollector};
@@ -51,10 +51,48 @@ impl Model {
     ) -> Result<Self, LearnError> {
         check_tables(checkpoint, &config, path)?;
         let model = Self::on_servers(config, cluster)?;
-        for (number, config) in table_configs(&model.config).iter().enumerate() {
-            model.client.import_table(number, checkpoint, &config.name).map_err(of_table)?;
-        }
+        model.import(checkpoint, |_| true)?;
         Ok(model)
+    }
+
+    /// A model that begins with the rows of a saved one, in new tables; tables that the saved model lacks are empty.
+    ///
+    /// The rows must have the same dims and kinds of optimizers.
+    pub(crate) fn continued(
+        config: Config,
+        servers: Option<&Arc<Cluster>>,
+        checkpoint: &Checkpoint,
+        path: &Path,
+    ) -> Result<Self, LearnError> {
+        let is_saved = |name: &str| checkpoint.tables().iter().any(|table| table.name == name);
+        for table in table_configs(&config).iter().filter(|table| is_saved(&table.name)) {
+            check_table(checkpoint, table, path)?;
+        }
+        let Some(cluster) = servers else {
+            let table = |table: TableConfig| -> Result<Table, LearnError> {
+                let mut table = Table::new(table)?;
+                let name = table.name().to_owned();
+                if is_saved(&name) {
+                    checkpoint.load_rows(&name, &mut table, |_| true)?;
+                }
+                Ok(table)
+            };
+            let tables = table_configs(&config).into_iter().map(table).collect::<Result<_, _>>()?;
+            return Self::from_tables(config, tables)?.with_names_of(checkpoint, path);
+        };
+        let model = Self::on_servers(config, cluster)?;
+        model.import(checkpoint, is_saved)?;
+        model.with_names_of(checkpoint, path)
+    }
+
+    /// Imports the saved rows of the tables that `chooses` accepts.
+    fn import(&self, checkpoint: &Checkpoint, chooses: impl Fn(&str) -> bool) -> Result<(), LearnError> {
+        for (number, config) in table_configs(&self.config).iter().enumerate() {
+            if chooses(&config.name) {
+                self.client.import_table(number, checkpoint, &config.name).map_err(of_table)?;
+            }
+        }
+        Ok(())
     }
 
     /// Opens a saved model with its tables on servers, as they are now.
@@ -125,7 +163,7 @@ impl Model {
 
     /// An encoder of training rows, which tells the names of keys.
     pub(crate) fn training_encoder(&self) -> Result<Arc<Encoder>, SampleError> {
-        let encoder = new_encoder(&self.config, LabelUse::Required, true)?;
+        let encoder = new_encoder(&self.config, Purpose::Train)?;
         Ok(Arc::new(match &self.names {
             Some(names) => encoder.noting(&(Arc::clone(names) as Arc<dyn NoteName>)),
             None => encoder,
@@ -200,9 +238,9 @@ impl Model {
         self.client.tables().iter().find(|table| table.name() == name)
     }
 
-    /// An encoder for the model's spec; with optional labels, for prediction, it needs no weights either.
-    pub fn encoder(&self, label: LabelUse, down_sample: bool) -> Result<Arc<Encoder>, SampleError> {
-        encoder(&self.config, label, down_sample)
+    /// An encoder for the model's spec.
+    pub fn encoder(&self, purpose: Purpose) -> Result<Arc<Encoder>, SampleError> {
+        encoder(&self.config, purpose)
     }
 
     /// Rows over all tables in this process.
@@ -242,22 +280,45 @@ fn of_table(error: ClientError) -> LearnError {
     }
 }
 
-/// As [`Model::encoder`], before there is a model.
-pub(crate) fn encoder(
-    config: &Config,
-    label: LabelUse,
-    down_sample: bool,
-) -> Result<Arc<Encoder>, SampleError> {
-    new_encoder(config, label, down_sample).map(Arc::new)
+/// Use of the rows that an encoder reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Training: without held-out rows, negatives down-sampled.
+    Train,
+    /// Scoring of the rows that are trained on, all of them.
+    ScoreTrain,
+    /// Validation: the held-out rows where `data.valid` holds rows out, else all.
+    Valid,
+    /// Scoring of labelled files of any origin.
+    Score,
+    /// Prediction: without weights, labels may be missing.
+    Predict,
 }
 
-fn new_encoder(config: &Config, label: LabelUse, down_sample: bool) -> Result<Encoder, SampleError> {
+/// As [`Model::encoder`], before there is a model.
+pub(crate) fn encoder(config: &Config, purpose: Purpose) -> Result<Arc<Encoder>, SampleError> {
+    new_encoder(config, purpose).map(Arc::new)
+}
+
+fn new_encoder(config: &Config, purpose: Purpose) -> Result<Encoder, SampleError> {
     let missing = &config.data.reading.missing;
     let mut spec = config.spec();
+    let label = if purpose == Purpose::Predict { LabelUse::Optional } else { LabelUse::Required };
     if label == LabelUse::Optional {
         spec.weight = None;
     }
-    Encoder::new(&spec, &EncodeOptions { missing, label, down_sample })
+    let options = EncodeOptions { missing, label, down_sample: purpose == Purpose::Train };
+    let encoder = Encoder::new(&spec, &options)?;
+    let side = match purpose {
+        Purpose::Train | Purpose::ScoreTrain => Side::Train,
+        Purpose::Valid => Side::Valid,
+        Purpose::Score | Purpose::Predict => return Ok(encoder),
+    };
+    let holdout = config.data.holdout.as_ref();
+    Ok(match holdout {
+        Some(holdout) => encoder.on_side(holdout, config.seed, side),
+        None => encoder,
+    })
 }
 
 /// Per feature, its table.
@@ -285,7 +346,11 @@ fn table_configs(config: &Config) -> Vec<TableConfig> {
     let table = |name: &&str| {
         // Tables differ in their seed, or equal keys would start alike in all of them.
         let seed = key::hash(name.as_bytes(), config.seed);
-        TableConfig { seed, budget_bytes, ..TableConfig::new(*name, blocks.clone()) }
+        let table = TableConfig { seed, budget_bytes, ..TableConfig::new(*name, blocks.clone()) };
+        let options = config.table.get(*name).or_else(|| config.table.get(EVERY_TABLE));
+        let min_count = config.feature.iter().find(|feature| feature.table() == *name);
+        let min_count = min_count.and_then(|feature| feature.min_count).unwrap_or_default();
+        options.unwrap_or(&TableOptions::default()).apply(min_count, table)
     };
     let mut tables: Vec<TableConfig> = names.iter().map(table).collect();
     if config.model.bias {
@@ -307,14 +372,15 @@ pub(crate) fn config_of(checkpoint: &Checkpoint, path: &Path) -> Result<Config, 
 
 /// The tables that its configuration needs must be in a saved model, with rows as it needs them.
 fn check_tables(checkpoint: &Checkpoint, config: &Config, path: &Path) -> Result<(), LearnError> {
-    for needed in table_configs(config) {
-        let (name, dim) = (&needed.name, needed.dim());
-        let reason = match checkpoint.tables().iter().find(|table| table.name == *name) {
-            Some(table) if table.dim == dim => continue,
-            Some(table) => format!("table {name:?} has dim {}, the model needs {dim}", table.dim),
-            None => format!("it has no table {name:?}, which its {CONFIG_BLOB} needs"),
-        };
-        return Err(LearnError::Model { path: path.into(), reason });
-    }
-    Ok(())
+    table_configs(config).iter().try_for_each(|needed| check_table(checkpoint, needed, path))
+}
+
+fn check_table(checkpoint: &Checkpoint, needed: &TableConfig, path: &Path) -> Result<(), LearnError> {
+    let (name, dim) = (&needed.name, needed.dim());
+    let reason = match checkpoint.tables().iter().find(|table| table.name == *name) {
+        Some(table) if table.dim == dim => return Ok(()),
+        Some(table) => format!("table {name:?} has dim {}, the model needs {dim}", table.dim),
+        None => format!("it has no table {name:?}, which its {CONFIG_BLOB} needs"),
+    };
+    Err(LearnError::Model { path: path.into(), reason })
 }

@@ -14,8 +14,9 @@ use sanderling_observe::{Machine, StageTotal};
 use serde::{Serialize, Serializer};
 
 pub use crate::importance::{FeatureImportance, Importance};
-pub use crate::measured::SeenMetrics;
+pub use crate::measured::{SeenMetrics, TestMetrics};
 pub use crate::metrics::{CalibrationBin, Metrics, RocPoint};
+pub use crate::progressive::ProgressivePoint;
 pub use page::render;
 pub use summary::{KeyNorm, TOP_KEYS_MAX, TableSummary, TableTally};
 pub(crate) use zeros::zero_weights;
@@ -53,6 +54,10 @@ pub struct RunReport {
     pub train_curve: Vec<CurvePoint>,
     /// Metrics of the validation file, in order of the step.
     pub valid_curve: Vec<CurvePoint>,
+    /// Metrics of the model on test sets.
+    pub tests: Vec<TestMetrics>,
+    /// Progressive validation: one point per run that led to this model and predicted its data first.
+    pub progressive_curve: Vec<ProgressivePoint>,
     /// ROC curve, from (0, 0) to (1, 1); serialized as pairs.
     #[serde(serialize_with = "roc_pairs")]
     pub roc: Vec<RocPoint>,

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use sanderling_sample::{Batch, Encoder, Field, FieldError, LabelUse, Rows};
+use sanderling_sample::{Batch, Encoder, Field, FieldError, Rows};
 
 use crate::error::LearnError;
 use crate::evaluate::Scorer;
-use crate::model::Model;
+use crate::model::{Model, Purpose};
 
 /// Encodes and scores rows one after the other; a scratch for one thread.
 pub struct RowScorer {
@@ -21,7 +21,7 @@ impl RowScorer {
     /// # Errors
     /// A spec that does not compile.
     pub fn new(model: &Model) -> Result<RowScorer, LearnError> {
-        let encoder = model.encoder(LabelUse::Optional, false)?;
+        let encoder = model.encoder(Purpose::Predict)?;
         let (scorer, batch) = (Scorer::new(model), encoder.new_batch());
         Ok(RowScorer { encoder, scorer, batch })
     }

@@ -5,6 +5,9 @@ mod folder;
 mod name;
 mod outcome;
 mod resume;
+mod scans;
+mod test_sets;
+mod warm_start;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,25 +16,22 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use sanderling_client::{ClientError, Cluster, Fault};
 use sanderling_files::refuse_url;
-use sanderling_formats::{
-    BadRowPolicy, BadRows, Reader, Source, fit::fit, input::read_once, input::refuse_hubs,
-};
-use sanderling_sample::LabelUse;
+use sanderling_formats::input::refuse_hubs;
 use sanderling_store::Checkpoint;
 use serde::Serialize;
 
 use crate::config::Config;
 use crate::distributed::{self, JobOptions};
 use crate::error::LearnError;
-use crate::evaluate::Scan;
 use crate::event::Event;
 use crate::importance::Importance;
 use crate::known_keys::KnownKeys;
-use crate::measured::SeenMetrics;
+use crate::measured::{SeenMetrics, TestMetrics};
 use crate::metrics::Scores;
 use crate::metrics_log::{self, METRICS, MetricsLog};
-use crate::model::{Model, encoder};
+use crate::model::Model;
 use crate::model_diagnostics::{check_replaceable, is_saved};
+use crate::progressive::ProgressivePoint;
 use crate::report;
 use crate::run_marker::{self, RunMarker};
 use crate::state::{PROGRESSIVE_ROWS_MAX, RunState, data_bytes};
@@ -42,14 +42,14 @@ use folder::{claim, create_run_dir};
 use name::name_run;
 use outcome::Outcome;
 use resume::resume;
+use scans::{check_inputs, explain_training, validate_again};
+use test_sets::test_sets;
+use warm_start::EarlierModel;
 
 /// Points of the ROC curve in a report.
 pub const ROC_POINTS: usize = 200;
 /// Bins of the calibration plot in a report.
 pub const CALIBRATION_BINS: usize = 20;
-
-/// Training rows over which feature importance is measured where there are no validation rows.
-const IMPORTANCE_ROWS_MAX: u64 = 100_000;
 
 /// Where a run goes and whether it goes on.
 #[derive(Clone, Debug)]
@@ -58,6 +58,8 @@ pub struct RunOptions {
     pub runs_dir: PathBuf,
     /// Whether to go on from the checkpoint in the run's directory.
     pub resume: bool,
+    /// A saved model whose rows, optimizer state and fitted boundaries a new run begins with; `None`: an empty model.
+    pub from: Option<PathBuf>,
     /// Whether an earlier run of another configuration is kept and this one gets a number after its name. For default
     /// names.
     pub keeps_earlier: bool,
@@ -72,10 +74,19 @@ impl Default for RunOptions {
         RunOptions {
             runs_dir: PathBuf::from("runs"),
             resume: false,
+            from: None,
             keeps_earlier: false,
             servers: None,
             job: None,
         }
+    }
+}
+
+impl RunOptions {
+    /// Whether a new run begins from a model in this folder of a run.
+    fn begins_in(&self, run_dir: &Path) -> bool {
+        let from = self.from.as_ref().filter(|_| !self.resume).and_then(|path| path.canonicalize().ok());
+        from.zip(run_dir.canonicalize().ok()).is_some_and(|(from, dir)| from.starts_with(dir))
     }
 }
 
@@ -133,6 +144,12 @@ pub struct Summary {
     pub valid_bad_rows: u64,
     /// Whether the run was stopped before its end; it can be resumed.
     pub stopped: bool,
+    /// Metrics of the saved model on the test sets; empty for a stopped run.
+    pub tests: Vec<TestMetrics>,
+    /// The model that the run began from.
+    pub from: Option<PathBuf>,
+    /// Progressive validation, the last point of this run; empty where no run predicted its data first.
+    pub progressive_curve: Vec<ProgressivePoint>,
     /// Warnings about the predictions; `None` without any.
     pub warnings: Vec<String>,
     /// Known keys of the validation files by feature; `None` without validation in this session.
@@ -179,12 +196,16 @@ fn run(
     }
     // Before the run has a name, which may replace an earlier run.
     [&config.data.train, &config.data.valid].into_iter().try_for_each(|inputs| refuse_hubs(&inputs.0))?;
+    let earlier = match &options.from {
+        Some(path) if !options.resume => Some(EarlierModel::open(path, &mut config)?),
+        _ => None,
+    };
     if let Some(job) = options.job.as_ref().filter(|job| !job.leads()) {
         return distributed::follow(config, job, options.servers.as_ref(), stop, observer);
     }
     // Workers on other hosts know the name as it was given.
     let is_here = options.job.as_ref().is_none_or(JobOptions::is_here);
-    let mut begun = StartedRun::default();
+    let mut begun = StartedRun { earlier, ..StartedRun::default() };
     if options.keeps_earlier && is_here {
         begun.is_numbered = name_run(&mut config, options, observer)?;
     }
@@ -198,6 +219,8 @@ fn run(
 /// How far a run has come.
 #[derive(Default)]
 struct StartedRun {
+    /// The model that it begins from.
+    earlier: Option<EarlierModel>,
     /// The marker of a run that is not resumed.
     mark: Option<RunMarker>,
     /// Whether its name has a number after that of the configuration, which the observer knows.
@@ -216,6 +239,11 @@ fn lead(
 ) -> Result<Summary, LearnError> {
     let run_dir = options.runs_dir.join(&config.name);
     let (model_dir, last_dir) = (run_dir.join("model"), run_dir.join("last"));
+    if options.begins_in(&run_dir) {
+        let reason =
+            "--from names the model of this run, which the run would replace; give the run another name";
+        return Err(LearnError::Model { path: run_dir, reason: reason.to_owned() });
+    }
     if !options.resume {
         create_run_dir(&run_dir)?;
         [&model_dir, &last_dir].into_iter().try_for_each(|dir| check_replaceable(dir))?;
@@ -267,18 +295,22 @@ fn run_in(
         if unfitted > 0 {
             observer(&Event::Fitting { features: unfitted });
         }
-        let spec = fit(&config.spec(), &config.data.train.0, &config.data.reading)?;
-        let config = Config { feature: spec.feature, ..config };
+        let config = config.fitted()?;
         check_inputs(&config, has_earlier)?;
-        let model = match &options.servers {
-            Some(cluster) => Model::on_servers(config, cluster)?,
-            None => Model::new(config)?,
+        let earlier = begun.earlier.take();
+        let model = match (&earlier, &options.servers) {
+            (Some(earlier), servers) => earlier.continue_as(config, servers.as_ref())?,
+            (None, Some(cluster)) => Model::on_servers(config, cluster)?,
+            (None, None) => Model::new(config)?,
         };
+        let progressive_curve = earlier.map_or(Ok(Vec::new()), |earlier| earlier.progressive_curve())?;
         // The resume state of an earlier run of this name is not this run's.
         let run_id = Some(begun.mark.insert(run_marker::mark(run_dir)?).run_id);
         let algorithm = options.job.as_ref().map(|job| job.algorithm);
         let data_bytes = data_bytes(model.config())?;
-        let state = RunState { run_id, algorithm, data_bytes, ..RunState::default() };
+        let from = options.from.clone();
+        let state =
+            RunState { run_id, algorithm, data_bytes, from, progressive_curve, ..RunState::default() };
         (model, state, Scores::with_exact_rows(PROGRESSIVE_ROWS_MAX))
     };
     let train = &model.config().train;
@@ -315,6 +347,7 @@ fn run_in(
     let examples_before = state.examples;
     let mut trainer = Trainer::new(model, state, scores, dirs, stages, stop, &mut watch);
     (trainer.threads, trainer.has_earlier) = (threads, has_earlier);
+    trainer.predict_first()?;
     begun.meets = true;
     let job_end = match &options.job {
         Some(job) => Some(distributed::run(&mut trainer, job, options.servers.as_ref())?),
@@ -323,6 +356,12 @@ fn run_in(
             None
         }
     };
+    let mut tests = Vec::new();
+    if trainer.state.is_whole(&trainer.model.config().train) && !trainer.model.config().data.test.is_empty() {
+        let is_kept = trainer.state.is_best() && !trainer.model.is_remote();
+        let kept = if is_kept { Arc::clone(&trainer.model) } else { Arc::new(Model::load(&model_dir)?) };
+        tests = test_sets(&kept, &trainer.state, stop, &mut *trainer.observer)?;
+    }
     let Trainer {
         model,
         state,
@@ -383,6 +422,7 @@ fn run_in(
         tables,
         known,
         importance,
+        tests,
     };
     let mut summary = outcome.summary(&model_dir, &report_path, stopped, timing);
     if names.is_some_and(|names| names.is_full()) {
@@ -398,6 +438,8 @@ fn run_in(
         summary.timing.calls = cluster.latencies();
     }
     summary.timing.total_s = started.elapsed().as_secs_f64();
+    let config_path = run_dir.join("config.toml");
+    std::fs::write(&config_path, config.to_toml()).map_err(LearnError::io(&config_path))?;
     let summary_path = run_dir.join("summary.json");
     let json = serde_json::to_vec_pretty(&summary).unwrap_or_default();
     std::fs::write(&summary_path, json).map_err(LearnError::io(&summary_path))?;
@@ -414,83 +456,10 @@ fn check_servers(config: &Config, options: &RunOptions) -> Result<(), LearnError
     Err(LearnError::Config { path: "train.batch_size".into(), reason: reason.to_string() })
 }
 
-/// Finds out that a file is missing, or has no rows to validate on, before an earlier run of this name is touched, and
-/// before a pass is trained. If there is an earlier run, the first rows to train on are read, too: with a column that is
-/// not there it could not be resumed any more.
-fn check_inputs(config: &Config, has_earlier: bool) -> Result<(), LearnError> {
-    let data = &config.data;
-    let [train, valid] = [true, false].map(|down_sample| encoder(config, LabelUse::Required, down_sample));
-    let (train, valid) = (train?, valid?);
-    Source::open(&data.train.0, &data.reading, &train)?;
-    let inputs = [(&data.train.0, &train, has_earlier), (&data.valid.0, &valid, !data.valid.is_empty())];
-    for (inputs, encoder, is_read) in inputs {
-        if !is_read {
-            continue;
-        }
-        let mut reader = Reader::open(inputs, &data.reading, encoder)?;
-        if reader.stream().is_some() {
-            continue;
-        }
-        let mut batch = encoder.new_batch();
-        while batch.is_empty() {
-            if !reader.next(&mut batch)? {
-                return Err(LearnError::no_rows(inputs, reader.bad_rows()));
-            }
-        }
-    }
-    Ok(())
-}
-
 /// Whether what was saved in a directory is of the run with this number.
 fn is_of(dir: &Path, run_id: u64) -> bool {
     let saved = Checkpoint::open(dir).ok().and_then(|checkpoint| {
         RunState::from_checkpoint(&checkpoint, dir).ok().map(|(state, _)| state.run_id)
     });
     saved.flatten() == Some(run_id)
-}
-
-/// Scores and feature importance of the validation files; `None` after a stop.
-fn validate_again(
-    model: &Model,
-    stop: &AtomicBool,
-    observer: &mut dyn FnMut(&Event<'_>),
-) -> Result<(Option<Scores>, Option<Importance>), LearnError> {
-    let config = model.config();
-    let scan = Scan {
-        model,
-        inputs: &config.data.valid.0,
-        config: &config.data.reading,
-        bad_rows: &Arc::new(BadRows::new(config.data.reading.on_bad_row)),
-        threads: config.train.threads,
-        stop,
-        rows_max: u64::MAX,
-        explains: true,
-    };
-    match scan.run(&mut |scan| observer(&Event::Validating { scan })) {
-        Err(LearnError::Stopped) => Ok((None, None)),
-        found => found.map(|found| (Some(found.scores), found.importance)),
-    }
-}
-
-/// Feature importance over the first training rows; `None` after a stop and for inputs that can be read only once.
-fn explain_training(model: &Model, stop: &AtomicBool) -> Result<Option<Importance>, LearnError> {
-    let config = model.config();
-    if config.data.train.0.iter().any(|input| read_once(input)) || stop.load(Ordering::Relaxed) {
-        return Ok(None);
-    }
-    let scan = Scan {
-        model,
-        inputs: &config.data.train.0,
-        config: &config.data.reading,
-        bad_rows: &Arc::new(BadRows::new(BadRowPolicy::Skip { max: u64::MAX })),
-        threads: 1,
-        stop,
-        rows_max: IMPORTANCE_ROWS_MAX,
-        explains: true,
-    };
-    match scan.run(&mut |_| {}) {
-        // The run itself is saved: what the report would say of features is not worth its end.
-        Err(LearnError::Stopped | LearnError::Prediction { .. } | LearnError::NoRows { .. }) => Ok(None),
-        found => found.map(|found| found.importance),
-    }
 }

@@ -1,5 +1,8 @@
 //! Where a run stands, as its checkpoint keeps it beside the tables: enough to go on as if it had not stopped.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
 use sanderling_store::Checkpoint;
 use serde::{Deserialize, Serialize};
 
@@ -7,6 +10,8 @@ use crate::config::{Config, Train};
 use crate::distributed::Algorithm;
 use crate::error::LearnError;
 use crate::metrics::{Metrics, Scores};
+use crate::progressive::ProgressivePoint;
+use crate::table_counters::TableCounters;
 
 /// The state inside a checkpoint.
 pub(crate) const STATE_BLOB: &str = "run.json";
@@ -62,6 +67,18 @@ pub struct RunState {
     /// The algorithm, if it is a job's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub algorithm: Option<Algorithm>,
+    /// Progressive validation: one point per run that led to this model and predicted its data first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub progressive_curve: Vec<ProgressivePoint>,
+    /// Whether the last point is of this run.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub predicted_first: bool,
+    /// Fates of keys by table, for tables in this process.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub table_counters: BTreeMap<String, TableCounters>,
+    /// The model that the run began from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<PathBuf>,
     /// Learning curve of training: (step, examples, pass, metrics).
     pub train_curve: Vec<(u64, u64, u64, Metrics)>,
     /// Learning curve of validation.

@@ -5,6 +5,7 @@
 
 mod validate;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +26,7 @@ use crate::measured::MeasuredOn;
 use crate::metrics::Scores;
 use crate::model::Model;
 use crate::state::{PROGRESSIVE_ROWS_MAX, RunState, data_bytes};
+use crate::table_counters::TableCounters;
 use crate::threads::{join, spawn};
 use crate::timing::PassTotal;
 use crate::worker::{EVALUATE, SAVE, STAGES, Segment, Window, Worker};
@@ -70,6 +72,8 @@ pub(crate) struct Trainer<'a> {
     pub(crate) last_dir: PathBuf,
     /// Whether what is saved there is of an earlier run: this one, which is not resumed, has saved nothing yet.
     pub(crate) has_earlier: bool,
+    /// Fates of keys before this session.
+    counters_before: BTreeMap<String, TableCounters>,
     /// Bytes of the training files when they were last looked at.
     bytes_seen: Option<u64>,
     /// Whether features whose values swamp the model were told of.
@@ -110,6 +114,7 @@ impl<'a> Trainer<'a> {
         let line = LineClock { scores, steps: 0, since: Instant::now() };
         let stages = Stages::new(stage_list.names);
         let (threads, bytes_seen) = (model.config().train.threads, state.data_bytes);
+        let counters_before = state.table_counters.clone();
         Trainer {
             model: Arc::new(model),
             state,
@@ -123,6 +128,7 @@ impl<'a> Trainer<'a> {
             model_dir,
             last_dir,
             has_earlier: false,
+            counters_before,
             bytes_seen,
             has_told_large: false,
             importance: None,
@@ -218,7 +224,7 @@ impl<'a> Trainer<'a> {
     }
 
     pub(crate) fn validates(&self) -> bool {
-        !self.model.config().data.valid.is_empty()
+        self.model.config().data.validates()
     }
 
     /// One pass, or what is left of it.

@@ -34,6 +34,25 @@ pub fn bytes(bytes: u64) -> String {
     format!("{size:.digits$} {}", UNITS[unit])
 }
 
+/// Seconds of a day.
+const DAY_S: u64 = 86_400;
+
+/// Seconds since 1970 as "2026-07-29 14:03 UTC".
+#[must_use]
+pub fn date(unix_s: u64) -> String {
+    let (days, second) = (unix_s / DAY_S, unix_s % DAY_S);
+    // Howard Hinnant's civil_from_days: years begin in March, eras have 400 of them and 146097 days.
+    let day = days + 719_468;
+    let (era, day) = (day / 146_097, day % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let march_month = (5 * day + 2) / 153;
+    let day = day - (153 * march_month + 2) / 5 + 1;
+    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
+    let year = year + era * 400 + u64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", second / 3600, second / 60 % 60)
+}
+
 /// Parses a duration such as `500ms`, `10s`, `1.5m` or `2h`; none if the text is no duration or too long.
 #[must_use]
 pub fn time(text: &str) -> Option<Duration> {

@@ -87,6 +87,8 @@ pub(crate) fn render_report<'py>(
             // A model in PyTorch has no contributions that add up to its logit.
             importance: None,
             metrics: facts.metrics,
+            tests: Vec::new(),
+            progressive_curve: Vec::new(),
             roc: if scores.is_empty() { Vec::new() } else { scores.roc(ROC_POINTS) },
             calibration: if scores.is_empty() { Vec::new() } else { scores.calibration(CALIBRATION_BINS) },
             name: facts.name,

@@ -68,7 +68,7 @@ impl PyTrainResult {
 
 /// Trains as the configuration says: a dictionary, or the path of a TOML file.
 #[pyfunction]
-#[pyo3(signature = (config, *, train = None, valid = None, name = None, runs_dir = None, resume = false, on_line = None))]
+#[pyo3(signature = (config, *, train = None, valid = None, name = None, runs_dir = None, resume = false, from_model = None, on_line = None))]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
 pub(crate) fn train(
     py: Python<'_>,
@@ -78,9 +78,16 @@ pub(crate) fn train(
     name: Option<String>,
     runs_dir: Option<PathBuf>,
     resume: bool,
+    from_model: Option<PathBuf>,
     on_line: Option<Py<PyAny>>,
 ) -> PyResult<PyTrainResult> {
-    let mut options = RunOptions { resume, keeps_earlier: name.is_none(), ..RunOptions::default() };
+    if resume && from_model.is_some() {
+        return Err(ConfigError::new_err(
+            "resume and from_model: a run that goes on has begun; give one of them",
+        ));
+    }
+    let mut options =
+        RunOptions { resume, from: from_model, keeps_earlier: name.is_none(), ..RunOptions::default() };
     let given = GivenData::of(config, train, valid)?;
     let config = given.configure(config, name)?;
     if let Some(runs_dir) = runs_dir {
@@ -136,13 +143,14 @@ impl GivenData {
             }
             if let Some(valid) = &self.valid {
                 config.data.valid = ConfigInputs(valid.names.clone());
+                config.data.holdout = None;
             }
         };
         let config = match given.cast::<PyDict>() {
             Ok(given) => {
                 Config::from_json(&to_text("config", &self.without_rows(given)?.into_any())?, adjust)
             }
-            Err(_) => Config::read(&given.extract::<PathBuf>()?, adjust),
+            Err(_) => Config::read(&given.extract::<PathBuf>()?, &[], adjust),
         };
         config.map_err(|error| match deep_type(given) {
             Some(model) => ConfigError::new_err(format!(
@@ -190,6 +198,8 @@ fn deep_type(config: &Bound<'_, PyAny>) -> Option<String> {
 fn tell(py: Python<'_>, on_line: &Py<PyAny>, event: &Event<'_>) -> PyResult<()> {
     let (kind, line) = match event {
         Event::Step(line) => ("step", to_python(py, line)?),
+        Event::PredictedFirst(line) => ("predicted_first", to_python(py, line)?),
+        Event::Tested(line) => ("test", to_python(py, line)?),
         Event::Valid(line) => ("valid", to_python(py, line)?),
         _ => return Ok(()),
     };

@@ -6,6 +6,7 @@ use crate::batch::Batch;
 use crate::compile::Compiled;
 use crate::error::{FieldError, SampleError};
 use crate::field::{Field, WEIGHT_MAX, is_missing, number_of, wanted, with_text};
+use crate::holdout::{Holdout, RowChoice, Side};
 use crate::key;
 use crate::note_name::NoteName;
 use crate::spec::{FeatureKind, KeyRule, Label, Negatives, Spec};
@@ -15,7 +16,7 @@ use crate::spec::{FeatureKind, KeyRule, Label, Negatives, Spec};
 pub enum Fate {
     /// It is in the batch.
     Kept,
-    /// Negative down-sampling left it out.
+    /// Negative down-sampling left it out, or it is on the other side of a holdout.
     Dropped,
 }
 
@@ -53,6 +54,8 @@ pub struct Encoder {
     pub(crate) features: Vec<Compiled>,
     weighted: Vec<bool>,
     sparse_features: SparseFeatures,
+    /// Rows held out for validation, or the others; `None`: all rows.
+    choice: Option<RowChoice>,
 }
 
 /// The features that read the pairs of a libffm line.
@@ -131,8 +134,53 @@ impl Encoder {
             features,
             weighted,
             sparse_features: SparseFeatures::of(&spec),
+            choice: None,
             spec,
         })
+    }
+
+    /// Encodes one side of a holdout alone; `seed` is that of a draw by chance.
+    #[must_use]
+    pub fn on_side(mut self, holdout: &Holdout, seed: u64, side: Side) -> Self {
+        let input = holdout.column.as_deref().map(|column| self.input_of(column));
+        self.choice = Some(RowChoice::new(holdout, input, seed, side));
+        self
+    }
+
+    /// Encodes no row and notes the numbers that decide a holdout by time, for [`Encoder::split`].
+    #[must_use]
+    pub fn noting_moments(mut self, holdout: &Holdout) -> Self {
+        let input = holdout.column.as_deref().map(|column| self.input_of(column));
+        self.choice = Some(RowChoice::noting(input));
+        self
+    }
+
+    /// The number that so large a share of the noted ones exceeds; `None` if they are all alike.
+    #[must_use]
+    pub fn split(&self, fraction: f64) -> Option<f64> {
+        self.choice.as_ref()?.split(fraction)
+    }
+
+    fn input_of(&mut self, column: &str) -> usize {
+        self.input_columns.iter().position(|other| other == column).unwrap_or_else(|| {
+            self.input_columns.push(column.to_owned());
+            self.input_columns.len() - 1
+        })
+    }
+
+    /// The column by which rows are held out, which a file must have; `None` if their positions decide.
+    #[must_use]
+    pub fn holdout_column(&self) -> Option<&str> {
+        Some(&self.input_columns[self.choice.as_ref()?.input()?])
+    }
+
+    /// Whether a row is on the side of the holdout that is encoded, as far as its column decides.
+    ///
+    /// # Errors
+    /// The field has no number, or is a list.
+    #[inline]
+    pub fn has_field<'a>(&self, fields: impl Fn(usize) -> Field<'a>) -> Result<bool, FieldError> {
+        self.choice.as_ref().map_or(Ok(true), |choice| choice.has_field(fields))
     }
 
     /// Clamps numbers beyond the range of f32 to the largest ones, for numbers that are only compared.
@@ -173,7 +221,7 @@ impl Encoder {
     #[must_use]
     pub fn keeps_all(&self, labels: &[f32]) -> bool {
         let is_labelled = self.label_use == LabelUse::Optional || !labels.iter().any(|label| label.is_nan());
-        self.negatives.is_none() && is_labelled
+        self.negatives.is_none() && self.choice.is_none() && is_labelled
     }
 
     /// Names of the input columns, in the order of the fields of `encode_row`.
@@ -227,6 +275,9 @@ impl Encoder {
         let Some(mut weight) = self.keep(label, row_id) else {
             return Ok(Fate::Dropped);
         };
+        if !self.has_field(|input| fields[input])? {
+            return Ok(Fate::Dropped);
+        }
         if let Some(input) = self.weight_input {
             weight *= self.weight_of(input, fields[input])?;
         }
@@ -253,10 +304,13 @@ impl Encoder {
         self.label_of(Field::Text(text)).ok()
     }
 
-    /// The row's weight under negative down-sampling; `None` if the row is left out.
+    /// The row's weight under negative down-sampling; `None` if the row is left out, or held out by its position.
     #[inline]
     #[must_use]
     pub fn keep(&self, label: f32, row_id: u64) -> Option<f32> {
+        if self.choice.as_ref().is_some_and(|choice| !choice.has_position(row_id)) {
+            return None;
+        }
         match &self.negatives {
             Some(negatives) if label == 0.0 => {
                 let draw = key::hash(&row_id.to_le_bytes(), negatives.seed) >> 11;

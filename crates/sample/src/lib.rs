@@ -42,6 +42,9 @@ pub use note_name::NoteName;
 
 mod compile;
 
+mod holdout;
+pub use holdout::{Holdout, HoldoutBy, Side};
+
 mod encode;
 pub use encode::{EncodeOptions, Encoder, Fate, LabelUse, NO_FEATURE, SparseFeatures};
 

@@ -118,6 +118,9 @@ pub struct Feature {
     /// Table that holds the rows; default: the name of the feature.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table: Option<String>,
+    /// Occurrences before a key of the feature gets a row, 1 to 255, counted in minibatches; default 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_count: Option<u8>,
     /// How the rows of several keys are combined.
     #[serde(default)]
     pub pooling: Pooling,

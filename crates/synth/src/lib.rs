@@ -131,6 +131,11 @@ pub struct SynthConfig {
     pub linear_std: f64,
     /// Standard deviation of the pairwise part.
     pub interaction_std: f64,
+    /// How far the hidden weights and factors move per day, 0 to 1: those of successive days correlate by
+    /// `cos(drift * 90 degrees)`. 0: labels of all days follow one model.
+    pub drift: f64,
+    /// Rows of the stream per day, for `drift`; 0: as many as `rows`.
+    pub day_rows: u64,
     /// Threads that generate; 0: one per core. Does not change the rows.
     pub threads: usize,
 }
@@ -150,6 +155,8 @@ impl Default for SynthConfig {
             rank: 4,
             linear_std: 1.3,
             interaction_std: 0.6,
+            drift: 0.0,
+            day_rows: 0,
             threads: 0,
         }
     }
@@ -177,6 +184,8 @@ impl SynthConfig {
         in_range("rank", self.rank as f64, 0.0, RANK_MAX as f64)?;
         in_range("linear_std", self.linear_std, 0.0, 10.0)?;
         in_range("interaction_std", self.interaction_std, 0.0, 10.0)?;
+        in_range("drift", self.drift, 0.0, 1.0)?;
+        in_range("day_rows", self.day_rows as f64, 0.0, 1e15)?;
         in_range("threads", self.threads as f64, 0.0, THREADS_MAX as f64)
     }
 }

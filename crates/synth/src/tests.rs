@@ -289,3 +289,42 @@ fn edges() {
     let smallest = SynthConfig { vocabulary: 100, ..config(100) };
     assert_eq!(write(&smallest, "a.tsv").0.vocabularies.iter().sum::<u32>(), 100);
 }
+
+#[test]
+fn labels_drift_by_day() {
+    const DAY: u64 = 4000;
+    let plain = SynthConfig { positive_rate: 0.3, ..config(5 * DAY) };
+    let drifting = SynthConfig { drift: 0.4, day_rows: DAY, ..plain.clone() };
+    let logits = |config: &SynthConfig, day: u64| {
+        let mut found = Vec::new();
+        let generator = Generator::new(config).unwrap();
+        generator
+            .for_each_row(day * DAY..(day + 1) * DAY, |row| found.push((row.logit(), row.probability())));
+        found
+    };
+    assert_eq!(logits(&plain, 0), logits(&drifting, 0), "the first day is as without drift");
+    let correlation = |day: u64| {
+        let (one, two) = (logits(&plain, day), logits(&drifting, day));
+        let n = one.len() as f64;
+        let mean = |of: &[(f64, f64)]| of.iter().map(|(logit, _)| logit).sum::<f64>() / n;
+        let (mean_one, mean_two) = (mean(&one), mean(&two));
+        let sum = |of: &dyn Fn(f64, f64) -> f64| {
+            one.iter().zip(&two).map(|(a, b)| of(a.0 - mean_one, b.0 - mean_two)).sum::<f64>()
+        };
+        let rate = two.iter().map(|(_, probability)| probability).sum::<f64>() / n;
+        // The weights of frequent ids move the share of positives, too.
+        assert!((rate - 0.3).abs() < 0.2, "day {day}: {rate} are positive");
+        sum(&|a, b| a * b) / (sum(&|a, _| a * a) * sum(&|_, b| b * b)).sqrt()
+    };
+    let found: Vec<f64> = (0..3).map(correlation).collect();
+    // The numeric features do not drift, so days have more in common than cos(36 degrees) and cos(72 degrees).
+    assert!(
+        found[0] > 0.999999 && (0.75..0.99).contains(&found[1]) && found[2] < found[1] - 0.1,
+        "{found:?}"
+    );
+    // One file over all days is the files of the days.
+    let (_, whole) = write(&SynthConfig { rows: 2 * DAY, ..drifting.clone() }, "whole.tsv");
+    let days =
+        [0, DAY].map(|first_row| SynthConfig { rows: DAY, first_row, day_rows: 0, ..drifting.clone() });
+    assert!(whole == [write(&days[0], "1.tsv").1, write(&days[1], "2.tsv").1].concat());
+}

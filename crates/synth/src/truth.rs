@@ -25,6 +25,8 @@ const LANES: usize = 4;
 const QUANTILES: usize = 1024;
 /// Counts whose logarithm is looked up.
 const LOG_TABLE: usize = 4096;
+/// Tells the model that drifts in from the first one.
+const OTHER_MODEL: u64 = 0x6472_6980_0000_0000;
 /// Reads as "missing" in `Row::counts`.
 const MISSING: u32 = u32::MAX;
 
@@ -133,7 +135,13 @@ pub struct Generator {
     linear_scale: f64,
     interaction_scale: f64,
     intercept: f64,
+    /// Angle between the hidden models of successive days.
+    drift: f64,
+    day_rows: u64,
 }
+
+/// The share of each of two independent models in that of a day; `None`: the first one alone.
+type Mix = Option<(f32, f32)>;
 
 impl Generator {
     /// Builds the tables and calibrates the hidden model; the config must have been validated.
@@ -175,6 +183,8 @@ impl Generator {
             linear_scale: 1.0,
             interaction_scale: 1.0,
             intercept: 0.0,
+            drift: config.drift * std::f64::consts::FRAC_PI_2,
+            day_rows: if config.day_rows > 0 { config.day_rows } else { config.rows.max(1) },
         };
         generator.calibrate(config);
         generator
@@ -206,7 +216,7 @@ impl Generator {
             // Rows before the range are drawn and dropped: a chunk has one stream.
             for index in first..(first + CHUNK_ROWS).min(rows.end) {
                 self.draw_features(&mut rng, &mut row);
-                let (linear, interaction) = self.score(&row);
+                let (linear, interaction) = self.score(&row, self.mix_of(index));
                 row.logit = self.intercept
                     + self.linear_scale * f64::from(linear)
                     + self.interaction_scale * f64::from(interaction);
@@ -253,10 +263,18 @@ impl Generator {
         }
     }
 
-    /// The linear and the pairwise part of the hidden model, unscaled:
+    /// The hidden model of a row's day turns from one random model to another: its spread stays, and days that are further
+    /// apart have less in common.
+    #[inline]
+    fn mix_of(&self, index: u64) -> Mix {
+        let angle = self.drift * (index / self.day_rows) as f64;
+        (angle != 0.0).then(|| (angle.cos() as f32, angle.sin() as f32))
+    }
+
+    /// The linear and the pairwise part of the hidden model of a day, unscaled:
     /// `sum w_i x_i` and `1/2 sum_k ((sum_i v_ik)^2 - sum_i v_ik^2)`.
     #[inline]
-    fn score(&self, row: &Row) -> (f32, f32) {
+    fn score(&self, row: &Row, mix_of_day: Mix) -> (f32, f32) {
         let mut linear = 0.0f32;
         for (index, feature) in self.numeric.iter().enumerate() {
             linear += if row.counts[index] == MISSING {
@@ -269,15 +287,25 @@ impl Generator {
         for first in (0..self.rank.max(1)).step_by(LANES) {
             let (mut sum, mut squares) = ([0.0f32; LANES], [0.0f32; LANES]);
             for (&id, &amplitude) in row.ids.iter().zip(&row.amplitudes) {
-                let hash = mix(self.salt ^ (u64::from(id) << 8 | first as u64));
+                let at = u64::from(id) << 8 | first as u64;
+                let hash = mix(self.salt ^ at);
+                let other = mix_of_day.map(|shares| (shares, mix(self.salt ^ OTHER_MODEL ^ at)));
+                // A number of both models' 16 bits.
+                let drawn = |bits: fn(u64, usize) -> i16, lane: usize| match other {
+                    None => f32::from(bits(hash, lane)),
+                    Some(((one, two), other)) => {
+                        one * f32::from(bits(hash, lane)) + two * f32::from(bits(other, lane))
+                    }
+                };
                 for lane in 0..LANES {
-                    let factor = f32::from((hash >> (16 * lane)) as i16) * (1.0 / 32768.0) * amplitude;
+                    let factor =
+                        drawn(|hash, lane| (hash >> (16 * lane)) as i16, lane) * (1.0 / 32768.0) * amplitude;
                     sum[lane] += factor;
                     squares[lane] += factor * factor;
                 }
                 if first == 0 {
-                    let weight = (hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as i16;
-                    linear += f32::from(weight) * (1.0 / 32768.0) * amplitude;
+                    let weight = drawn(|hash, _| (hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as i16, 0);
+                    linear += weight * (1.0 / 32768.0) * amplitude;
                 }
             }
             for lane in 0..LANES.min(self.rank.saturating_sub(first)) {
@@ -295,7 +323,7 @@ impl Generator {
         let parts: Vec<(f64, f64)> = (0..CALIBRATION_ROWS)
             .map(|_| {
                 self.draw_features(&mut rng, &mut row);
-                let (linear, interaction) = self.score(&row);
+                let (linear, interaction) = self.score(&row, None);
                 (f64::from(linear), f64::from(interaction))
             })
             .collect();

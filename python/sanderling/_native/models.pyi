@@ -120,6 +120,7 @@ def train(
     name: str | None = None,
     runs_dir: _Path | None = None,
     resume: bool = False,
+    from_model: _Path | None = None,
     on_line: Callable[[dict[str, Any]], object] | None = None,
 ) -> TrainResult:
     """Train a model from a configuration: a dictionary, or the path of a TOML file.
@@ -130,6 +131,9 @@ def train(
     Files go to `runs_dir/name` (`runs_dir` is "runs" by default). A run with `name` replaces an earlier run of that
     name. Without it, the name comes from the configuration, its file, or its first training file; an earlier run with
     another configuration is kept, and the new one is numbered (clicks-2). `resume` continues from the last checkpoint.
+
+    `from_model` is the directory of a saved model that a new run begins with: weights, optimizer state, frequencies and
+    fitted boundaries. New features may come; ModelError names a feature that changed.
 
     `on_line` is called with every line of metrics. An error of the callback, like Ctrl-C, ends the run after saving
     it, so it can be resumed.

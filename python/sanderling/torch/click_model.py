@@ -19,6 +19,7 @@ from sanderling.torch.deep_config import DeepConfig
 from sanderling.torch.embedding import EmbeddingCollection
 from sanderling.torch.labels import is_label
 from sanderling.torch.spec import FeatureSpec, Spec, TableSpec
+from sanderling.torch.table_options import table_options
 from sanderling.torch.workers import Workers
 
 MODELS: dict[str, type[nn.Module]] = {
@@ -83,6 +84,10 @@ class ClickModel(nn.Module):
                 f"model: DIN compares {model.candidate!r} with the rows of {model.history!r}: both features must name"
                 " the same table"
             )
+        tables = {
+            feature.table: dataclasses.replace(rows, **table_options(config.table, features, feature.table))
+            for feature in feature_specs
+        }
         ps = sanderling.connect(ps) if isinstance(ps, str) else ps
         self.local_names: dict[str, str] | None = None
         """Name of each table without the name of the run, by its name on servers; None for tables in this process."""
@@ -90,7 +95,8 @@ class ClickModel(nn.Module):
             self.local_names = {f"{config.name}/{f.table}": f.table for f in feature_specs}
             # Runs share servers, so table names begin with the run's name, as with built-in learners.
             feature_specs = [dataclasses.replace(f, table=f"{config.name}/{f.table}") for f in feature_specs]
-        spec = Spec({feature.table: rows for feature in feature_specs}, feature_specs)
+            tables = {f"{config.name}/{name}": table for name, table in tables.items()}
+        spec = Spec(tables, feature_specs)
         if ps is not None:
             # Raises for options that servers would refuse, before their existing tables are dropped.
             for name, table in spec.tables.items():

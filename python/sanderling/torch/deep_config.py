@@ -16,11 +16,10 @@ from typing import Any, Self, TypeVar
 
 import sanderling
 from sanderling._native import DEEP_MODELS, RENAMED_ENTRIES, RETRIEVAL_MODELS
+from sanderling.torch.input_names import HUBS, joined_hubs, paths, run_name
 from sanderling.torch.labels import LabelConfig, feed_spec, labels_of
 from sanderling.torch.quantity import seconds, size_bytes
-
-HUBS = "hub://"
-"""Prefix of hub addresses."""
+from sanderling.torch.table_options import check_tables
 
 PS_TIMEOUT_S = (0.01, 86_400.0)
 """Smallest and largest `train.ps_timeout`, in seconds."""
@@ -174,6 +173,8 @@ class DeepConfig:
     """Optimizer of the embedding tables, as `sanderling.Table` takes it."""
     dense_optimizer: DenseOptimizerConfig = field(default_factory=DenseOptimizerConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    table: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Options of tables by name, `*` for every other table; see docs/configuration.md."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
 
     @classmethod
@@ -189,9 +190,9 @@ class DeepConfig:
         """
         config = dict(config)
         data = dict(config.pop("data", {}))
-        train_inputs, valid_inputs = (_paths(data.pop(key, [])) for key in ("train", "valid"))
-        config = {"name": name or _name(train_inputs), **config}
-        train_inputs, train = _hubs(train_inputs), config.pop("train", {})
+        train_inputs, valid_inputs = (paths(data.pop(key, [])) for key in ("train", "valid"))
+        config = {"name": name or run_name(train_inputs), **config}
+        train_inputs, train = joined_hubs(train_inputs), config.pop("train", {})
         if train_inputs and train_inputs[0].startswith(HUBS):
             # 0: the hubs decide.
             train = {"batch_size": 0, "passes": 0, **train}
@@ -213,6 +214,7 @@ class DeepConfig:
             model=_section(ModelConfig, "model", model),
             dense_optimizer=_section(DenseOptimizerConfig, "dense_optimizer", config.pop("dense_optimizer", {})),
             train=_section(TrainConfig, "train", train),
+            table={name: dict(options) for name, options in config.pop("table", {}).items()},
             sampling=_section(SamplingConfig, "sampling", config.pop("sampling", {})),
         )
         if optimizer is not None:
@@ -260,6 +262,9 @@ class DeepConfig:
             if not 0.0 <= rate < math.inf:
                 raise sanderling.ConfigError(f"dense_optimizer.{name} = {rate}: must be finite and not negative")
         seconds("train.ps_timeout", train.ps_timeout, *PS_TIMEOUT_S)
+        if self.table and self.is_retrieval:
+            raise sanderling.ConfigError(f"[table]: a {model.type} has no options of tables; leave them out")
+        check_tables(self.table, self.spec.get("feature", []))
         if not 0.0 <= model.dropout < 1.0:
             raise sanderling.ConfigError(f"model.dropout = {model.dropout}: must be at least 0 and below 1")
         if self.is_retrieval:
@@ -410,6 +415,7 @@ class DeepConfig:
             "optimizer": self.optimizer,
             "dense_optimizer": asdict(self.dense_optimizer),
             "train": asdict(self.train),
+            **({"table": self.table} if self.table else {}),
             **({"sampling": asdict(self.sampling)} if self.is_retrieval else {}),
         }
 
@@ -448,34 +454,6 @@ def _seed(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 64:
         raise sanderling.ConfigError(f"seed = {value!r}: must be a whole number from 0 to 2^64 - 1")
     return value
-
-
-def _name(train_inputs: list[str]) -> str:
-    """Return the default run name from the first training file, by the rule of the built-in learners."""
-    path = train_inputs[0] if train_inputs else ""
-    stem = re.split(r"[.?]", re.split(r"[/\\]", path)[-1])[0]
-    # Hubs have no file name.
-    is_file = not path.startswith(HUBS) and any(c.isalnum() for c in stem)
-    return "".join(c if c.isalnum() or c in "-_" else "_" for c in stem) if is_file else "run"
-
-
-def _paths(value: object) -> list[str]:
-    """Return a path or a list of paths as a list of text; ConfigError for other types."""
-    if isinstance(value, str | Path):
-        return [str(value)]
-    if isinstance(value, list | tuple) and all(isinstance(path, str | Path) for path in value):
-        return [str(path) for path in value]
-    raise sanderling.ConfigError(f"data: {value!r} is neither a path nor a list of paths")
-
-
-def _hubs(inputs: list[str]) -> list[str]:
-    """Join several hubs to one entry; ConfigError for files and hubs together."""
-    hubs = [name for name in inputs if name.startswith(HUBS)]
-    if not hubs:
-        return inputs
-    if len(hubs) != len(inputs):
-        raise sanderling.ConfigError(f"data.train: {hubs[0]!r} and files: name files or hubs, not both")
-    return [HUBS + ",".join(name.removeprefix(HUBS) for name in hubs)]
 
 
 def _section(kind: type[_Section], name: str, entries: Mapping[str, Any]) -> _Section:

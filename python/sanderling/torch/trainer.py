@@ -4,6 +4,7 @@
     runs/<name>/last/          checkpoint to resume from: the last one saved, after a pass, a stop or an interval
     runs/<name>/metrics.jsonl  lines of metrics, in the format of the built-in learners
     runs/<name>/summary.json   summary of the run
+    runs/<name>/config.json    configuration as it ran, defaults filled in
     runs/<name>/report.html    HTML report: summary, curves, tables and keys
     runs/<name>/trainer-1/     lines of metrics of the second of several trainers, and so on
 
@@ -201,6 +202,7 @@ def train(
             sys.stderr.write(f"warning: {warning}\n")
         if first:
             (run_dir / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+            (run_dir / "config.json").write_text(json.dumps(config.to_dict(), indent=1) + "\n")
             write_report(run, summary)
         return DeepResult(summary, run_dir, run.model)
 

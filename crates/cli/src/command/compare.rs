@@ -1,18 +1,21 @@
 //! `sanderling compare`: two training runs side by side, from their `summary.json`.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::failure::Failure;
 use crate::output;
+use crate::run_config::{self, Difference, differences};
 use crate::width;
 
 mod rows;
 use rows::Row;
 
-/// Compare two training runs: time, stages, server requests, quality
+/// Compare two training runs: configuration, time, stages, server requests, quality
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -120,6 +123,8 @@ struct Head<'a> {
 struct Comparison<'a> {
     a: Head<'a>,
     b: Head<'a>,
+    /// Entries in which the configurations differ; empty without the configurations.
+    differences: Vec<Difference>,
     rows: Vec<Row>,
     warnings: Vec<String>,
 }
@@ -129,6 +134,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let comparison = Comparison {
         a: head(&a, &args.a),
         b: head(&b, &args.b),
+        differences: differences(&config_of(&args.a), &config_of(&args.b)),
         rows: rows::rows(&a, &b),
         warnings: warnings(&a, &b),
     };
@@ -141,6 +147,11 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         output::text(&for_people(&comparison, width::of_stdout()))?;
     }
     Ok(0)
+}
+
+/// The configuration beside a summary.
+fn config_of(path: &Path) -> BTreeMap<String, Value> {
+    run_config::entries(if path.is_dir() { path } else { path.parent().unwrap_or(path) })
 }
 
 fn read(path: &Path) -> Result<Run, Failure> {
@@ -271,7 +282,15 @@ fn for_people(comparison: &Comparison<'_>, width: Option<usize>) -> String {
     let (calls, runs): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.is_of_calls());
     // The shares of stages follow from their times; programs get them.
     lines.extend(runs.iter().filter(|row| row.better != rows::Better::Neither).map(|row| row.cells()));
-    let text = output::columns_within(&["", "", "", "A", "B", "improvement"], &lines, &[0, 1, 2], width);
+    let mut text = output::columns_within(&["", "", "", "A", "B", "improvement"], &lines, &[0, 1, 2], width);
+    let differing = &comparison.differences;
+    if !differing.is_empty() {
+        let shown = |value: &Option<Value>| run_config::shown(value.as_ref());
+        let rows: Vec<Vec<String>> =
+            differing.iter().map(|it| vec![it.entry.clone(), shown(&it.a), shown(&it.b)]).collect();
+        let entries = output::columns_within(&["configuration", "A", "B"], &rows, &[0, 1, 2], width);
+        text = format!("{entries}\n\n{text}");
+    }
     if calls.is_empty() { text } else { format!("{text}\n\n{}", rows::of_calls(&calls, width)) }
 }
 

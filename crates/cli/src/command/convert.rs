@@ -92,7 +92,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         let path = args.output.display();
         return Err(Failure::Usage(format!("{path}: exists already; replace it with --force")));
     }
-    let config = Config::read(&args.config, |config| {
+    let config = Config::read(&args.config, &args.reading.set, |config| {
         args.reading.apply(&mut config.data.reading);
         if config.data.train.is_empty() {
             config.data.train = Inputs(args.input.clone());
@@ -101,6 +101,12 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let (data, reading) = (&config.data, &config.data.reading);
     let inputs = match args.valid {
         _ if !args.input.is_empty() => &args.input,
+        true if data.holdout.is_some() => {
+            return Err(Failure::Usage(format!(
+                "{}: data.valid holds rows out of data.train, which is converted whole; leave --valid out",
+                args.config.display()
+            )));
+        }
         true => &data.valid.0,
         false => &data.train.0,
     };

@@ -95,7 +95,7 @@ struct Scored {
 fn built_in(args: &Args) -> Result<Scored, Failure> {
     let model = saved_model::open(&args.model, &args.servers)?;
     let mut config = model.config().data.reading.clone();
-    args.reading.apply(&mut config);
+    args.reading.apply_all(&mut config)?;
     args.reading.check_used(&config, &args.files)?;
     let bad_rows = Arc::new(BadRows::new(config.on_bad_row));
     let bar = Bar::new(args.quiet);

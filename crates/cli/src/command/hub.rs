@@ -177,12 +177,20 @@ impl Args {
     fn run_config(&self) -> Result<Config, Failure> {
         if let Some(path) = &self.config {
             // Of the configuration of a deep model a hub takes what it needs.
-            return Ok(Config::read_data(path, &DEEP_MODELS, |config| {
+            let config = Config::read_data(path, &self.reading.set, &DEEP_MODELS, |config| {
                 if !self.data.is_empty() {
                     config.data.train.0.clone_from(&self.data);
                 }
                 self.reading.apply(&mut config.data.reading);
-            })?);
+            })?;
+            if config.data.holdout.is_some() {
+                // The position of a row, which may decide, is of one reader's files.
+                return Err(Failure::Usage(format!(
+                    "{}: a hub serves whole files and holds no rows out; name files of held-out rows in data.valid",
+                    path.display()
+                )));
+            }
+            return Ok(config);
         }
         if self.data.is_empty() {
             return Err(Failure::Usage(
@@ -192,7 +200,7 @@ impl Args {
         // A file that is not there is not one whose features are not known.
         input::expand(&self.data)?;
         let mut reading = DataConfig::default();
-        self.reading.apply(&mut reading);
+        self.reading.apply_all(&mut reading)?;
         let json = |error: serde_json::Error| Failure::Usage(error.to_string());
         let mut config = match &self.spec {
             Some(path) => serde_json::to_value(read_spec(path)?).map_err(json)?,

@@ -82,7 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
                 "keeps no feature spec here, which decides the keys; name its configuration".to_owned();
             LearnError::Model { path: args.spec.clone(), reason }
         })?,
-        None => Config::read(&args.spec, |_| {})?,
+        None => Config::read(&args.spec, &args.reading.set, |_| {})?,
     };
     args.reading.apply(&mut config.data.reading);
     let keys = match &args.invert {

@@ -102,7 +102,7 @@ pub(crate) fn run(args: &Args, models: Option<&dyn DeepModels>) -> Result<u8, Fa
 fn built_in(args: &Args, bar: &Bar) -> Result<Scored, Failure> {
     let model = saved_model::open(&args.model, &args.servers)?;
     let mut config = model.config().data.reading.clone();
-    args.reading.apply(&mut config);
+    args.reading.apply_all(&mut config)?;
     args.reading.check_used(&config, &args.files)?;
     let bad_rows = Arc::new(BadRows::new(config.on_bad_row).placeholder(true));
     let stop = crate::stop::flag();

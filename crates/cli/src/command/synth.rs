@@ -19,6 +19,8 @@ Examples:
   sanderling synth train.libsvm --rows 1000000
   # the rows after these
   sanderling synth valid.libsvm --rows 100000 --first-row 1000000
+  # the second day of labels that drift by day
+  sanderling synth day2.csv --rows 100000 --first-row 100000 --drift 0.2
   sanderling synth clicks.parquet --rows 100000 --multi-valued 3
 
 A seed gives equal bytes on any number of threads. The file is renamed into place when it is complete.")]
@@ -52,6 +54,12 @@ pub(crate) struct Args {
     /// Expected fraction of positive labels, between 0 and 1
     #[arg(long, default_value_t = SynthConfig::default().positive_rate)]
     positive_rate: f64,
+    /// Change of the hidden model per day, 0 to 1; 0: labels of all days follow one model
+    #[arg(long, default_value_t = 0.0, value_name = "D")]
+    drift: f64,
+    /// Rows per day, for --drift [default: --rows]
+    #[arg(long, value_name = "N", value_parser = quantity::count)]
+    day_rows: Option<u64>,
     /// Number of threads; 0: one per processor
     #[arg(long, default_value_t = 0)]
     threads: usize,
@@ -87,6 +95,8 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         multi_valued: args.multi_valued,
         values_max: args.values_max,
         positive_rate: args.positive_rate,
+        drift: args.drift,
+        day_rows: args.day_rows.unwrap_or(0),
         threads: args.threads,
         ..SynthConfig::default()
     };

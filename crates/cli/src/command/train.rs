@@ -6,9 +6,7 @@ use std::sync::Arc;
 use clap::builder::NonEmptyStringValueParser;
 use sanderling_learner::config::Inputs;
 use sanderling_learner::distributed::JobOptions;
-use sanderling_learner::{
-    Config, Event, KnownKeys, LargeValues, MeasuredOn, Metrics, PassLine, RunOptions, Summary,
-};
+use sanderling_learner::{Config, Event, RunOptions, Summary};
 
 use sanderling_formats::Format;
 
@@ -23,7 +21,9 @@ use crate::servers::ServerArgs;
 use crate::timing;
 use crate::width;
 
+mod lines;
 mod workers;
+use lines::{describe, is_for_the_quiet};
 use workers::WorkerArgs;
 
 /// Values of `model.type` for deep models, which the Python package trains in PyTorch.
@@ -38,6 +38,9 @@ pub const RETRIEVAL_MODELS: [&str; 2] = ["mf", "two_tower"];
 #[command(after_help = "\
 Examples:
   sanderling train examples/adult_fm.toml
+  # yesterday's model learns from today's clicks
+  sanderling train clicks.toml --from runs/day1/model --train day2.csv \\
+      --name day2 --predict-first
   sanderling train clicks.toml --ps 127.0.0.1:7000,127.0.0.1:7001
   sanderling train examples/adult_ftrl_sync.toml --algorithm ftrl-sync \\
       --workers 2
@@ -51,6 +54,9 @@ Examples:
 Output: runs/<name> with model/ (for eval, predict, inspect), report.html, metrics.jsonl and summary.json, and a table of \
 stage times on standard error (sanderling compare shows two runs side by side). Ctrl-C saves and stops the run; --resume \
 continues it.
+
+--from begins a new run with a saved model (docs/daily-training.md). New features and tables may come; a feature of the model \
+must stay as it was.
 
 With --ps, rows and optimizer state are on parameter servers (sanderling ps), in tables named RUN/TABLE; tables of an earlier \
 run of this name are replaced. The trained model is downloaded to runs/<name>. --resume uploads the rows of the last local \
@@ -69,6 +75,13 @@ pub(crate) struct Args {
     /// Continue the run from its last checkpoint [default: start over]
     #[arg(long)]
     resume: bool,
+    /// Saved model to continue on new data: its weights, optimizer state, frequencies and fitted boundaries
+    #[arg(long, value_name = "MODEL", conflicts_with = "resume")]
+    from: Option<PathBuf>,
+    /// Score the training files with the model of --from before learning from them (progressive validation)
+    /// [default: train.predict_first]
+    #[arg(long)]
+    predict_first: bool,
     /// Parent directory of runs
     #[arg(long, default_value = "runs", value_name = "DIR")]
     runs_dir: PathBuf,
@@ -151,7 +164,7 @@ impl Args {
 
     /// The configuration with the overrides of the command line.
     fn config(&self) -> Result<Config, Failure> {
-        let config = Config::read(&self.config, |config| {
+        let config = Config::read(&self.config, &self.reading.set, |config| {
             if let Some(name) = &self.name {
                 config.name.clone_from(name);
             }
@@ -162,11 +175,15 @@ impl Args {
                     *inputs = Inputs(given.clone());
                 }
             }
+            if !self.valid.is_empty() {
+                config.data.holdout = None;
+            }
             let train = &mut config.train;
             train.threads = self.threads.unwrap_or(train.threads);
             train.passes = self.passes.unwrap_or(train.passes);
             train.batch_size = self.batch_size.unwrap_or(train.batch_size);
             train.max_steps = self.max_steps.unwrap_or(train.max_steps);
+            train.predict_first |= self.predict_first;
             config.seed = self.seed.unwrap_or(config.seed);
             self.reading.apply(&mut config.data.reading);
             self.job.apply(config);
@@ -211,6 +228,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let options = RunOptions {
         runs_dir: args.runs_dir.clone(),
         resume: args.resume,
+        from: args.from.clone(),
         keeps_earlier: args.name.is_none(),
         servers,
         job,
@@ -267,133 +285,6 @@ fn one_class(summary: &Summary) -> Option<String> {
     ))
 }
 
-/// Whether an event is shown with --quiet.
-fn is_for_the_quiet(event: &Event<'_>) -> bool {
-    matches!(
-        event,
-        Event::InputChanged { .. }
-            | Event::JobStopped { .. }
-            | Event::Unvalidated { .. }
-            | Event::LargeValues { .. }
-            | Event::Renamed { .. }
-    )
-}
-
-/// Lines of text for an event.
-fn describe(event: &Event<'_>) -> Vec<String> {
-    let metrics = |m: &Metrics| {
-        format!(
-            "auc {:.6}, logloss {:.6}, prob_mean {:.6}, real_mean {:.6}",
-            m.auc, m.logloss, m.prob_mean, m.real_mean
-        )
-    };
-    match event {
-        Event::Started { model, run_dir, resumed_step: 0 } => {
-            vec![format!("training a {model} into {}", run_dir.display())]
-        }
-        Event::Started { model, run_dir, resumed_step } => {
-            vec![format!("going on with a {model} in {} after step {resumed_step}", run_dir.display())]
-        }
-        Event::Fitting { features } => vec![format!("fitting the quantiles of {features} features")],
-        Event::Step(line) => vec![format!(
-            "step {}{}, {} ({:.1} it/s; {} examples/s)",
-            line.step,
-            over(line.measured_on),
-            metrics(&line.metrics),
-            line.steps_per_s,
-            output::per_s(line.examples_per_s)
-        )],
-        Event::Pass(line) => vec![of_pass(line)],
-        Event::Valid(line) => vec![format!(
-            "pass {} validated: {}{}",
-            line.pass,
-            metrics(&line.metrics),
-            if line.best { ", best so far" } else { "" }
-        )],
-        Event::BadRows { count, messages } => {
-            let head = format!("{} bad rows were skipped; the first:", output::count(*count));
-            std::iter::once(head).chain(messages.iter().map(|message| format!("  {message}"))).collect()
-        }
-        Event::RepeatedHeaders { count } => {
-            vec![format!("{} repeated header lines were skipped", output::count(*count))]
-        }
-        Event::InputChanged { before, now } => vec![format!(
-            "warning: the files of data.train had {} bytes when the run began and have {} now: its passes are not over the same rows, \
-             and it cannot be resumed unless they are as they were",
-            output::count(*before),
-            output::count(*now)
-        )],
-        Event::Unvalidated { pass } => vec![format!(
-            "pass {pass} could not be validated, and is saved as it was trained: mend what the error below names, and go on with \
-             --resume"
-        )],
-        Event::Renamed { from, to, replaces: false } => vec![format!(
-            "a run of another configuration is in {from} and is kept: this one is {to} (--name {from} would replace it)"
-        )],
-        Event::Renamed { from, to, replaces: true } => vec![format!(
-            "this run replaces the earlier one of this configuration, {to}; {from} is of another one (--name NAME names this run)"
-        )],
-        Event::Replacing { run_dir } => vec![format!(
-            "this run replaces the earlier one in {}; --name NAME would keep both",
-            run_dir.display()
-        )],
-        Event::LargeValues { features } => large_values(features),
-        Event::UnknownKeys { known } => known.iter().filter_map(KnownKeys::remark).collect(),
-        Event::JobStopped { words } => vec![(*words).to_owned()],
-        Event::NothingLeft { passes, early: true } => vec![format!(
-            "nothing is left to do: the run stopped early after pass {passes}; a larger train.early_stop, or 0, lets it go on"
-        )],
-        Event::NothingLeft { passes, early: false } => {
-            vec![format!(
-                "nothing is left to do after pass {passes}, the last one; a larger --passes lets it go on"
-            )]
-        }
-        Event::EarlyStop { best_pass } => {
-            vec![format!("stopped early: validation was best after pass {best_pass}")]
-        }
-        Event::Saved { .. }
-        | Event::Training { .. }
-        | Event::TrainingRows { .. }
-        | Event::Validating { .. } => Vec::new(),
-    }
-}
-
-/// Warnings that name features with values so large that they swamp the model; at most the first `SHOWN_MAX`.
-fn large_values(features: &[LargeValues]) -> Vec<String> {
-    const SHOWN_MAX: usize = 5;
-    let mut lines: Vec<String> =
-        features.iter().take(SHOWN_MAX).map(|feature| format!("warning: {feature}")).collect();
-    if features.len() > SHOWN_MAX {
-        lines.push(format!("warning: so do the values of {} more features", features.len() - SHOWN_MAX));
-    }
-    lines
-}
-
-/// Says so where metrics are of rows that the model has learned from.
-fn over(measured_on: MeasuredOn) -> &'static str {
-    if measured_on == MeasuredOn::TrainSeen { " over training (seen) data" } else { "" }
-}
-
-/// A pass of a job, over all of its workers.
-fn of_pass(line: &PassLine) -> String {
-    let m = &line.metrics;
-    let missed = line.staleness_mean.map_or(String::new(), |mean| format!("; {mean:.2} pushes missed"));
-    format!(
-        "pass {} trained{}: auc {:.6}, logloss {:.6}, normalized entropy {:.6}, prob_mean {:.6}, real_mean {:.6} \
-         ({} examples in {:.2} s, {} examples/s{missed})",
-        line.pass,
-        over(line.measured_on),
-        m.auc,
-        m.logloss,
-        m.normalized_entropy,
-        m.prob_mean,
-        m.real_mean,
-        output::count(m.examples),
-        line.seconds,
-        output::per_s(line.examples_per_s)
-    )
-}
-
 fn for_people(summary: &Summary, profile: Option<&Written>) -> String {
     let on = match summary.measured_on {
         "valid" => format!("the validation data, after pass {}", summary.best_pass),
@@ -403,6 +294,12 @@ fn for_people(summary: &Summary, profile: Option<&Written>) -> String {
     let (scores, means) = ((summary.auc, summary.logloss), (summary.prob_mean, summary.real_mean));
     let mut rows = output::quality(scores, means);
     rows.push(("measured on", on));
+    // The last point is of this run, or of one before it.
+    if let Some(first) = summary.progressive_curve.last().filter(|point| point.run == summary.name) {
+        let number = |value: f64| output::metric(value.is_finite().then_some(value));
+        let (auc, logloss) = (number(first.metrics.auc), number(first.metrics.logloss));
+        rows.push(("before learning", format!("AUC {auc}, logloss {logloss} over {}", first.data)));
+    }
     if let Some(seen) = summary.seen {
         let number = |value: f64| output::metric(value.is_finite().then_some(value));
         let (auc, logloss) = (number(seen.metrics.auc), number(seen.metrics.logloss));
@@ -411,6 +308,15 @@ fn for_people(summary: &Summary, profile: Option<&Written>) -> String {
             format!("AUC {auc}, logloss {logloss} over training (seen) data of pass {}", seen.pass),
         ));
     }
+    let tests = summary.tests.iter().map(|set| (set.name.as_str(), &set.metrics));
+    rows.extend(tests.map(|(name, metrics)| {
+        let number = |value: f64| output::metric(value.is_finite().then_some(value));
+        let (auc, logloss) = (number(metrics.auc), number(metrics.logloss));
+        (
+            "test set",
+            format!("{name}: AUC {auc}, logloss {logloss}, {} examples", output::count(metrics.examples)),
+        )
+    }));
     rows.extend([
         (
             "examples",

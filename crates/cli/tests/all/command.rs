@@ -8,6 +8,7 @@ use serde_json::Value;
 
 mod after_training;
 mod convert;
+mod daily;
 mod external;
 mod jobs;
 mod limits;

@@ -140,6 +140,30 @@ fn a_model_that_was_trained_on_servers_is_the_same_model() {
 }
 
 #[test]
+fn a_model_is_continued_on_servers_as_in_this_process() {
+    let place = Place::new();
+    std::fs::write(place.path("step.toml"), IN_STEP).unwrap();
+    place.json("synth day2.svm --rows 1500 --first-row 3000 --vocabulary 2000 --json");
+    let servers = ["0/2", "1/2"].map(|shard| server(&place, shard));
+    let ps = ps(&servers);
+    for (config, job) in [("c", ""), ("step", "--algorithm ftrl-sync --workers 2")] {
+        place.json(&format!("train {config}.toml --passes 1 --name {config}1 --quiet --json {job}"));
+        let continued = |dir: &str, ps: &str| {
+            let from = format!("--from runs/{config}1/model --train day2.svm --predict-first");
+            let name = format!("--name {config}2 --runs-dir {dir}");
+            place.json(&format!("train {config}.toml --passes 1 {from} {name} --quiet --json {job} {ps}"))
+        };
+        let (here, there) = (continued("here", ""), continued("there", &ps));
+        for number in ["auc", "examples", "steps", "rows", "progressive_curve"] {
+            assert_eq!(here[number], there[number], "{config}: {number}");
+        }
+        assert_eq!(here["progressive_curve"].as_array().map(Vec::len), Some(1), "{config}");
+        let model = format!("{config}2/model");
+        assert_same(&place.path("there").join(&model), &place.path("here").join(&model));
+    }
+}
+
+#[test]
 fn the_model_is_the_same_over_tcp() {
     let place = Place::new();
     place.json("train c.toml --passes 1 --quiet --json --runs-dir here");

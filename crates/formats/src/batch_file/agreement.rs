@@ -51,6 +51,7 @@ fn encoding(feature: &Feature) -> Feature {
         key: Some(feature.key_rule()),
         salt: Some(feature.salt().to_string()),
         dim: None,
+        min_count: None,
         table: None,
         buckets: None,
         ..feature.clone()

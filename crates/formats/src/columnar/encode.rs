@@ -122,7 +122,7 @@ impl RecordEncoder {
         {
             return false;
         }
-        let chosen = choose(encoder, first_row_id, before, batch);
+        let Some(chosen) = choose(encoder, columns, first_row_id, before, batch) else { return false };
         let chosen = Chosen { rows: chosen.as_deref(), len: batch.labels.len() - before };
         if let Some(input) = encoder.weight_input() {
             let fields = chosen.iter().map(|row| columns[input].field(row, &[]));
@@ -277,25 +277,36 @@ impl<'a> Chosen<'a> {
     }
 }
 
-/// Removes the labels from `before` on whose rows down-sampling leaves out, and appends the weights of the others. The rows
-/// kept; `None` if all are.
-fn choose(encoder: &Encoder, first_row_id: u64, before: usize, batch: &mut Batch) -> Option<Vec<u32>> {
+/// Removes the labels from `before` on whose rows down-sampling or a holdout leaves out, and appends the weights of the others.
+/// The rows kept, or `None` within if all are; `None` where a row has to be looked at by itself.
+#[expect(clippy::option_option, reason = "the outer one is a failure, the inner one all rows")]
+fn choose(
+    encoder: &Encoder,
+    columns: &[Cells],
+    first_row_id: u64,
+    before: usize,
+    batch: &mut Batch,
+) -> Option<Option<Vec<u32>>> {
     let rows = batch.labels.len() - before;
     if encoder.keeps_all(&batch.labels[before..]) {
         batch.weights.resize(before + rows, 1.0);
-        return None;
+        return Some(None);
     }
     let mut kept = Vec::with_capacity(rows);
     for row in 0..rows {
         let label = batch.labels[before + row];
         if let Some(weight) = encoder.keep(label, first_row_id + row as u64) {
+            // A list has no element here: it is an error of its row.
+            if !encoder.has_field(|input| columns[input].field(row, &[])).ok()? {
+                continue;
+            }
             batch.labels[before + kept.len()] = label;
             batch.weights.push(weight);
             kept.push(row as u32);
         }
     }
     batch.labels.truncate(before + kept.len());
-    Some(kept)
+    Some(Some(kept))
 }
 
 fn is_list(cells: &Cells) -> bool {

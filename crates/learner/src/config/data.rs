@@ -1,9 +1,15 @@
 //! The `[data]` table of a configuration. Opens no file.
 
+use std::collections::BTreeMap;
+
 use sanderling_formats::DataConfig;
 use sanderling_formats::in_memory::{is_in_memory, lasting_name};
 use sanderling_formats::input::read_once;
+use sanderling_sample::{Holdout, HoldoutBy};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::error::names;
 
 /// The `[data]` table: which files, and how to read them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -14,6 +20,12 @@ pub struct Data {
     /// Files to evaluate on after each pass.
     #[serde(skip_serializing_if = "Inputs::is_empty")]
     pub valid: Inputs,
+    /// Rows of `train` that are held out to evaluate on after each pass, in place of files.
+    #[serde(rename = "valid", skip_serializing_if = "Option::is_none")]
+    pub holdout: Option<Holdout>,
+    /// Test sets by name, on which the model is evaluated once, at the end of the run.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub test: BTreeMap<String, Inputs>,
     /// How to read them.
     #[serde(flatten)]
     pub reading: DataConfig,
@@ -23,6 +35,31 @@ pub struct Data {
 const RUN_NAME: &str = "run";
 
 impl Data {
+    /// The inputs of a validation; empty without one.
+    #[must_use]
+    pub fn valid_inputs(&self) -> &[String] {
+        if self.holdout.is_some() { &self.train.0 } else { &self.valid.0 }
+    }
+
+    /// The rows of a validation in words.
+    pub(crate) fn describe_valid(&self) -> String {
+        let inputs = names(self.valid_inputs());
+        let Some(Holdout { fraction, by, column, .. }) = &self.holdout else { return inputs };
+        let column = column.as_ref().map_or(String::new(), |column| format!(" of {column}"));
+        let by = match by {
+            HoldoutBy::Hash => "hash",
+            HoldoutBy::Time => "time",
+            HoldoutBy::Random => "chance",
+        };
+        format!("{} % of {inputs}, held out by {by}{column}", (1e4 * fraction).round() / 1e2)
+    }
+
+    /// Whether passes are validated.
+    #[must_use]
+    pub fn validates(&self) -> bool {
+        self.holdout.is_some() || !self.valid.is_empty()
+    }
+
     /// Default name of a run: the first training file without its endings and invalid characters.
     #[must_use]
     pub fn name(&self) -> String {
@@ -46,12 +83,24 @@ impl TryFrom<serde_json::Map<String, serde_json::Value>> for Data {
 
     fn try_from(mut table: serde_json::Map<String, serde_json::Value>) -> Result<Self, String> {
         let mut inputs = |name: &str| match table.remove(name) {
-            Some(value) => {
-                serde_json::from_value(value).map_err(|_| format!("data.{name}: a path or a list of paths"))
-            }
+            Some(value) => inputs_of(name, value),
             None => Ok(Inputs::default()),
         };
-        let (train, valid) = (inputs("train")?, inputs("valid")?);
+        let train = inputs("train")?;
+        let (valid, holdout) = match table.remove("valid") {
+            Some(Value::Object(entries)) => (Inputs::default(), Some(held_out(entries)?)),
+            Some(value) => (inputs_of("valid", value)?, None),
+            None => Default::default(),
+        };
+        let test = match table.remove("test") {
+            None => BTreeMap::new(),
+            Some(Value::Object(sets)) => sets
+                .into_iter()
+                .map(|(name, value)| Ok((name.clone(), inputs_of(&format!("test.{name}"), value)?)))
+                .collect::<Result<_, String>>()?,
+            // One set needs no name.
+            Some(value) => BTreeMap::from([("test".to_owned(), inputs_of("test", value)?)]),
+        };
         for (name, value) in &table {
             // One by one, for the errors do not name the field.
             let alone = serde_json::Map::from_iter([(name.clone(), value.clone())]);
@@ -61,7 +110,7 @@ impl TryFrom<serde_json::Map<String, serde_json::Value>> for Data {
                     // It knows its own fields only.
                     format!(
                         "data: {}",
-                        told.replace("expected one of ", "expected one of `train`, `valid`, ")
+                        told.replace("expected one of ", "expected one of `train`, `valid`, `test`, ")
                     )
                 } else {
                     format!("data.{name}: {told}")
@@ -69,8 +118,19 @@ impl TryFrom<serde_json::Map<String, serde_json::Value>> for Data {
             })?;
         }
         let reading = serde_json::from_value(table.into()).map_err(|error| format!("data: {error}"))?;
-        Ok(Data { train, valid, reading })
+        Ok(Data { train, valid, holdout, test, reading })
     }
+}
+
+fn inputs_of(name: &str, value: Value) -> Result<Inputs, String> {
+    serde_json::from_value(value).map_err(|_| format!("data.{name}: a path or a list of paths"))
+}
+
+fn held_out(entries: serde_json::Map<String, Value>) -> Result<Holdout, String> {
+    let holdout: Holdout =
+        serde_json::from_value(entries.into()).map_err(|error| format!("data.valid: {error}"))?;
+    holdout.check().map_err(|reason| format!("data.valid: {reason}"))?;
+    Ok(holdout)
 }
 
 /// One path or several: files, glob patterns, or `-`.

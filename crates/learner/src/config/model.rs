@@ -96,6 +96,17 @@ impl Model {
     }
 }
 
+impl ModelKind {
+    /// The value of `model.type`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            ModelKind::Lr => "lr",
+            ModelKind::Fm => "fm",
+        }
+    }
+}
+
 /// The built-in models.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -57,6 +57,24 @@ pub(super) mod bytes {
     }
 }
 
+/// Optional bytes as text.
+pub(super) mod optional_bytes {
+    use super::{Deserializer, Serializer, bytes, numbers};
+
+    pub(in crate::config) fn serialize<S: Serializer>(bytes: &Option<u64>, to: S) -> Result<S::Ok, S::Error> {
+        match bytes {
+            Some(bytes) => to.serialize_str(&numbers::exact_bytes(*bytes)),
+            None => to.serialize_none(),
+        }
+    }
+
+    pub(in crate::config) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<u64>, D::Error> {
+        bytes::deserialize(from).map(Some)
+    }
+}
+
 struct Bytes;
 
 impl Visitor<'_> for Bytes {

@@ -35,6 +35,8 @@ pub struct Train {
     pub early_stop: u32,
     /// The metric that validation compares.
     pub monitor: Monitor,
+    /// Whether the training files are scored before the first pass, by the model that the run begins from.
+    pub predict_first: bool,
     /// Steps between two lines of progressive metrics; 0: about 256,000 rows.
     pub print_every_steps: u64,
     /// Steps between two checkpoints within a pass; 0: only after passes.
@@ -63,6 +65,7 @@ impl Default for Train {
             warmup_steps: 0,
             early_stop: 0,
             monitor: Monitor::Auc,
+            predict_first: false,
             print_every_steps: 0,
             save_every_steps: 0,
             max_steps: 0,

@@ -8,7 +8,6 @@ use std::sync::mpsc::Sender;
 use std::time::Instant;
 
 use sanderling_client::Cluster;
-use sanderling_formats::fit::fit;
 use sanderling_job::JobError;
 use sanderling_observe::{Resident, Stages};
 
@@ -31,8 +30,7 @@ pub(crate) fn follow(
     observer: &mut dyn FnMut(&Event<'_>),
 ) -> Result<Summary, LearnError> {
     let (started, mut since) = (Instant::now(), Instant::now());
-    let spec = fit(&config.spec(), &config.data.train.0, &config.data.reading)?;
-    let config = Config { feature: spec.feature, ..config };
+    let config = config.fitted()?;
     let stages = Stages::new(&STAGES);
     let mut timing =
         Timing::new(options.job.workers, config.train.batch_size as u64, cluster.map(|cluster| &**cluster));
@@ -114,6 +112,9 @@ pub(crate) fn follow(
         measured_on: measured_on.name(),
         measured_examples: metrics.examples,
         seen,
+        tests: Vec::new(),
+        from: None,
+        progressive_curve: Vec::new(),
         warnings: Vec::new(),
         known: Vec::new(),
         importance: None,

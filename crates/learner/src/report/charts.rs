@@ -2,7 +2,7 @@
 
 use sanderling_observe::plot::{Bar, CalibrationPoint, LineChart, Look, Series, bars, calibration, roc};
 
-use super::{CurvePoint, FeatureImportance, RunReport, numbers};
+use super::{CurvePoint, FeatureImportance, ProgressivePoint, RunReport, numbers};
 
 /// The most features drawn as bars; the list below the chart has all.
 pub(super) const BARS_MAX: usize = 20;
@@ -42,6 +42,18 @@ pub(super) fn learning(report: &RunReport, title: &str, metric: fn(&CurvePoint) 
     }
     let (title, x_label) = (title.to_owned(), x_label.to_owned());
     LineChart { title, x_label, series, x_marks, ..LineChart::default() }.svg()
+}
+
+/// Progressive validation by one metric.
+pub(super) fn progressive(
+    curve: &[ProgressivePoint],
+    title: &str,
+    metric: fn(&ProgressivePoint) -> f64,
+) -> String {
+    let points = curve.iter().enumerate().map(|(at, point)| ((at + 1) as f64, metric(point))).collect();
+    let series = vec![Series { name: "before learning".to_owned(), points, look: Look::Dots, color: VALID }];
+    let (title, x_label) = (title.to_owned(), "run".to_owned());
+    LineChart { title, x_label, series, ..LineChart::default() }.svg()
 }
 
 /// The ROC curve.

@@ -1,11 +1,10 @@
 //! Numbers as a reader wants them: thousands apart, units, few digits, and a dash for what is not a number.
 //! Knows no HTML.
 
-pub(super) use sanderling_observe::numbers::{bytes, count};
+pub(super) use sanderling_observe::numbers::{bytes, count, date};
 
 const NONE: &str = "–";
 const MINUTE_S: f64 = 60.0;
-const DAY_S: u64 = 86_400;
 
 /// A number with so many digits after the point.
 pub(super) fn decimal(number: f64, digits: usize) -> String {
@@ -52,21 +51,6 @@ pub(super) fn duration(seconds: f64) -> String {
             }
         }
     }
-}
-
-/// Seconds since 1970 as "2026-07-29 14:03 UTC".
-pub(super) fn date(unix_s: u64) -> String {
-    let (days, second) = (unix_s / DAY_S, unix_s % DAY_S);
-    // Howard Hinnant's civil_from_days: years begin in March, eras have 400 of them and 146097 days.
-    let day = days + 719_468;
-    let (era, day) = (day / 146_097, day % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let march_month = (5 * day + 2) / 153;
-    let day = day - (153 * march_month + 2) / 5 + 1;
-    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
-    let year = year + era * 400 + u64::from(month <= 2);
-    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", second / 3600, second / 60 % 60)
 }
 
 #[cfg(test)]

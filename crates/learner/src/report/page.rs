@@ -22,6 +22,8 @@ pub fn render(report: &RunReport) -> String {
                 main {
                     (header(report))
                     (sections::learning_curves(report))
+                    (sections::test_sets(report))
+                    (sections::progressive_validation(report))
                     (sections::quality(report))
                     (sections::importance(report))
                     (sections::tables(report))

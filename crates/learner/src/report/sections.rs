@@ -3,10 +3,12 @@
 use maud::{Markup, PreEscaped, html};
 
 use super::summary::by_norm;
-use super::{CurvePoint, KeyNorm, RunReport, TableSummary, charts, numbers};
+use super::{CurvePoint, KeyNorm, Metrics, RunReport, TableSummary, charts, numbers};
 
 /// The most validations listed; with more, the best and the last ones.
 const VALIDATIONS_MAX: usize = 12;
+/// The most points of progressive validation listed.
+const POINTS_MAX: usize = 60;
 /// The most keys listed over all tables.
 const KEYS_MAX: usize = 20;
 /// A list of tables longer than this is folded.
@@ -74,6 +76,67 @@ fn validations(curve: &[CurvePoint], best_pass: u32) -> Markup {
         } }
         @if first > 0 { p.note { "The best and the last " (VALIDATIONS_MAX) " of " (curve.len()) " validations." } }
     }
+}
+
+/// Empty without test sets.
+pub(super) fn test_sets(report: &RunReport) -> Markup {
+    if report.tests.is_empty() {
+        return html! {};
+    }
+    let body = html! {
+        div.scroll { table.compact {
+            thead { tr {
+                th { "test set" } th { "data" } th.number { "examples" } th.number { "AUC" } th.number { "logloss" }
+                th.number { "predicted" } th.number { "real" }
+            } }
+            tbody { @for set in &report.tests { tr {
+                td.name title=(set.name) { (set.name) }
+                td.name title=(set.data) { (set.data) }
+                (metric_cells(&set.metrics))
+            } } }
+        } }
+    };
+    section("tests", "Test sets", "The saved model on each test set ([data] test).", &body)
+}
+
+fn metric_cells(metrics: &Metrics) -> Markup {
+    html! {
+        td.number { (numbers::count(metrics.examples)) }
+        td.number { (numbers::decimal(metrics.auc, 5)) }
+        td.number { (numbers::decimal(metrics.logloss, 5)) }
+        td.number { (numbers::decimal(metrics.prob_mean, 5)) }
+        td.number { (numbers::decimal(metrics.real_mean, 5)) }
+    }
+}
+
+/// Empty where no run predicted its data first.
+pub(super) fn progressive_validation(report: &RunReport) -> Markup {
+    let curve = &report.progressive_curve;
+    if curve.is_empty() {
+        return html! {};
+    }
+    let first = curve.len().saturating_sub(POINTS_MAX);
+    let body = html! {
+        div.figures {
+            (chart(charts::progressive(curve, "AUC", |point| point.metrics.auc)))
+            (chart(charts::progressive(curve, "Logloss", |point| point.metrics.logloss)))
+        }
+        div.scroll { table.compact {
+            thead { tr {
+                th { "run" } th { "data" } th.number { "examples" } th.number { "AUC" } th.number { "logloss" }
+                th.number { "predicted" } th.number { "real" }
+            } }
+            tbody { @for point in &curve[first..] { tr {
+                td.name title=(point.run) { (point.run) }
+                td.name title=(point.data) { (point.data) }
+                (metric_cells(&point.metrics))
+            } } }
+        } }
+        @if first > 0 { p.note { "The last " (POINTS_MAX) " of " (curve.len()) " runs." } }
+    };
+    let lead =
+        "Each run scored its training files with the model that it began from, before it learned from them.";
+    section("progressive", "Progressive validation", lead, &body)
 }
 
 pub(super) fn quality(report: &RunReport) -> Markup {

@@ -36,6 +36,8 @@ pub(super) fn name_run(
             // The run itself reports unreadable files.
             Found::Nothing | Found::Unreadable => true,
             Found::Deep => false,
+            // It would replace the model that it begins from.
+            Found::Run(_) if options.begins_in(&run_dir) => false,
             Found::Run(saved) if options.resume => is_resumable(config, saved),
             Found::Run(saved) => is_same(config, saved),
         };

@@ -7,10 +7,9 @@ use sanderling_observe::{Machine, Resident, StageTotal};
 
 use super::{CALIBRATION_BINS, ROC_POINTS, Summary};
 use crate::config::Config;
-use crate::error::names;
 use crate::importance::Importance;
 use crate::known_keys::KnownKeys;
-use crate::measured::{MeasuredOn, SeenMetrics};
+use crate::measured::{MeasuredOn, SeenMetrics, TestMetrics};
 use crate::metrics::{Metrics, Scores};
 use crate::remarks::remarks;
 use crate::report::{CurvePoint, RunReport, TableSummary};
@@ -32,6 +31,7 @@ pub(super) struct Outcome<'a> {
     pub(super) tables: Vec<TableSummary>,
     pub(super) known: Vec<KnownKeys>,
     pub(super) importance: Option<Importance>,
+    pub(super) tests: Vec<TestMetrics>,
 }
 
 impl Outcome<'_> {
@@ -112,6 +112,9 @@ impl Outcome<'_> {
             bad_rows: state.bad_rows,
             valid_bad_rows: state.valid_bad_rows,
             stopped,
+            tests: self.tests.clone(),
+            from: state.from.clone(),
+            progressive_curve: state.progressive_curve.clone(),
             warnings: self.warnings(&metrics),
             known: self.known.clone(),
             importance: self.importance.clone(),
@@ -135,7 +138,7 @@ impl Outcome<'_> {
                 .map(|(step, examples, pass, m)| CurvePoint::new(*step, *pass as u32, *examples, m))
                 .collect()
         };
-        let valid = &config.data.valid.0;
+        let valid = config.data.valid_inputs();
         let scores = self.scores();
         let example_file = valid.first().or(config.data.train.0.first()).filter(|name| !is_in_memory(name));
         let example_file = example_file.map_or("FILE", String::as_str);
@@ -150,11 +153,13 @@ impl Outcome<'_> {
             threads: self.threads,
             examples_per_s: summary.examples_per_s,
             metrics: self.metrics().0,
-            valid: self.state.best.map(|_| names(valid)),
+            valid: self.state.best.map(|_| config.data.describe_valid()),
             seen: self.seen(),
             plots_seen: self.plots_seen(),
             train_curve: curve(&self.state.train_curve),
             valid_curve: curve(&self.state.valid_curve),
+            tests: summary.tests.clone(),
+            progressive_curve: summary.progressive_curve.clone(),
             warnings: summary.warnings.clone(),
             importance: summary.importance.clone(),
             roc: scores.map(|scores| scores.roc(ROC_POINTS)).unwrap_or_default(),

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use sanderling_sample::Holdout;
 use sanderling_store::Checkpoint;
 
 use super::RunOptions;
@@ -57,6 +58,7 @@ pub(super) fn resume(
         ("the algorithm", state.algorithm != algorithm),
         ("seed", fitted.seed != saved.seed),
         ("model", fitted.model != saved.model),
+        ("[table]", fitted.table != saved.table),
         (
             "optimizer",
             fitted.optimizer != saved.optimizer || fitted.factor_optimizer != saved.factor_optimizer,
@@ -67,7 +69,11 @@ pub(super) fn resume(
             "the size of the files of data.train",
             state.data_bytes.is_some() && state.data_bytes != data_bytes(config)?,
         ),
-        ("data.valid", state.best.is_some() && !fitted.data.valid.is_like(&saved.data.valid)),
+        (
+            "data.valid",
+            fitted.data.holdout != saved.data.holdout
+                || (state.best.is_some() && !fitted.data.valid.is_like(&saved.data.valid)),
+        ),
         ("train.monitor", state.best.is_some() && fitted.train.monitor != saved.train.monitor),
         (
             "train.reduction or train.class_weight",
@@ -110,6 +116,12 @@ pub(super) fn resume(
 /// The configuration with the quantile boundaries that the saved one was fitted with, where it leaves them open.
 pub(super) fn fitted_like(config: &Config, saved: &Config) -> Config {
     let mut fitted = config.clone();
+    if let (Some(now), Some(before)) = (&mut fitted.data.holdout, &saved.data.holdout)
+        && now.is_unfitted()
+        && (Holdout { after: None, ..before.clone() }) == *now
+    {
+        now.after = before.after;
+    }
     for feature in &mut fitted.feature {
         if feature.boundaries.is_none()
             && let Some(twin) = saved.feature.iter().find(|other| other.name == feature.name)

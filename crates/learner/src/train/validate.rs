@@ -8,12 +8,15 @@ use sanderling_formats::BadRows;
 
 use super::{Trainer, remove_dir};
 use crate::config::Monitor;
-use crate::error::LearnError;
+use crate::error::{LearnError, names};
 use crate::evaluate::{Evaluation, Scan};
-use crate::event::{Event, ValidLine};
+use crate::event::{Event, PredictedFirstLine, ValidLine};
 use crate::known_keys::KnownKeys;
 use crate::measured::MeasuredOn;
 use crate::metrics::Metrics;
+use crate::model::Purpose;
+use crate::progressive::{ProgressivePoint, add_point};
+use crate::table_counters::counters_now;
 
 impl Trainer<'_> {
     /// Scores the validation files; true if this pass is the best so far.
@@ -26,7 +29,8 @@ impl Trainer<'_> {
         let observer = &mut *self.observer;
         let scan = Scan {
             model: &self.model,
-            inputs: &config.data.valid.0,
+            inputs: config.data.valid_inputs(),
+            purpose: Purpose::Valid,
             config: &config.data.reading,
             bad_rows: &bad_rows,
             threads: self.threads,
@@ -64,6 +68,47 @@ impl Trainer<'_> {
         Ok(best)
     }
 
+    /// Scores the training files before anything is learned from them, if the configuration asks for it and the model
+    /// has rows. A stop leaves it undone.
+    pub(crate) fn predict_first(&mut self) -> Result<(), LearnError> {
+        let config = self.model.config().clone();
+        let asked = config.train.predict_first && self.state.step == 0 && !self.state.predicted_first;
+        if !asked || self.model.size()?.0 == 0 {
+            return Ok(());
+        }
+        let start = Instant::now();
+        let mut timer = self.stages.timer();
+        timer.switch(self.stage_list.evaluate);
+        let bad_rows = Arc::new(BadRows::new(config.data.reading.on_bad_row));
+        let observer = &mut *self.observer;
+        let scan = Scan {
+            model: &self.model,
+            inputs: &config.data.train.0,
+            purpose: Purpose::ScoreTrain,
+            config: &config.data.reading,
+            bad_rows: &bad_rows,
+            threads: self.threads,
+            stop: self.stop,
+            rows_max: u64::MAX,
+            explains: false,
+        };
+        let found = match scan.run(&mut |scan| observer(&Event::Validating { scan })) {
+            Err(LearnError::Stopped) => return Ok(()),
+            found => found?,
+        };
+        timer.stop();
+        let (data, metrics) = (names(&config.data.train.0), found.scores.metrics());
+        let seconds = start.elapsed().as_secs_f64();
+        let measured_on = MeasuredOn::Train;
+        let line = PredictedFirstLine { step: 0, pass: 0, data: &data, measured_on, metrics, seconds };
+        (self.observer)(&Event::PredictedFirst(&line));
+        let point = ProgressivePoint { run: config.name, data, metrics };
+        add_point(&mut self.state.progressive_curve, point);
+        self.state.predicted_first = true;
+        self.begin_line();
+        Ok(())
+    }
+
     /// Whether a run that stops here saves nothing: an untrained model is not worth what an earlier run has saved.
     pub(super) fn leaves_earlier(&self) -> bool {
         self.has_earlier && self.state.step == 0
@@ -90,6 +135,7 @@ impl Trainer<'_> {
         let start = Instant::now();
         let mut timer = self.stages.timer();
         timer.switch(self.stage_list.save);
+        self.state.table_counters = counters_now(self.model.client(), &self.counters_before);
         self.model.save(path, &self.state.to_blobs(&self.pass_scores))?;
         if std::mem::take(&mut self.has_earlier) && *path != self.last_dir {
             // The resume state of an earlier run is removed once this run has saved its own.

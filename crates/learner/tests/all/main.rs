@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is a failed test")]
 
 mod arithmetic;
+mod holdout;
 mod jobs;
 mod model_by_hand;
 mod old_runs;
@@ -11,3 +12,4 @@ mod runs;
 mod streams;
 mod telling;
 mod training;
+mod warm_start;

@@ -85,6 +85,8 @@ fn typical() -> RunReport {
         share: seconds / total,
     });
     RunReport {
+        tests: Vec::new(),
+        progressive_curve: Vec::new(),
         name: "frappe_fm".into(),
         model: "factorization machine, rank 10".into(),
         started_unix_s: 1_785_333_780,

@@ -10,10 +10,9 @@ use sanderling_client::CONSTANT_KEY;
 use sanderling_formats::{BadRows, DataConfig, Reader};
 use sanderling_learner::distributed::JobOptions;
 use sanderling_learner::{
-    BIAS_TABLE, Config, Evaluation, Event, Importance, KnownKeys, MeasuredOn, Model, RunOptions, evaluate,
-    predict, train,
+    BIAS_TABLE, Config, Evaluation, Event, Importance, KnownKeys, MeasuredOn, Model, Purpose, RunOptions,
+    evaluate, predict, train,
 };
-use sanderling_sample::LabelUse;
 
 fn evaluated(model: &Model, file: &str) -> Evaluation {
     let reading = &model.config().data.reading;
@@ -103,7 +102,7 @@ fn later_passes_of_a_job_are_over_seen_rows() {
 /// Mean absolute contributions over the rows of a file, in float64 and pair by pair: the weight of each key, and for two keys
 /// half of their interaction to the feature of each.
 fn contributions(model: &Model, file: &str) -> Vec<(String, f64)> {
-    let encoder = model.encoder(LabelUse::Required, false).unwrap();
+    let encoder = model.encoder(Purpose::Score).unwrap();
     let files = [file.trim_matches('"').to_string()];
     let mut reader = Reader::open(&files, &model.config().data.reading, &encoder).unwrap();
     let mut batch = encoder.new_batch();

@@ -116,6 +116,9 @@ impl Feature {
         {
             return Err("boundaries must be finite and ascending".to_string());
         }
+        if self.min_count == Some(0) {
+            return Err("min_count must be at least 1".to_string());
+        }
         if self.dim == Some(0) {
             return Err("dim must be at least 1".to_string());
         }

@@ -196,7 +196,11 @@ impl TableConfig {
         self.blocks.iter().fold(0, |sum, block| sum.saturating_add(state(block)))
     }
 
-    pub(crate) fn check(&self) -> Result<(), StoreError> {
+    /// Checks every setting against its bounds, as creating the table does.
+    ///
+    /// # Errors
+    /// [`StoreError::Config`] names the table and the first wrong setting.
+    pub fn check(&self) -> Result<(), StoreError> {
         let fail = |reason: String| Err(StoreError::Config { table: self.name.clone(), reason });
         if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX {
             return fail(format!("the name must have 1 to {NAME_BYTES_MAX} bytes"));

@@ -126,6 +126,7 @@ fn people_see_both_side_by_side() {
     let comparison = Comparison {
         a: head(&a, Path::new("runs/a")),
         b: head(&b, Path::new("runs/b")),
+        differences: Vec::new(),
         rows: rows::rows(&a, &b)[..4].to_vec(),
         warnings: Vec::new(),
     };
@@ -153,6 +154,7 @@ fn a_comparison_is_folded_at_the_width_of_the_terminal() {
     let comparison = Comparison {
         a: head(&a, Path::new("runs/a")),
         b: head(&b, Path::new("runs/b")),
+        differences: Vec::new(),
         rows: rows::rows(&a, &b),
         warnings: Vec::new(),
     };

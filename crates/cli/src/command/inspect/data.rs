@@ -19,7 +19,7 @@ use crate::width;
 /// A folder with files of known formats that cannot be read as one input.
 pub(super) fn is_folder_of_data(args: &Args) -> Result<bool, Failure> {
     let mut config = DataConfig::default();
-    args.reading.apply(&mut config);
+    args.reading.apply_all(&mut config)?;
     let found = input::expand(&[args.path.to_string_lossy().into_owned()]);
     let is_data = |path: &Path| config.format_of(path).is_some();
     match found {
@@ -34,7 +34,7 @@ pub(super) fn is_folder_of_data(args: &Args) -> Result<bool, Failure> {
 
 pub(super) fn show(args: &Args) -> Result<u8, Failure> {
     let mut config = DataConfig::default();
-    args.reading.apply(&mut config);
+    args.reading.apply_all(&mut config)?;
     let options = ProfileOptions { rows_max: args.rows, top: args.top as usize };
     // A name need not be text; what a folder or a pattern stands for is asked only where there is no such file.
     let files = match args.path.exists() && !args.path.is_dir() {

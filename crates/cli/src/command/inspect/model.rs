@@ -3,8 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use sanderling_learner::{DeepModel, Model, SavedRows, is_deep, table_summary};
-use sanderling_store::Table;
+use sanderling_learner::{
+    DeepModel, Model, SavedRows, TableCounters, is_deep, saved_counters, table_summary,
+};
+use sanderling_store::{Admission, Dtype, Eviction, Table, TableConfig};
 use serde::Serialize;
 
 use super::Args;
@@ -40,6 +42,13 @@ struct TableView {
     bytes: u64,
     /// One per block of the row: its coordinates and their optimizer.
     optimizers: Vec<OptimizerView>,
+    /// Memory limit; null without one.
+    budget_bytes: Option<u64>,
+    dtype: Dtype,
+    admission: Admission,
+    eviction: Eviction,
+    /// Fates of keys over the run; null for models on servers and of earlier versions.
+    counters: Option<TableCounters>,
     norm_mean: f64,
     norm_max: f64,
     zero_rows: u64,
@@ -82,7 +91,9 @@ pub(super) fn show(args: &Args) -> Result<u8, Failure> {
 
 fn built_in(args: &Args) -> Result<ModelView, Failure> {
     let model = Model::load(&args.path)?;
-    let tables = model.client().tables().iter().map(|table| view(table, args.top as usize));
+    let counters = saved_counters(&args.path)?;
+    let tables = model.client().tables().iter();
+    let tables = tables.map(|table| view(table, args.top as usize, counters.get(table.name())));
     Ok(ModelView {
         model: model.config().model.describe(),
         path: args.path.clone(),
@@ -102,12 +113,13 @@ fn deep(args: &Args) -> Result<ModelView, Failure> {
         rows: tables.iter().map(|table| table.len() as u64).sum(),
         table_bytes: tables.iter().map(|table| table.bytes()).sum(),
         deep: Some(DeepView { dense_weights, dense_bytes, server_tables }),
-        tables: tables.iter().map(|table| view(table, args.top as usize)).collect(),
+        tables: tables.iter().map(|table| view(table, args.top as usize, None)).collect(),
     })
 }
 
-fn view(table: &Table, top: usize) -> TableView {
+fn view(table: &Table, top: usize, counters: Option<&TableCounters>) -> TableView {
     let summary = table_summary(table, top);
+    let &TableConfig { budget_bytes, dtype, admission, eviction, .. } = table.config();
     let blocks = table.config().blocks.iter();
     TableView {
         name: summary.name.clone(),
@@ -115,6 +127,11 @@ fn view(table: &Table, top: usize) -> TableView {
         dim: summary.dim,
         bytes: summary.bytes,
         optimizers: blocks.map(|b| OptimizerView { dims: b.dims, optimizer: b.optimizer }).collect(),
+        budget_bytes,
+        dtype,
+        admission,
+        eviction,
+        counters: counters.copied(),
         norm_mean: summary.norm_mean,
         norm_max: summary.norm_max,
         zero_rows: summary.zero_rows,
@@ -201,17 +218,52 @@ fn describe(view: &ModelView, width: Option<usize>) -> String {
         text += &format!("\n\n{}\n", table.name);
         text += &format!("  largest norms  {}\n", keys(&table.largest_norms));
         text += &format!("  most frequent  {}", keys(&table.most_frequent));
+        let policies = policies(table);
+        if !policies.is_empty() {
+            text += &format!("\n  options        {policies}");
+        }
     }
     text
 }
 
-/// An optimizer as `name(setting = value, ...)`.
-fn rule(optimizer: &sanderling_store::Optimizer) -> String {
-    let Ok(serde_json::Value::Object(mut fields)) = serde_json::to_value(optimizer) else {
-        return format!("{optimizer:?}");
+/// Options of a table that are not the default, each with its counts.
+fn policies(table: &TableView) -> String {
+    let counters = table.counters.unwrap_or_default();
+    let mut parts = Vec::new();
+    if table.dtype != Dtype::default() {
+        parts.push(format!("dtype {}", rule(&table.dtype)));
+    }
+    if let Some(bytes) = table.budget_bytes {
+        parts.push(format!(
+            "budget {}, {} rejected when full",
+            output::bytes(bytes),
+            output::count(counters.rejected_full)
+        ));
+    }
+    if table.admission != Admission::default() {
+        let (admitted, rejected) = (output::count(counters.admitted), output::count(counters.rejected));
+        parts.push(format!("admission {}: {admitted} admitted, {rejected} rejected", rule(&table.admission)));
+    }
+    if table.eviction != Eviction::default() {
+        parts.push(format!(
+            "eviction {}: {} evicted",
+            rule(&table.eviction),
+            output::count(counters.evicted)
+        ));
+    }
+    parts.join("; ")
+}
+
+/// An optimizer, or another rule of a table, as `name(setting = value, ...)`.
+fn rule(rule: &(impl Serialize + std::fmt::Debug)) -> String {
+    let mut fields = match serde_json::to_value(rule) {
+        Ok(serde_json::Value::Object(fields)) => fields,
+        Ok(serde_json::Value::String(name)) => return name,
+        _ => return format!("{rule:?}"),
     };
     let name = fields.remove("type").and_then(|name| name.as_str().map(str::to_string)).unwrap_or_default();
     let numbers =
         fields.iter().filter_map(|(field, value)| Some(format!("{field} {}", value.as_f64()? as f32)));
-    format!("{name}({})", numbers.collect::<Vec<_>>().join(", "))
+    let settings = numbers.collect::<Vec<_>>().join(", ");
+    if settings.is_empty() { name } else { format!("{name}({settings})") }
 }

@@ -142,28 +142,58 @@ fn predictions_that_are_far_off_are_told_even_by_a_quiet_run() {
         suggested.contains("Unix times in s") && suggested.contains("type = \"quantile\""),
         "{suggested}"
     );
-    assert!(suggested.contains("passes = 1 "), "{suggested}");
+    assert!(suggested.contains("passes = 1\n"), "{suggested}");
 }
 
 #[test]
 fn what_a_suggestion_offers_in_its_comments_trains() {
     let place = Place::new();
-    let rows: String = (0..400).fold("click,user,item,site\n".to_string(), |text, i| {
-        format!("{text}{},u{},i{},s{}\n", u8::from(i * 7 % 3 == 0), i % 5, i % 7, i % 3)
+    let rows: String = (0..400).fold("click,user,item,site,ts\n".to_string(), |text, i| {
+        let click = u8::from(i * 7 % 3 == 0);
+        format!("{text}{click},u{},i{},s{},{}\n", i % 97, i % 7, i % 3, 1_400_000_000 + i)
     });
     place.write("a.csv", &rows);
-    place.write("held_out.csv", &rows);
     let suggested = place.run("inspect a.csv --suggest").out;
-    // .4 by three features.
-    assert!(suggested.contains("type = \"adagrad\"\nlr = 0.13\n"), "{suggested}");
-    for (from, to) in [
-        ("type = \"fm\" ", "type = \"lr\" "),
-        ("# valid = \"...\"", "valid = \"held_out.csv\""),
-        ("passes = 1 ", "passes = 2 "),
-    ] {
-        assert!(suggested.contains(from), "{from}: {suggested}");
-        place.write("other.toml", &suggested.replace(from, to));
-        let done = place.run("train other.toml --quiet");
-        assert_eq!(done.code, Some(0), "{to}: {}", done.err);
+    // .4 by four features.
+    assert!(suggested.contains("type = \"adagrad\"\nlr = 0.10\n"), "{suggested}");
+    let offered = alternatives(&suggested);
+    for (entry, changed) in &offered {
+        place.write("other.toml", changed);
+        let done = place.run("train other.toml --quiet --json");
+        assert_eq!(done.code, Some(0), "{entry}: {}", done.err);
+        let expected = if entry.starts_with("valid") { "valid" } else { "train" };
+        assert_eq!(done.json()["measured_on"], expected, "{entry}");
     }
+    let entries: Vec<&str> = offered.iter().map(|(entry, _)| entry.as_str()).collect();
+    for expected in [
+        "valid = { fraction = 0.1, by = \"random\" }",
+        "valid = { fraction = 0.1, by = \"hash\", column = \"user\" }",
+        "valid = { fraction = 0.1, by = \"time\", column = \"ts\" }",
+        "type = \"lr\"",
+        "passes = 5",
+        "threads = 2",
+    ] {
+        assert!(entries.iter().any(|entry| entry.starts_with(expected)), "{expected} in {entries:?}");
+    }
+}
+
+/// Each commented entry of a configuration, and the configuration with it in place of the entry of its name.
+fn alternatives(config: &str) -> Vec<(String, String)> {
+    fn entry(line: &str) -> Option<&str> {
+        line.strip_prefix("# ")
+            .filter(|text| text.parse::<toml::Table>().is_ok_and(|table| !table.is_empty()))
+    }
+    let lines: Vec<&str> = config.lines().collect();
+    let name = |line: &str| line.split_once(" = ").map(|(name, _)| name.to_owned());
+    let mut found = Vec::new();
+    for (at, text) in lines.iter().enumerate().filter_map(|(at, line)| Some((at, entry(line)?))) {
+        let mut changed: Vec<&str> = lines.clone();
+        changed[at] = text;
+        let section = (0..at).rev().take_while(|&other| !lines[other].starts_with('['));
+        if let Some(same) = section.into_iter().find(|&other| name(lines[other]) == name(text)) {
+            changed[same] = "";
+        }
+        found.push((text.to_owned(), changed.join("\n")));
+    }
+    found
 }

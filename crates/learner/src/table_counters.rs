@@ -1,0 +1,44 @@
+//! Counts of keys that got a row, were rejected or evicted, as a saved model keeps them. Knows no policy.
+
+use std::collections::BTreeMap;
+
+use sanderling_client::Client;
+use sanderling_store::TableStats;
+use serde::{Deserialize, Serialize};
+
+/// Fates of keys in a table, over the whole run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableCounters {
+    /// New keys that got a row.
+    pub admitted: u64,
+    /// Pushes of new keys that the admission rejected.
+    pub rejected: u64,
+    /// Evicted rows.
+    pub evicted: u64,
+    /// Pushes of new keys that a full table rejected.
+    pub rejected_full: u64,
+}
+
+impl TableCounters {
+    fn plus(self, stats: &TableStats) -> Self {
+        TableCounters {
+            admitted: self.admitted + stats.admitted,
+            rejected: self.rejected + stats.rejected,
+            evicted: self.evicted + stats.evicted,
+            rejected_full: self.rejected_full + stats.rejected_full,
+        }
+    }
+}
+
+/// The counters of tables in this process, by name, after those of earlier sessions of its run.
+pub(crate) fn counters_now(
+    client: &Client,
+    before: &BTreeMap<String, TableCounters>,
+) -> BTreeMap<String, TableCounters> {
+    let tables = client.tables().iter();
+    let now = tables.map(|table| {
+        let before = before.get(table.name()).copied().unwrap_or_default();
+        (table.name().to_owned(), before.plus(&table.stats()))
+    });
+    now.collect()
+}
