@@ -83,7 +83,7 @@ pub struct DeepEnd {
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 pub struct DeepError {
-    /// What failed.
+    /// The message.
     pub text: String,
     /// Exit code of the command.
     pub exit_code: u8,

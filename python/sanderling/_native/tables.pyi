@@ -300,7 +300,7 @@ def save_tables(directory: _Path, tables: Sequence[Table]) -> None:
     """Write a checkpoint of several tables."""
 
 def download_tables(directory: _Path, tables: Mapping[str, RemoteTable]) -> None:
-    """Write a checkpoint of tables on servers, given by their names in the checkpoint; nobody may push meanwhile.
+    """Write a checkpoint of tables on servers, given by their names in the checkpoint; do not push meanwhile.
 
     Rows have their optimizer state and frequency. They are written as they arrive: a table may be larger than memory.
     """

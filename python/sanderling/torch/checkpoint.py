@@ -57,7 +57,7 @@ def save(
     between two checkpoint names that only this directory uses. `description` is shown by `sanderling inspect`.
 
     `local_names` has the name of each table on servers, and the name for its rows in this directory, to which they are
-    then downloaded; nobody may push meanwhile. With `on_servers=False`, servers save nothing.
+    then downloaded; do not push meanwhile. With `on_servers=False`, servers save nothing.
 
     Raises ConfigError for other types in state or `extra`, and for collections on different servers;
     DuplicateNameError for different tables of one name; ModelError, DamagedError or VersionError if the directory has a

@@ -77,8 +77,8 @@ def softmax(positive: Tensor, negative: Tensor, log_chances: tuple[Tensor, Tenso
 def in_batch(scores: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
     """Split the scores of all users with all items of a batch, [P, P], into positives [P] and negatives [P, P - 1].
 
-    The positive item of a pair is on the diagonal. The same item (`items`, ids [P]) at another pair is no negative: its
-    score becomes -inf.
+    The positive item of a pair is on the diagonal. An item (`items`, ids [P]) that is also the
+    positive item of another pair is no negative there: its score becomes -inf.
     """
     count = len(items)
     positive = scores.diagonal()

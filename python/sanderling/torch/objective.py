@@ -1,4 +1,4 @@
-"""What a click model learns: one label, several labels with a shared bottom, or a number; losses and metrics.
+"""The objective of a click model: one label, several labels with a shared bottom, or a number; losses and metrics.
 
 Shapes: `B` rows, `L` labels.
 """

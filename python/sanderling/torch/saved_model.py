@@ -20,7 +20,7 @@ def model_of(config: DeepConfig) -> type[ClickModel]:
 def download(directory: str | Path, ps: sanderling.Connection | str) -> int:
     """Copy the embeddings of a saved model from servers, as they are now, into its directory; returns their number.
 
-    Afterwards the model is opened and resumed without the servers. Nobody may train on the tables meanwhile. Raises
+    Afterwards the model is opened and resumed without the servers. Do not train on the tables meanwhile. Raises
     ServerError for a table that is not there, and the errors of `open_model`.
     """
     directory = Path(directory)

@@ -17,7 +17,7 @@ Example:
 
 The rows are those that the tables RUN/TABLE have now, with their optimizer state. Afterwards the model is scored and resumed \
 without the servers. train --ps does this by itself when a run ends, unless train.download = false; models of lr and fm \
-always have their rows. Nobody may train on the tables meanwhile.")]
+always have their rows. Do not train on the tables meanwhile.")]
 pub(crate) struct Args {
     /// Model directory, such as runs/clicks/model or runs/clicks/last
     model: PathBuf,

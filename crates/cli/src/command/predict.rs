@@ -54,7 +54,7 @@ pub(crate) struct Args {
     reading: ReadArgs,
 }
 
-/// What was predicted, by either kind of model.
+/// A prediction by either kind of model.
 struct Scored {
     rows: u64,
     known: Vec<KnownKeys>,

@@ -26,7 +26,7 @@ struct ModelView {
     tables: Vec<TableView>,
 }
 
-/// What only a deep model has.
+/// The parts that only a deep model has.
 #[derive(Serialize)]
 struct DeepView {
     dense_weights: Option<u64>,
