@@ -32,9 +32,9 @@ def _is_deep(arguments: list[str]) -> bool:
     for argument, value in zip(arguments, [*arguments[1:], ""], strict=True):
         if argument == "--model" or argument.startswith("--model="):
             return (argument.partition("=")[2] or value) in DEEP_MODELS
-        entry, _, model = (value if argument == "--set" else argument.removeprefix("--set=")).partition("=")
+        entry, _, kind = (value if argument == "--set" else argument.removeprefix("--set=")).partition("=")
         if argument.startswith("--set") and entry.strip() == "model.type":
-            return model.strip().strip("\"'") in DEEP_MODELS
+            return kind.strip().strip("\"'") in DEEP_MODELS
     for argument in arguments:
         try:
             file = Path(argument)

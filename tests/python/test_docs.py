@@ -43,7 +43,7 @@ def _rows(path: Path, columns: list[str], seed: int) -> None:
 
 def _block(page: str) -> str:
     (block,) = re.findall(r"^```py\n(.*?)^```", (ROOT / "docs" / page).read_text(), re.DOTALL | re.MULTILINE)
-    return block
+    return str(block)
 
 
 def test_the_week_in_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
