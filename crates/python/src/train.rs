@@ -125,7 +125,9 @@ impl GivenData {
                 return Inputs::of(argument).map(Some);
             }
             match data_of(config)?.map(|data| data.get_item(name)).transpose()?.flatten() {
-                Some(entry) if Inputs::has_rows(&entry)? => Inputs::of(&entry).map(Some),
+                Some(entry) if !is_holdout(&entry)? && Inputs::has_rows(&entry)? => {
+                    Inputs::of(&entry).map(Some)
+                }
                 _ => Ok(None),
             }
         };
@@ -172,6 +174,12 @@ impl GivenData {
         copy.set_item("data", data)?;
         Ok(copy)
     }
+}
+
+/// Whether an entry is a table with the share of held-out rows, not columns.
+fn is_holdout(entry: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let Ok(entry) = entry.cast::<PyDict>() else { return Ok(false) };
+    Ok(entry.get_item("fraction")?.is_some_and(|share| share.extract::<f64>().is_ok()))
 }
 
 /// The section `data` of a configuration, if that is a dictionary with one.

@@ -58,6 +58,7 @@ def summary_of(run: DeepRun) -> dict[str, Any]:
     tables = run.model.emb.tables.values()
     return {
         "name": run.config.name,
+        "from": progress.begun_from,
         **{name: value if value is not None and np.isfinite(value) else None for name, value in scores.items()},
         **_further(metrics),
         "measured_on": measured_on,

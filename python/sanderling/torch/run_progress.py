@@ -16,6 +16,8 @@ from sanderling.torch.run_log import Line, RunLog
 class Progress:
     """Counters and metrics of a run; a checkpoint has them in its `extra`."""
 
+    begun_from: str | None = None
+    """Directory of the saved model that the run began with."""
     step: int = 0
     """Completed steps."""
     examples: int = 0

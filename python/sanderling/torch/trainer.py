@@ -172,6 +172,7 @@ def train(
             run.resume()
         if earlier is not None:
             notes = warm_start(run, earlier)
+            run.progress.begun_from = str(earlier)
         if not resume and first and (run_dir / "last").exists():
             # Remove the checkpoint of an earlier run of this name, from which this run cannot be resumed.
             shutil.rmtree(run_dir / "last")

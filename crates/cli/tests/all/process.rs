@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use sanderling_transport::{Address, ConnectOptions, Framing, connect};
 use sanderling_wire::{
@@ -154,28 +154,26 @@ impl Drop for Process {
     }
 }
 
-/// Waits until a process waits for others: between two looks its threads have hardly run. It waits a minute at most.
+/// Waits until a process waits for others: in most of ten looks no thread of it runs or could run. It waits a minute at
+/// most.
 pub(crate) fn wait_until_it_waits(process: u32) {
-    let ran_ns = || -> u64 {
-        let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().filter_map(Result::ok);
-        // A thread may end meanwhile.
-        let stat = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("schedstat")).ok();
-        let times = tasks.filter_map(stat);
-        // Time that it ran, and time that it could have run: it is busy on a busy machine, too.
-        times
-            .flat_map(|text| text.split(' ').take(2).map(|ns| ns.parse::<u64>().unwrap()).collect::<Vec<_>>())
-            .sum()
+    const LOOKS: usize = 10;
+    const RUNNING_MAX: usize = 3;
+    let runs = || {
+        let mut tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().filter_map(Result::ok);
+        tasks.any(|task| {
+            // A thread may end meanwhile. Its state follows the name in parentheses.
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('R'))
+        })
     };
     let deadline = Instant::now() + Duration::from_secs(60);
-    let mut before = ran_ns();
-    loop {
-        std::thread::sleep(Duration::from_millis(40));
-        let now = ran_ns();
-        // A machine can be too busy to tell: then this was a long sleep.
-        if now.abs_diff(before) < 4_000_000 || Instant::now() > deadline {
-            return;
-        }
-        before = now;
+    let mut last = VecDeque::from([true; LOOKS]);
+    // A machine can be too busy to tell: then this was a long sleep.
+    while last.iter().filter(|runs| **runs).count() > RUNNING_MAX && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+        last.pop_front();
+        last.push_back(runs());
     }
 }
 

@@ -114,7 +114,10 @@ fn what_is_no_summary_is_said() {
     check(b"{\"name\": 1}", "not a run's summary");
     let mut old = summary();
     old.as_object_mut().unwrap().remove("timing");
-    check(&serde_json::to_vec(&old).unwrap(), "it has no timing, because an earlier version of sanderling wrote it");
+    check(
+        &serde_json::to_vec(&old).unwrap(),
+        "it has no timing, because an earlier version of sanderling wrote it",
+    );
     let folder = std::env::temp_dir().join("sanderling-no-such-run");
     let errors = read(&folder).unwrap_err().to_string();
     assert!(errors.contains("no such run"), "{errors}");

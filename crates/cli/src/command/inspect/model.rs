@@ -74,8 +74,10 @@ struct KeyView {
 
 pub(super) fn show(args: &Args) -> Result<u8, Failure> {
     let mut view = if is_deep(&args.path) { deep(args)? } else { built_in(args)? };
-    let saved = SavedRows::open(&args.path)?;
+    // A deep model may have all its rows on servers.
+    let saved = if view.tables.is_empty() { None } else { Some(SavedRows::open(&args.path)?) };
     for table in &mut view.tables {
+        let Some(saved) = &saved else { break };
         let names = saved.names(&table.name)?;
         for key in table.largest_norms.iter_mut().chain(&mut table.most_frequent) {
             key.name = names.get(key.key).map(str::to_owned);
