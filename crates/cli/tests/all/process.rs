@@ -1,11 +1,10 @@
 //! A `sanderling ps`, or another command that listens, as a process of its own, for the tests of this crate.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Lines, Read};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
-
-use std::collections::{BTreeMap, VecDeque};
 
 use sanderling_transport::{Address, ConnectOptions, Framing, connect};
 use sanderling_wire::{
