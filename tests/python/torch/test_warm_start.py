@@ -70,13 +70,13 @@ def test_two_days_are_one_run_over_both(data: Path) -> None:
     second = run(data, "day2", from_model=data / "runs/day1/model")
     assert second.summary["steps"] == 10
     for (name, one), other in zip(whole.model.state_dict().items(), second.model.state_dict().values(), strict=True):
-        # A queue may look a row up before the last push to it.
-        torch.testing.assert_close(one, other, rtol=0.05, atol=0.01, msg=name)
+        # A queue may look a row up before the last push to it: two steps of Adam, of twenty.
+        torch.testing.assert_close(one, other, rtol=0.05, atol=0.05, msg=name)
     models = [sanderling.torch.open_model(data / "runs" / name / "model")[0] for name in ("both", "day2")]
     tables = [model.emb.tables["a"] for model in models]
     keys = np.sort(tables[0].keys())
     np.testing.assert_array_equal(keys, np.sort(tables[1].keys()))
-    np.testing.assert_allclose(tables[0].pull(keys), tables[1].pull(keys), rtol=0.05, atol=0.01)
+    np.testing.assert_allclose(tables[0].pull(keys), tables[1].pull(keys), rtol=0.05, atol=0.05)
     assert tables[1].frequency().sum() == tables[0].frequency().sum()
     states = [torch.load(next((data / "runs" / name / "model").glob("dense-*.pt"))) for name in ("both", "day2")]
     steps = [{int(entry["step"]) for entry in state["optimizer"]["state"].values()} for state in states]
