@@ -56,7 +56,7 @@ test-python: develop $(VENV)/torch ## Python types, stubs and tests
 # A test program shows times only where it is told that unstable options are allowed. Cargo is not told, or it would compile
 # everything once more.
 slowest: $(VENV)/ready ## Run the tests and list the 20 slowest, Rust and Python
-	cargo test --workspace --locked --config 'target."cfg(all())".runner = ["env", "RUSTC_BOOTSTRAP=1"]' \
+	cargo test --workspace --locked --lib --bins --tests --config 'target."cfg(all())".runner = ["env", "RUSTC_BOOTSTRAP=1"]' \
 		-- -Z unstable-options --report-time \
 		| sed -nE 's/^test (.*) \.\.\. ok <([0-9.]+)s>$$/\2 s  \1/p' | sort -rn | head -20
 	$(BIN)/pytest --numprocesses 2 --dist worksteal --durations 20
