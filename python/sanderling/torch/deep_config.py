@@ -189,6 +189,9 @@ class DeepConfig:
         Raises ConfigError, which names the wrong entry.
         """
         config = dict(config)
+        for name in ("data", "table"):
+            if not isinstance(section := config.get(name, {}), Mapping):
+                raise sanderling.ConfigError(f"{name} = {section!r}: must be a section, [{name}]")
         data = dict(config.pop("data", {}))
         train_inputs, valid_inputs = (paths(data.pop(key, [])) for key in ("train", "valid"))
         config = {"name": name or run_name(train_inputs), **config}
@@ -201,7 +204,10 @@ class DeepConfig:
         }
         optimizer, model = config.pop("optimizer", None), config.pop("model", {})
         if isinstance(model, Mapping) and model.get("type") in RETRIEVAL_MODELS and isinstance(train, Mapping):
-            largest = max(train.get("top_k") or [20])
+            top_k = train.get("top_k") or [20]
+            if not (isinstance(top_k, list) and all(type(k) is int for k in top_k)):
+                raise sanderling.ConfigError(f"train.top_k = {top_k!r}: must be a list of whole numbers")
+            largest = max(top_k)
             train = {"loss": RETRIEVAL_LOSS[model["type"]], "monitor": f"ndcg@{largest}", **train}
         elif isinstance(train, Mapping) and train.get("loss") == "mse":
             train = {"monitor": "rmse", **train}
@@ -218,6 +224,8 @@ class DeepConfig:
             sampling=_section(SamplingConfig, "sampling", config.pop("sampling", {})),
         )
         if optimizer is not None:
+            if not isinstance(optimizer, str | Mapping):
+                raise sanderling.ConfigError(f"optimizer = {optimizer!r}: must be a section, [optimizer]")
             made.optimizer = {"type": optimizer} if isinstance(optimizer, str) else dict(optimizer)
         if config:
             raise sanderling.ConfigError(f"unknown sections: {', '.join(sorted(config))}")
@@ -255,6 +263,10 @@ class DeepConfig:
             whole = isinstance(widths, list | tuple) and all(type(width) is int and width > 0 for width in widths)
             if widths is not None and not whole:
                 raise sanderling.ConfigError(f"model.{key} = {widths!r}: must be a list of whole numbers from 1 on")
+        for key in ("user", "item"):
+            names = getattr(model, key)
+            if names and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+                raise sanderling.ConfigError(f"model.{key} = {names!r}: must be a list of features")
         layers = model.cross_layers
         if layers is not None and not (type(layers) is int and layers > 0):
             raise sanderling.ConfigError(f"model.cross_layers = {layers!r}: must be a whole number from 1 on")

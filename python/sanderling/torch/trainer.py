@@ -145,6 +145,11 @@ def train(
         earlier = None
         if from_model is not None and not resume:
             earlier = Path(from_model)
+            if earlier.resolve().is_relative_to(run_dir.resolve()):
+                raise sanderling.ModelError(
+                    f"{run_dir}: --from names the model of this run, which the run would replace; give the run another"
+                    " name"
+                )
             saved_spec = saved_model(config, earlier)["spec"]
         if first and not resume:
             checkpoint.check_replaceable(run_dir / "model")

@@ -34,7 +34,34 @@ def saved_model(config: DeepConfig, directory: Path) -> dict[str, Any]:
                 f"{directory}: model.{name} is {before.get(name)!r} there and {now.get(name)!r} in the configuration:"
                 " set it to the saved value, or train without --from"
             )
+    if (was := _label(saved)) != (label := _label(config)):
+        raise sanderling.ModelError(
+            f"{directory}: the label is {was!r} there and {label!r} in the configuration: put it back, or train without"
+            " --from"
+        )
+    buckets = _buckets(saved)
+    for name, count in _buckets(config).items():
+        if name in buckets and count != buckets[name]:
+            raise sanderling.ModelError(
+                f"{directory}: feature {name!r} has buckets = {buckets[name]!r} there and {count!r} in the"
+                " configuration; name a changed feature anew"
+            )
     return extra
+
+
+def _label(config: DeepConfig) -> Mapping[str, Any] | list[Any]:
+    label: Mapping[str, Any] | list[Any] = config.spec.get("label", {})
+    return {"column": "label", **label} if isinstance(label, Mapping) else label
+
+
+def _buckets(config: DeepConfig) -> dict[str, Any]:
+    """Return the entry `buckets` of each feature."""
+    features = config.spec.get("feature", [])
+    return {
+        name: feature.get("buckets")
+        for feature in features
+        for name in feature.get("each") or [feature.get("name") or feature.get("column")]
+    }
 
 
 def with_saved_features(spec: dict[str, Any], directory: Path, saved: Mapping[str, Any]) -> dict[str, Any]:
