@@ -73,14 +73,14 @@ pub(crate) struct Args {
     /// Run configuration (TOML)
     config: PathBuf,
     /// Continue the run from its last checkpoint [default: start over]
-    #[arg(long)]
+    #[arg(long, group = "earlier")]
     resume: bool,
     /// Saved model to continue on new data: its weights, optimizer state, frequencies and fitted boundaries
-    #[arg(long, value_name = "MODEL", conflicts_with = "resume")]
+    #[arg(long, value_name = "MODEL", conflicts_with = "resume", group = "earlier")]
     from: Option<PathBuf>,
     /// Score the training files with the model of --from before learning from them (progressive validation)
     /// [default: train.predict_first]
-    #[arg(long)]
+    #[arg(long, requires = "earlier")]
     predict_first: bool,
     /// Parent directory of runs
     #[arg(long, default_value = "runs", value_name = "DIR")]
