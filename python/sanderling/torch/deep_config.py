@@ -189,9 +189,9 @@ class DeepConfig:
         Raises ConfigError, which names the wrong entry.
         """
         config = dict(config)
-        for name in ("data", "table"):
-            if not isinstance(section := config.get(name, {}), Mapping):
-                raise sanderling.ConfigError(f"{name} = {section!r}: must be a section, [{name}]")
+        for part in ("data", "table"):
+            if not isinstance(section := config.get(part, {}), Mapping):
+                raise sanderling.ConfigError(f"{part} = {section!r}: must be a section, [{part}]")
         data = dict(config.pop("data", {}))
         train_inputs, valid_inputs = (paths(data.pop(key, [])) for key in ("train", "valid"))
         config = {"name": name or run_name(train_inputs), **config}
