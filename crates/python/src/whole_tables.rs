@@ -25,7 +25,7 @@ fn client(tables: &[Whole]) -> Result<Client, ClientError> {
     Client::remote(tables.iter().map(|(name, table, _)| (name.clone(), table.clone())).collect(), [], None)
 }
 
-/// Writes tables of servers to a checkpoint, each with the name that it is to have there. No one may push meanwhile.
+/// Writes tables of servers to a checkpoint, each with the name that it is to have there. Do not push meanwhile.
 #[pyfunction]
 pub(crate) fn download_tables(
     py: Python<'_>,

@@ -87,10 +87,10 @@ class RetrievalModel(ClickModel):
         """Return the vectors of all items of the catalogue, float32 [items, D], in evaluation mode."""
         self.eval()
         columns, parts = self.catalogue.columns, []
-        nobody = {name: Ragged.empty(0) for name in self.features[USER]}
+        no_users = {name: Ragged.empty(0) for name in self.features[USER]}
         for first in range(0, len(self.catalogue), _BLOCK_ROWS):
             ids = np.arange(first, min(first + _BLOCK_ROWS, len(self.catalogue)))
-            batch = self.batch_of(nobody, {name: column.rows(ids) for name, column in columns.items()})
+            batch = self.batch_of(no_users, {name: column.rows(ids) for name, column in columns.items()})
             parts.append(self.vectors(ITEM, self.emb(batch), batch))
         return torch.cat(parts)
 

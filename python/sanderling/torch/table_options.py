@@ -12,7 +12,7 @@ EVERY_TABLE = "*"
 
 def check_tables(tables: Mapping[str, Mapping[str, Any]], features: Sequence[Mapping[str, Any]]) -> None:
     """Raise ConfigError for options of a table that no feature has, and for wrong options."""
-    known = {_table_of(feature) for feature in _expanded(features)}
+    known = {_table_of(feature) for feature in expanded(features)}
     for name in tables:
         if known and name not in known and name != EVERY_TABLE:
             raise sanderling.ConfigError(f"table.{name}: no feature has this table")
@@ -25,7 +25,7 @@ def table_options(
     """Return the options of a table as arguments of `sanderling.Table`; ConfigError names a wrong entry."""
     options = dict(tables.get(name, tables.get(EVERY_TABLE, {})))
     made: dict[str, Any] = {}
-    counts = {feature.get("min_count", 1) for feature in _expanded(features) if _table_of(feature) == name}
+    counts = {feature.get("min_count", 1) for feature in expanded(features) if _table_of(feature) == name}
     if len(counts) > 1:
         raise sanderling.ConfigError(f"table {name!r}: its features count keys together: give all one min_count")
     if (count := max(counts, default=1)) > 1:
@@ -50,7 +50,7 @@ def table_options(
     return made
 
 
-def _expanded(features: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def expanded(features: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return one entry per feature."""
     return [{**entry, "name": name} for entry in features for name in entry.get("each") or [entry.get("name")]]
 

@@ -9,6 +9,7 @@ from sanderling import RemoteTable
 from sanderling._native import checkpoint_tables, upload_tables
 from sanderling.torch import checkpoint
 from sanderling.torch.deep_config import DeepConfig, with_new_names
+from sanderling.torch.table_options import expanded
 
 if TYPE_CHECKING:
     from sanderling.torch.deep_run import DeepRun
@@ -56,12 +57,8 @@ def _label(config: DeepConfig) -> Mapping[str, Any] | list[Any]:
 
 def _buckets(config: DeepConfig) -> dict[str, Any]:
     """Return the entry `buckets` of each feature."""
-    features = config.spec.get("feature", [])
-    return {
-        name: feature.get("buckets")
-        for feature in features
-        for name in feature.get("each") or [feature.get("name") or feature.get("column")]
-    }
+    features = expanded(config.spec.get("feature", []))
+    return {str(feature["name"] or feature.get("column")): feature.get("buckets") for feature in features}
 
 
 def with_saved_features(spec: dict[str, Any], directory: Path, saved: Mapping[str, Any]) -> dict[str, Any]:
