@@ -117,9 +117,6 @@ pub enum BenchError {
         /// Bytes that the system says can be had.
         available_bytes: u64,
     },
-    /// The system granted no memory.
-    #[error("no memory for {}; lower the keys or the dim", in_units(*.0))]
-    NoMemory(u64),
     /// The tables of all processes would not fit.
     #[error(
         "the tables of all processes, of {rows} rows each, need {} of memory, and {} are available; lower the rows, or name \

@@ -6,7 +6,6 @@
 //! same rows, that of a push reads and writes them; both without an index. Limits use the table's own memory, the same
 //! instructions, the same popularity of rows, and take turns with the operation.
 
-use std::hint::black_box;
 use std::sync::Barrier;
 use std::time::Instant;
 
@@ -29,7 +28,7 @@ const SWEEP_ROUNDS: usize = 7;
 pub const FEATURES: usize = 26;
 /// Rows per push while filling.
 const LOAD_BATCH: usize = 4096;
-const LINE_BYTES: usize = 64;
+const LINE_BYTES: f64 = 64.0;
 
 /// Runs the benchmark. `progress` is told what comes next, how many steps are done, and of how many.
 ///
@@ -59,8 +58,9 @@ pub fn run(
     };
 
     step("touching memory");
-    // The host of a virtual machine gives memory when it is first touched, and slowly: the first to fill would pay.
-    touch(options.needed_bytes())?;
+    // The host of a virtual machine gives memory when it is first touched, and slowly: the first to fill would pay. Only a
+    // table touches the same pages, of the same size.
+    fill(&options.table()?, options, options.threads.iter().copied().max().unwrap_or(1))?;
     let mut load = Vec::new();
     let mut loaded = None;
     for &threads in &options.threads {
@@ -140,16 +140,6 @@ fn fill(table: &Table, options: &StoreOptions, threads: usize) -> Result<LoadRow
         row_bytes_per_key: stats.slab_bytes as f64 / keys,
         huge_share: stats.huge_bytes as f64 / ((stats.index_bytes + stats.slab_bytes).max(1)) as f64,
     })
-}
-
-/// Takes so much memory and gives it back.
-fn touch(bytes: u64) -> Result<(), BenchError> {
-    let mut memory = Vec::new();
-    let len = usize::try_from(bytes).unwrap_or(usize::MAX);
-    memory.try_reserve_exact(len).map_err(|_| BenchError::NoMemory(bytes))?;
-    memory.resize(len, 1_u8);
-    black_box(&mut memory);
-    Ok(())
 }
 
 /// One operation under one load.
@@ -255,12 +245,9 @@ impl Cell<'_> {
 
     /// Bytes of the cache lines that must be touched.
     fn bytes_per_key(&self) -> f64 {
-        let lines = |words: usize| (words * size_of::<f32>()).div_ceil(LINE_BYTES) * LINE_BYTES;
-        let limit = Roofline::of(self.table);
-        let bytes = match self.op {
-            Op::Push => LINE_BYTES + 2 * lines(limit.row_words()),
-            _ => LINE_BYTES + lines(limit.weight_words()),
-        };
-        bytes as f64
+        let (pull_lines, push_lines) = Roofline::of(self.table).lines_per_row();
+        // One line of the index, and what is read, or read and written, of a row.
+        let lines = if self.op == Op::Push { 1.0 + 2.0 * push_lines } else { 1.0 + pull_lines };
+        lines * LINE_BYTES
     }
 }

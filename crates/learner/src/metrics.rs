@@ -12,6 +12,9 @@ pub(crate) use binned::BinnedScores;
 mod interval;
 pub use interval::AucInterval;
 
+mod sorted;
+use sorted::{SortedParts, is_same_score, sums};
+
 /// Up to this many rows, in equal parts over the threads that score them, AUC is exact. Beyond it, rows fall into
 /// [`BINS`] bins of their score and ties within a bin count half, which bounds memory; [`Metrics::auc_exact`] says so.
 pub const EXACT_ROWS_MAX: usize = 1 << 27;
@@ -235,18 +238,24 @@ impl Scores {
             let filled = bins.iter().enumerate().filter(|(_, [p, n])| p + n > 0.0);
             return filled.for_each(|(bin, [p, n])| f(score_of_bin(bin), *p, *n));
         }
-        let rows = sorted(&self.rows);
-        // Zero and minus zero are equal scores.
-        for group in rows.chunk_by(|a, b| a.score == b.score) {
-            let sum = |weight: fn(&Scored) -> f32| group.iter().map(|row| f64::from(weight(row))).sum();
-            f(group[0].score, sum(|row| row.positive), sum(|row| row.negative));
+        for part in SortedParts::of(&self.rows) {
+            part.chunk_by(is_same_score).for_each(|group| {
+                let (score, positive, negative) = sums(group);
+                f(score, positive, negative);
+            });
         }
     }
 
-    fn groups(&self) -> Vec<(f32, f64, f64)> {
-        let mut groups = Vec::new();
-        self.for_each_group(|score, positive, negative| groups.push((score, positive, negative)));
-        groups
+    /// Calls `f` for each group like [`Scores::for_each_group`], descending.
+    fn for_each_group_down(&self, mut f: impl FnMut(f32, f64, f64)) {
+        if let Some(bins) = &self.bins {
+            let filled = bins.iter().enumerate().rev().filter(|(_, [p, n])| p + n > 0.0);
+            return filled.for_each(|(bin, [p, n])| f(score_of_bin(bin), *p, *n));
+        }
+        for part in SortedParts::of(&self.rows).rev() {
+            let groups: Vec<_> = part.chunk_by(is_same_score).map(sums).collect();
+            groups.into_iter().rev().for_each(|(score, positive, negative)| f(score, positive, negative));
+        }
     }
 
     /// The metrics of all rows.
@@ -275,13 +284,17 @@ impl Scores {
     /// The ROC curve from (0, 0) to (1, 1), thinned to at most about `points` points.
     #[must_use]
     pub fn roc(&self, points: usize) -> Vec<RocPoint> {
-        let groups = self.groups();
-        let positives: f64 = groups.iter().map(|group| group.1).sum();
-        let negatives: f64 = groups.iter().map(|group| group.2).sum();
+        let (mut positives, mut negatives) = (0.0, 0.0);
+        self.for_each_group(|_, positive, negative| {
+            positives += positive;
+            negatives += negative;
+        });
         let step = 1.0 / points.max(1) as f64;
         let mut curve = vec![RocPoint { false_positive_rate: 0.0, true_positive_rate: 0.0 }];
         let (mut above_positive, mut above_negative) = (0.0, 0.0);
-        for (index, (_, positive, negative)) in groups.iter().rev().enumerate() {
+        // The last point, if it is too near the one before it to be on the curve yet.
+        let mut left_out = None;
+        self.for_each_group_down(|_, positive, negative| {
             above_positive += positive;
             above_negative += negative;
             let point = RocPoint {
@@ -291,28 +304,37 @@ impl Scores {
             let last = curve[curve.len() - 1];
             let moved = (point.false_positive_rate - last.false_positive_rate)
                 + (point.true_positive_rate - last.true_positive_rate);
-            if moved >= step || index + 1 == groups.len() {
+            left_out = (moved < step).then_some(point);
+            if moved >= step {
                 curve.push(point);
             }
-        }
+        });
+        curve.extend(left_out);
         curve
     }
 
     /// Calibration in bins of equal weight, by ascending prediction.
     #[must_use]
     pub fn calibration(&self, bins: usize) -> Vec<CalibrationBin> {
-        let groups = self.groups();
         let per_bin = self.weight.value() / bins.max(1) as f64;
         let mut result: Vec<CalibrationBin> = Vec::new();
         let (mut weight, mut prob, mut real) = (0.0, 0.0, 0.0);
-        for (index, (score, positive, negative)) in groups.iter().enumerate() {
+        let bin = |weight: f64, prob: f64, real: f64| CalibrationBin {
+            prob_mean: prob / weight,
+            real_mean: real / weight,
+            weight,
+        };
+        self.for_each_group(|score, positive, negative| {
             weight += positive + negative;
-            prob += f64::from(sigmoid(*score)) * (positive + negative);
+            prob += f64::from(sigmoid(score)) * (positive + negative);
             real += positive;
-            if weight > 0.0 && (weight >= per_bin || index + 1 == groups.len()) {
-                result.push(CalibrationBin { prob_mean: prob / weight, real_mean: real / weight, weight });
+            if weight > 0.0 && weight >= per_bin {
+                result.push(bin(weight, prob, real));
                 (weight, prob, real) = (0.0, 0.0, 0.0);
             }
+        });
+        if weight > 0.0 {
+            result.push(bin(weight, prob, real));
         }
         result
     }
@@ -322,33 +344,6 @@ impl Scores {
 fn rank(score: f32) -> u32 {
     let bits = score.to_bits();
     if bits >> 31 == 0 { bits | 1 << 31 } else { !bits }
-}
-
-/// Rows by ascending score: a radix sort over three digits, several times as fast as comparing.
-fn sorted(rows: &[Scored]) -> Vec<Scored> {
-    const DIGITS: [(u32, usize); 3] = [(0, 11), (11, 11), (22, 10)];
-    let mut rows = rows.to_vec();
-    if rows.len() < 1 << 12 {
-        rows.sort_unstable_by_key(|row| rank(row.score));
-        return rows;
-    }
-    let mut other = rows.clone();
-    for (shift, bits) in DIGITS {
-        let digit = |row: &Scored| (rank(row.score) >> shift) as usize & ((1 << bits) - 1);
-        let mut places = vec![0usize; 1 << bits];
-        rows.iter().for_each(|row| places[digit(row)] += 1);
-        let mut start = 0;
-        for place in &mut places {
-            start += std::mem::replace(place, start);
-        }
-        for row in &rows {
-            let place = &mut places[digit(row)];
-            other[*place] = *row;
-            *place += 1;
-        }
-        std::mem::swap(&mut rows, &mut other);
-    }
-    rows
 }
 
 /// The bin of a score: the upper bits of its rank.

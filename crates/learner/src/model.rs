@@ -239,7 +239,8 @@ fn table_configs(config: &Config) -> Vec<TableConfig> {
     let table = |name: &&str| {
         // Tables differ in their seed, or equal keys would start alike in all of them.
         let seed = key::hash(name.as_bytes(), config.seed);
-        TableConfig { seed, budget_bytes, ..TableConfig::new(*name, blocks.clone()) }
+        let packing = config.model.packing;
+        TableConfig { seed, budget_bytes, packing, ..TableConfig::new(*name, blocks.clone()) }
     };
     let mut tables: Vec<TableConfig> = names.iter().map(table).collect();
     if config.model.bias {

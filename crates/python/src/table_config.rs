@@ -1,6 +1,6 @@
 //! Configuration of a table for Python, in one form for local tables and tables on servers.
 
-use sanderling_store::{Admission, Dtype, Eviction, Init, Optimizer, TableConfig, Writes};
+use sanderling_store::{Admission, Dtype, Eviction, Init, Optimizer, Packing, TableConfig, Writes};
 use serde::{Deserialize, Serialize};
 
 /// As servers have it (`docs/wire-format.md`), with what is left out there.
@@ -20,6 +20,8 @@ pub(crate) struct MadeFrom {
     eviction: Eviction,
     #[serde(default)]
     writes: Writes,
+    #[serde(default)]
+    packing: Packing,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -49,6 +51,7 @@ impl MadeFrom {
             admission: config.admission,
             eviction: config.eviction,
             writes: config.writes,
+            packing: config.packing,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The `[model]` table of a configuration. Knows no data and no feature.
 
-use sanderling_store::{Table, Writes};
+use sanderling_store::{Packing, Table, Writes};
 use serde::{Deserialize, Serialize};
 
 /// Most factors per key.
@@ -30,6 +30,9 @@ pub struct Model {
         skip_serializing_if = "is_zero"
     )]
     pub table_budget_bytes: u64,
+    /// How densely tables are stored.
+    #[serde(default, skip_serializing_if = "is_fast")]
+    pub packing: Packing,
 }
 
 fn default_rank() -> usize {
@@ -47,13 +50,18 @@ fn is_zero(bytes: &u64) -> bool {
     *bytes == 0
 }
 
+fn is_fast(packing: &Packing) -> bool {
+    *packing == Packing::Fast
+}
+
 fn default_bias() -> bool {
     true
 }
 
 impl Default for Model {
     fn default() -> Self {
-        Model { kind: ModelKind::Lr, rank: 8, init_std: 0.01, bias: true, table_budget_bytes: 0 }
+        let packing = Packing::default();
+        Model { kind: ModelKind::Lr, rank: 8, init_std: 0.01, bias: true, table_budget_bytes: 0, packing }
     }
 }
 

@@ -7,7 +7,8 @@
 
 use serde::Serialize;
 
-use super::{Scored, Scores, sorted};
+use super::sorted::{SortedParts, is_same_score};
+use super::{Scored, Scores};
 
 /// Standard normal quantile of a two-sided 95 % interval.
 const NORMAL_95: f64 = 1.959_963_984_540_054;
@@ -90,13 +91,15 @@ impl Scores {
             let is_unit = self.weight.value() == self.examples as f64;
             return is_unit.then(|| self.for_each_group(|_, p, n| f([p, n], [p, n])));
         }
-        for group in sorted(&self.rows).chunk_by(|a, b| a.score == b.score) {
-            let sum = |of: fn(&Scored) -> f64| group.iter().map(of).sum::<f64>();
-            let weights = [sum(|row| f64::from(row.positive)), sum(|row| f64::from(row.negative))];
-            f(
-                weights,
-                [sum(|row| f64::from(row.positive).powi(2)), sum(|row| f64::from(row.negative).powi(2))],
-            );
+        for part in SortedParts::of(&self.rows) {
+            for group in part.chunk_by(is_same_score) {
+                let sum = |of: fn(&Scored) -> f64| group.iter().map(of).sum::<f64>();
+                let weights = [sum(|row| f64::from(row.positive)), sum(|row| f64::from(row.negative))];
+                f(
+                    weights,
+                    [sum(|row| f64::from(row.positive).powi(2)), sum(|row| f64::from(row.negative).powi(2))],
+                );
+            }
         }
         Some(())
     }

@@ -1,5 +1,6 @@
 //! Metrics against sums over pairs and known values, however rows are kept.
 
+use super::sorted::sorted;
 use super::*;
 use proptest::prelude::*;
 
@@ -104,6 +105,31 @@ fn the_radix_sort_sorts() {
     expected.sort_by(|a, b| a.score.total_cmp(&b.score));
     let bits = |rows: &[Scored]| rows.iter().map(|row| row.score.to_bits()).collect::<Vec<_>>();
     assert!(rows.len() > 1 << 12 && bits(&sorted(&rows)) == bits(&expected));
+}
+
+/// Parts in order are the sorted rows, up and down, whatever the scores are; equal scores are in one part.
+#[test]
+fn sorted_parts_are_the_sorted_rows() {
+    let n = 300_000_u32;
+    let hash = |i: u32| i.wrapping_mul(2_654_435_761);
+    let random = |i: u32| (hash(i) >> 8) as f32 / (1 << 24) as f32 * 8.0 - 5.0;
+    let check = |score: &dyn Fn(u32) -> f32, parts: usize| {
+        let row = |i: u32| Scored { score: score(i), positive: 1.0, negative: i as f32 };
+        let rows: Vec<Scored> = (0..n).map(row).collect();
+        let mut expected = rows.clone();
+        expected.sort_by(|a, b| a.score.total_cmp(&b.score));
+        let up: Vec<Vec<Scored>> = SortedParts::of(&rows).collect();
+        assert!(up.len() >= parts && up.concat() == expected);
+        let mut down: Vec<Vec<Scored>> = SortedParts::of(&rows).rev().collect();
+        down.reverse();
+        assert!(down == up);
+        let ends = up.windows(2).map(|pair| (pair[0].last(), pair[1].first()));
+        assert!(ends.flat_map(|(a, b)| a.zip(b)).all(|(a, b)| a.score < b.score));
+    };
+    check(&random, 4);
+    check(&|i| random(i % 1000), 4);
+    check(&|i| if i % 2 == 0 { 0.0 } else { -0.0 }, 1);
+    check(&|i| if i % 3 == 0 { random(i) } else { 0.5 }, 2);
 }
 
 #[test]

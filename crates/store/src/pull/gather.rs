@@ -3,7 +3,7 @@
 use crate::index::NO_ROW;
 use crate::lookup::{CHUNK_KEYS, Lookup, Visit, with_lookup};
 use crate::memory::prefetch::PrefetchHint;
-use crate::rows::slab::RowReader;
+use crate::rows::access::RowReader;
 use crate::simd::halves::Singles;
 use crate::simd::{self, Vector, Work};
 use crate::sync::lanes::lane;
@@ -45,8 +45,7 @@ impl Work for CopyRows<'_> {
         let reader = table.slab.view().reader::<_, _, false>(Singles, vector);
         // A row in the slab has this layout except for 16-bit weights.
         let packed = table.layout.dim - table.layout.weight_words;
-        let words = table.layout.unpacked() - packed;
-        table.search(vector, lane, lookup, words, &mut Copying { table, reader, copied, packed, rows });
+        table.search(vector, lane, lookup, &mut Copying { table, reader, copied, packed, rows });
     }
 }
 
@@ -67,7 +66,7 @@ impl<V: Vector> Visit for Copying<'_, V> {
             return;
         }
         let layout = &self.table.layout;
-        self.reader.weights(row, &mut self.copied[self.packed..]);
+        self.reader.row(row, &mut self.copied[self.packed..]);
         if let Some(half) = layout.half {
             half.unpack(&mut self.copied[..layout.dim]);
         }
