@@ -9,7 +9,7 @@ use std::hint::black_box;
 
 use crate::index::directory::IndexGuard;
 use crate::memory::prefetch::PrefetchHint;
-use crate::rows::slab::RowsView;
+use crate::rows::slab::{RowPrefetcher, RowsView};
 use crate::simd::{self, Vector, Width, Work};
 use crate::sync::lanes::lane;
 use crate::table::Table;
@@ -20,6 +20,8 @@ pub struct Roofline<'a> {
     view: IndexGuard<'a>,
     table: &'a Table,
     rows: RowsView<'a>,
+    weights: RowPrefetcher<'a>,
+    whole: RowPrefetcher<'a>,
     weight_words: usize,
     width: Width,
 }
@@ -32,7 +34,15 @@ impl<'a> Roofline<'a> {
     pub fn of(table: &'a Table) -> Roofline<'a> {
         let (weight_words, width) = (table.layout.weight_words, table.width());
         table.directory.finish_growth(lane());
-        Roofline { view: table.directory.pin(lane()), table, rows: table.slab.view(), weight_words, width }
+        Roofline {
+            view: table.directory.pin(lane()),
+            table,
+            rows: table.slab.view(),
+            weights: table.slab.prefetcher(false),
+            whole: table.slab.prefetcher(true),
+            weight_words,
+            width,
+        }
     }
 
     /// Cache lines of the index.
@@ -67,7 +77,8 @@ impl<'a> Roofline<'a> {
 
     #[inline(always)]
     fn prefetch(&self, row: u32, whole: bool) {
-        self.rows.prefetch(row, self.rows.lines(whole), PrefetchHint::Read, true);
+        let prefetcher = if whole { self.whole } else { self.weights };
+        prefetcher.row(row, PrefetchHint::Read, true);
     }
 
     /// Traffic of a pull.

@@ -14,9 +14,8 @@ use crate::index::removals::RemovalStamp;
 use crate::lookup::dedup::Dedup;
 use crate::lookup::{CHUNK_KEYS, Lookup, Visit, with_lookup};
 use crate::memory::prefetch::PrefetchHint;
+use crate::rows::access::WholeRowReader;
 use crate::rows::layout::{HEADER_WORDS, Layout, VERSION};
-use crate::rows::slab::RowsView;
-use crate::simd::halves::Singles;
 use crate::simd::{self, Vector, Work};
 use crate::sync::lanes::lane;
 use crate::table::Table;
@@ -279,8 +278,7 @@ fn copy_few(to: &mut [f32], from: &[f32]) {
 
 /// Fetches the rows of a chunk one after another.
 struct Fetcher<'a, V> {
-    view: RowsView<'a>,
-    vector: V,
+    reader: WholeRowReader<'a, V>,
     into: Target<'a>,
     words: &'a mut [f32],
 }
@@ -296,7 +294,7 @@ impl<V: Vector> Visit for Fetcher<'_, V> {
             let words = layout.init_row(self.into.keys[at], self.words);
             self.into.take(at, words);
         } else {
-            self.view.reader::<_, _, false>(Singles, self.vector).row(row, self.words);
+            self.reader.row(row, self.words);
             self.into.take(at, self.words);
         }
     }
@@ -312,7 +310,7 @@ impl Work for Fetch<'_> {
         let mut words = std::mem::take(&mut lookup.words);
         // Rows of f32 are as long packed as unpacked.
         words.resize(table.layout.unpacked(), 0.0);
-        let mut fetcher = Fetcher { view: table.slab.view(), vector, into, words: &mut words };
+        let mut fetcher = Fetcher { reader: table.slab.whole_reader(vector), into, words: &mut words };
         table.search(vector, lane, lookup, &mut fetcher);
         lookup.words = words;
     }

@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::rows::half::Half;
+use crate::rows::placement::Placement;
 use crate::rows::slab::RowsView;
 use crate::simd::halves::Format;
 use crate::simd::{self, Vector, Width, halves};
@@ -26,26 +27,6 @@ impl<'a, F: Format, V: Vector, const OPTIMISTIC: bool> RowReader<'a, F, V, OPTIM
     #[inline(always)]
     pub(super) fn new(rows: RowsView<'a>, format: F, vector: V) -> Self {
         RowReader { rows, format, vector }
-    }
-
-    /// Copies the words of a row: weights, header, state.
-    #[inline(always)]
-    pub(crate) fn row(self, row: u32, out: &mut [f32]) {
-        let (words, rest, seq_locks) = (self.rows.words(row), self.rows.rest(row), self.rows.seq_locks);
-        let (weights, is_split) = self.rows.weights_elsewhere();
-        loop {
-            let before = seq_locks.read_begin(row);
-            if is_split {
-                let (out_weights, out_rest) = out.split_at_mut(weights);
-                simd::load(self.vector, words, out_weights);
-                simd::load(self.vector, rest, out_rest);
-            } else {
-                simd::load(self.vector, words, out);
-            }
-            if OPTIMISTIC || seq_locks.read_validate(row, before) {
-                return;
-            }
-        }
     }
 
     /// Copies the first weights of a row, as f32.
@@ -84,6 +65,41 @@ impl<'a, F: Format, V: Vector, const OPTIMISTIC: bool> RowReader<'a, F, V, OPTIM
     #[inline(always)]
     pub(crate) fn one(self, row: u32) -> f32 {
         self.format.one(self.rows.first_word(row))
+    }
+}
+
+/// Copies whole rows, consistent under concurrent writes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WholeRowReader<'a, V> {
+    rows: RowsView<'a>,
+    rests: &'a [AtomicU32],
+    placement: Placement,
+    vector: V,
+}
+
+impl<'a, V: Vector> WholeRowReader<'a, V> {
+    #[inline(always)]
+    pub(super) fn new(rows: RowsView<'a>, rests: &'a [AtomicU32], placement: Placement, vector: V) -> Self {
+        WholeRowReader { rows, rests, placement, vector }
+    }
+
+    /// Copies the words of a row: weights, header, state.
+    #[inline(always)]
+    pub(crate) fn row(self, row: u32, out: &mut [f32]) {
+        let (words, seq_locks) = (self.rows.words(row), self.rows.seq_locks);
+        loop {
+            let before = seq_locks.read_begin(row);
+            if self.placement.is_split {
+                let (weights, rest) = out.split_at_mut(self.placement.weights);
+                simd::load(self.vector, words, weights);
+                simd::load(self.vector, &self.rests[row as usize * self.placement.rest_stride..], rest);
+            } else {
+                simd::load(self.vector, words, out);
+            }
+            if seq_locks.read_validate(row, before) {
+                return;
+            }
+        }
     }
 }
 

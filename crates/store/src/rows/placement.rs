@@ -136,14 +136,6 @@ impl Placement {
     }
 }
 
-impl RowLines {
-    /// Lines per row.
-    #[inline(always)]
-    pub(crate) fn count(&self) -> usize {
-        self.first + self.rest
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;

@@ -11,10 +11,10 @@ use crate::index::NO_ROW;
 use crate::memory::address_space::Space;
 use crate::memory::prefetch::{PrefetchHint, prefetch, prefetch_lines};
 use crate::memory::{RESERVED_BYTES_MAX, Region, machine_bytes};
-use crate::rows::access::{RowMut, RowReader, RowWrite};
+use crate::rows::access::{RowMut, RowReader, RowWrite, WholeRowReader};
 use crate::rows::layout::HEADER_WORDS;
 use crate::rows::placement::{Placement, RowLines};
-use crate::simd::halves::{Format, Singles};
+use crate::simd::halves::Format;
 use crate::simd::{Vector, Width};
 use crate::sync::seqlock::{SeqLocks, SeqLocksView};
 use crate::sync::write_gate::{ExclusiveGuard, SharedGuard};
@@ -141,17 +141,23 @@ impl Slab {
         self.width
     }
 
+    /// Headers and states of the rows.
+    #[inline(always)]
+    fn rests(&self) -> &[AtomicU32] {
+        // Rows in one piece have more words than weights.
+        self.rests.as_deref().unwrap_or(&self.words[self.placement.weights..])
+    }
+
     /// Prefetches the header of a row.
     pub(crate) fn prefetch_header(&self, row: u32, hint: PrefetchHint) {
-        let view = self.view();
         let header = row as usize * self.placement.rest_stride;
-        prefetch(view.rests, header, hint);
-        prefetch(view.rests, header + HEADER_WORDS - 1, hint);
+        prefetch(self.rests(), header, hint);
+        prefetch(self.rests(), header + HEADER_WORDS - 1, hint);
     }
 
     /// Prefetches a whole row for a change, without its sequence lock.
     pub(crate) fn prefetch_to_fill(&self, row: u32) {
-        self.view().prefetch(row, self.row_lines, PrefetchHint::Write, true);
+        self.prefetcher(true).row(row, PrefetchHint::Write, true);
     }
 
     /// Prefetches the first line of a row.
@@ -159,30 +165,44 @@ impl Slab {
         prefetch(&self.words, row as usize * self.placement.weights_stride, hint);
     }
 
+    /// Prefetches whole rows, or weights alone.
+    #[inline(always)]
+    pub(crate) fn prefetcher(&self, whole: bool) -> RowPrefetcher<'_> {
+        RowPrefetcher {
+            words: &self.words,
+            rests: self.rests(),
+            weights_stride: self.placement.weights_stride,
+            rest_stride: self.placement.rest_stride,
+            lines: if whole { self.row_lines } else { self.weight_lines },
+            seq_locks: self.seq_locks.view(),
+        }
+    }
+
     /// Copies the words of a row, consistent under concurrent writes.
     pub(crate) fn read(&self, row: u32, out: &mut [f32]) {
-        self.view().reader::<_, _, false>(Singles, self.width.elsewhere()).row(row, out);
+        self.whole_reader(self.width.elsewhere()).row(row, out);
+    }
+
+    /// A reader of weights, headers and states.
+    #[inline(always)]
+    pub(crate) fn whole_reader<V: Vector>(&self, vector: V) -> WholeRowReader<'_, V> {
+        WholeRowReader::new(self.view(), self.rests(), self.placement, vector)
     }
 
     /// A reader's view by value, so that it stays in registers.
     #[inline(always)]
     pub(crate) fn view(&self) -> RowsView<'_> {
-        let Placement { weights, weights_stride, rest_stride, is_split, .. } = self.placement;
-        let words = &*self.words;
-        RowsView {
-            words,
-            // `Slab::of` and `Placement::new` keep this in bounds: a row has more words than weights.
-            rests: self.rests.as_deref().unwrap_or(&words[weights..]),
-            weights,
-            rest: self.placement.rest,
-            weights_stride,
-            rest_stride,
-            is_split,
-            rows: self.rows,
-            weight_lines: self.weight_lines,
-            row_lines: self.row_lines,
-            seq_locks: self.seq_locks.view(),
-        }
+        let stride = self.placement.weights_stride;
+        RowsView { words: &self.words, stride, rows: self.rows, seq_locks: self.seq_locks.view() }
+    }
+
+    /// Address and bytes of a row's weights, and of its header and state.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn parts(&self, row: u32) -> ((usize, usize), (usize, usize)) {
+        let Placement { weights, rest, rest_stride, .. } = self.placement;
+        let part = |words: &[AtomicU32]| (words.as_ptr() as usize, size_of_val(words));
+        let rest = &self.rests()[row as usize * rest_stride..][..rest];
+        (part(&self.view().words(row)[..weights]), part(rest))
     }
 
     /// The first word of a row that no reader can find, for a list of free rows.
@@ -193,7 +213,7 @@ impl Slab {
     /// A word of a row's header, without a version check.
     #[inline(always)]
     pub(crate) fn header_word(&self, row: u32, at: usize) -> u32 {
-        self.view().rest(row)[at].load(Relaxed)
+        self.rests()[row as usize * self.placement.rest_stride + at].load(Relaxed)
     }
 
     /// Stores the words of an unpublished row.
@@ -204,7 +224,14 @@ impl Slab {
     /// A row that no reader can find, or is about to be removed.
     #[inline(always)]
     pub(crate) fn unpublished(&self, row: u32) -> RowMut<'_> {
-        self.view().change(row, self.width)
+        let Placement { weights, rest, rest_stride, is_split, .. } = self.placement;
+        let words = self.view().words(row);
+        // Without a view of the rests, which costs more per row.
+        let rest = match &self.rests {
+            Some(rests) => &rests[row as usize * rest_stride..][..rest],
+            None => &words[weights..][..rest],
+        };
+        RowMut::new(words, rest, is_split, self.width)
     }
 
     /// Locks a row for a write. Readers see it as it was before or after; it is unlocked when the result is
@@ -246,127 +273,33 @@ impl Slab {
     }
 }
 
-/// A copyable view of the rows, see [`Slab::view`].
+/// A copyable view of the weights, see [`Slab::view`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RowsView<'a> {
     /// Weights; whole rows if they lie in one piece.
     words: &'a [AtomicU32],
-    /// From the first header on.
-    rests: &'a [AtomicU32],
-    /// Words of the parts.
-    weights: usize,
-    rest: usize,
-    weights_stride: usize,
-    rest_stride: usize,
-    is_split: bool,
+    stride: usize,
     /// The number of rows.
     rows: usize,
-    weight_lines: RowLines,
-    row_lines: RowLines,
     pub(super) seq_locks: SeqLocksView<'a>,
 }
 
 impl<'a> RowsView<'a> {
-    /// The lines to prefetch of whole rows, or of weights alone.
-    #[inline(always)]
-    pub(crate) fn lines(self, whole: bool) -> RowLines {
-        if whole { self.row_lines } else { self.weight_lines }
-    }
-
-    /// Prefetches lines of a row, and its sequence lock unless the read is optimistic.
-    #[inline(always)]
-    pub(crate) fn prefetch(self, row: u32, lines: RowLines, hint: PrefetchHint, optimistic: bool) {
-        prefetch_lines(self.words, row as usize * self.weights_stride, lines.first, hint);
-        if lines.rest > 0 {
-            prefetch_lines(self.rests, row as usize * self.rest_stride, lines.rest, hint);
-        }
-        if let Some((first, rest)) = lines.last_words {
-            prefetch(self.words, row as usize * self.weights_stride + first, hint);
-            if lines.rest > 0 {
-                prefetch(self.rests, row as usize * self.rest_stride + rest, hint);
-            }
-        }
-        if !optimistic {
-            self.seq_locks.prefetch(row, hint);
-        }
-    }
-
-    /// Prefetches the rows other than [`NO_ROW`].
-    #[inline(always)]
-    pub(crate) fn prefetch_all<const N: usize>(
-        self,
-        rows: &[u32; N],
-        lines: RowLines,
-        hint: PrefetchHint,
-        optimistic: bool,
-    ) {
-        // Specialized for the usual numbers of lines.
-        match lines {
-            RowLines { first: first @ 1, rest: 0, last_words: None }
-            | RowLines { first: first @ 2, rest: 0, last_words: None } => {
-                let lines = RowLines { first, rest: 0, last_words: None };
-                self.prefetch_lines_of(rows, lines, hint, optimistic);
-            }
-            _ => self.prefetch_lines_of(rows, lines, hint, optimistic),
-        }
-    }
-
-    #[inline(always)]
-    fn prefetch_lines_of<const N: usize>(
-        self,
-        rows: &[u32; N],
-        lines: RowLines,
-        hint: PrefetchHint,
-        optimistic: bool,
-    ) {
-        for &row in rows {
-            if row != NO_ROW {
-                self.prefetch(row, lines, hint, optimistic);
-            }
-        }
-    }
-
     /// The words of a row's weights; of the whole row if it lies in one piece.
     #[inline(always)]
     pub(crate) fn words(self, row: u32) -> &'a [AtomicU32] {
         let row = row as usize;
         assert!(row < self.rows, "row {row} of {}", self.rows);
         // One check instead of two, which is measurable in a pull. SAFETY: `words` has at least
-        // `rows * weights_stride` words, as computed in `Slab::of`; none of them changes later. The row is below
+        // `rows * stride` words, as computed in `Slab::of`; none of them changes later. The row is below
         // `rows`.
-        unsafe { self.words.get_unchecked(row * self.weights_stride..(row + 1) * self.weights_stride) }
-    }
-
-    /// The words of a row's header and state.
-    #[inline(always)]
-    pub(super) fn rest(self, row: u32) -> &'a [AtomicU32] {
-        let first = row as usize * self.rest_stride;
-        &self.rests[first..first + self.rest]
-    }
-
-    /// Words of the weights, and whether header and state lie elsewhere.
-    #[inline(always)]
-    pub(super) fn weights_elsewhere(self) -> (usize, bool) {
-        (self.weights, self.is_split)
-    }
-
-    /// Address and bytes of a row's weights, and of its header and state.
-    #[cfg(all(test, not(loom)))]
-    pub(crate) fn parts(self, row: u32) -> ((usize, usize), (usize, usize)) {
-        let part = |words: &[AtomicU32]| (words.as_ptr() as usize, size_of_val(words));
-        (part(&self.words(row)[..self.weights]), part(self.rest(row)))
+        unsafe { self.words.get_unchecked(row * self.stride..(row + 1) * self.stride) }
     }
 
     /// The first word of a row, without a version check.
     #[inline(always)]
     pub(super) fn first_word(self, row: u32) -> u32 {
         self.words(row)[0].load(Relaxed)
-    }
-
-    /// A row for changes.
-    #[inline(always)]
-    fn change(self, row: u32, width: Width) -> RowMut<'a> {
-        RowMut::new(self.words(row), self.rest(row), self.is_split, width)
     }
 
     /// A reader of weights in this format.
@@ -377,6 +310,77 @@ impl<'a> RowsView<'a> {
         vector: V,
     ) -> RowReader<'a, F, V, OPTIMISTIC> {
         RowReader::new(self, format, vector)
+    }
+}
+
+/// Prefetches rows, or their weights.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RowPrefetcher<'a> {
+    words: &'a [AtomicU32],
+    rests: &'a [AtomicU32],
+    weights_stride: usize,
+    rest_stride: usize,
+    lines: RowLines,
+    seq_locks: SeqLocksView<'a>,
+}
+
+impl RowPrefetcher<'_> {
+    /// Cache lines per row.
+    #[inline(always)]
+    pub(crate) fn lines(&self) -> usize {
+        self.lines.first + self.lines.rest
+    }
+
+    /// Prefetches a row, and its sequence lock unless the read is optimistic.
+    #[inline(always)]
+    pub(crate) fn row(&self, row: u32, hint: PrefetchHint, optimistic: bool) {
+        let RowLines { first, rest, last_words } = self.lines;
+        let (weights_at, rest_at) = (row as usize * self.weights_stride, row as usize * self.rest_stride);
+        prefetch_lines(self.words, weights_at, first, hint);
+        if rest > 0 {
+            prefetch_lines(self.rests, rest_at, rest, hint);
+        }
+        if let Some((last, last_of_rest)) = last_words {
+            prefetch(self.words, weights_at + last, hint);
+            if rest > 0 {
+                prefetch(self.rests, rest_at + last_of_rest, hint);
+            }
+        }
+        if !optimistic {
+            self.seq_locks.prefetch(row, hint);
+        }
+    }
+
+    /// Prefetches the rows other than [`NO_ROW`].
+    #[inline(always)]
+    pub(crate) fn all<const N: usize>(&self, rows: &[u32; N], hint: PrefetchHint, optimistic: bool) {
+        // Specialized for the usual numbers of lines, which are constants then.
+        match self.lines {
+            RowLines { first: 1, rest: 0, last_words: None } => self.lines_of(rows, 1, hint, optimistic),
+            RowLines { first: 2, rest: 0, last_words: None } => self.lines_of(rows, 2, hint, optimistic),
+            _ => self.any_lines_of(rows, hint, optimistic),
+        }
+    }
+
+    #[inline(always)]
+    fn lines_of<const N: usize>(&self, rows: &[u32; N], first: usize, hint: PrefetchHint, optimistic: bool) {
+        let lines = RowLines { first, rest: 0, last_words: None };
+        let ask = RowPrefetcher { lines, ..*self };
+        for &row in rows {
+            if row != NO_ROW {
+                ask.row(row, hint, optimistic);
+            }
+        }
+    }
+
+    /// A call, because this much code in the loop over keys would slow all others down.
+    #[inline(never)]
+    fn any_lines_of(&self, rows: &[u32], hint: PrefetchHint, optimistic: bool) {
+        for &row in rows {
+            if row != NO_ROW {
+                self.row(row, hint, optimistic);
+            }
+        }
     }
 }
 

@@ -261,20 +261,20 @@ impl Table {
     /// Searches a chunk and passes every key's row, or [`NO_ROW`], to `f` in order, with the row, or its weights, in
     /// the cache. Rows are not reused before this returns.
     #[inline(always)]
-    pub(crate) fn search(&self, vector: impl Vector, lane: usize, lookup: &Lookup, f: &mut impl Visit) {
+    pub(crate) fn search<F: Visit>(&self, vector: impl Vector, lane: usize, lookup: &Lookup, f: &mut F) {
         let view = self.directory.pin(lane);
-        lookup.walk(vector, view.view(), self.slab.view(), self.distances, f);
+        lookup.walk(vector, view.view(), self.slab.prefetcher(F::WHOLE), self.distances, f);
     }
 
     /// Passes cached rows to `f` without a search. Returns false and does nothing if rows may have been removed or
     /// replaced since. The caller must hold the write gate shared.
     #[inline(always)]
-    pub(crate) fn visit_cached(&self, lane: usize, cached: CachedRows<'_>, f: &mut impl Visit) -> bool {
+    pub(crate) fn visit_cached<F: Visit>(&self, lane: usize, cached: CachedRows<'_>, f: &mut F) -> bool {
         let _view = self.directory.pin(lane);
         if !self.removals.unchanged_since(cached.since) {
             return false;
         }
-        cached.walk(self.slab.view(), self.distances, f);
+        cached.walk(self.slab.prefetcher(F::WHOLE), self.distances, f);
         true
     }
 

@@ -13,7 +13,7 @@ const ROWS: u64 = 1600;
 fn touched(table: &Table) -> (usize, f64, f64) {
     let (mut pull, mut push) = (0, 0);
     for row in 0..ROWS as u32 {
-        let (weights, whole) = table.slab.view().parts(row);
+        let (weights, whole) = table.slab.parts(row);
         let lines = |parts: &[(usize, usize)]| {
             let all = parts
                 .iter()

@@ -1,15 +1,21 @@
-//! Measures requests and bytes of row layouts: `rows OPTIMIZER DIM KEYS THREADS PACKING [ROUNDS]`.
+//! Measures a layout of rows: `packing [OPTIMIZER] [DIM] [KEYS] [THREADS] [PACKING] [ROUNDS]`, tiny by default.
 //!
 //! It fills a table twice, because the system provides memory at its first use, and prints the rate of new keys at the
-//! second time; then the medians of pulls, pooled pulls and pushes of 512 uniform keys, in interleaved rounds, and for FTRL
-//! those of a local cache. Rates are millions of keys per second, of all threads.
+//! second time. Then it prints the medians of pulls, pooled pulls and pushes of 512 uniform keys, in interleaved rounds;
+//! for FTRL, those of a local cache instead of pooled pulls. Rates are millions of keys per second, of all threads.
+
+#![allow(clippy::print_stdout)] // its purpose
 
 use std::sync::Barrier;
 use std::time::Instant;
 
-use sanderling_store::{Absent, CacheBuffers, Init, Optimizer, PushScale, Table, TableConfig};
+use sanderling_store::{
+    Absent, CacheBuffers, Init, Optimizer, Packing, Pooling, PushScale, Table, TableConfig,
+};
 
+/// Keys per request.
 const BATCH: usize = 512;
+/// Requests of a thread in a round.
 const BATCHES: usize = 400;
 
 /// A fixed stream of random numbers (xorshift).
@@ -43,7 +49,8 @@ fn main() {
     };
     let is_ftrl = matches!(optimizer, Optimizer::Ftrl { .. });
     let config = TableConfig::single("t", dim, Init::Zero, optimizer);
-    let config = with_packing(config, &packing);
+    let packing = if packing == "compact" { Packing::Compact } else { Packing::Fast };
+    let config = TableConfig { packing, ..config };
     let mut new_keys = 0.0;
     let mut filled = None;
     for _ in 0..2 {
@@ -139,16 +146,5 @@ fn measure(table: &Table, op: &str, keys: u64, threads: usize, dim: usize, round
 
 fn pool(table: &Table, ids: &[u64], offsets: &[u32], out: &mut [f32]) {
     out.fill(0.0);
-    table
-        .pull_pooled(ids, None, offsets, sanderling_store::Pooling::Sum, Absent::Zero, out, None)
-        .expect("a pull");
-}
-
-fn with_packing(config: TableConfig, packing: &str) -> TableConfig {
-    let packing = if packing == "compact" {
-        sanderling_store::Packing::Compact
-    } else {
-        sanderling_store::Packing::Fast
-    };
-    TableConfig { packing, ..config }
+    table.pull_pooled(ids, None, offsets, Pooling::Sum, Absent::Zero, out, None).expect("a pull");
 }
