@@ -61,7 +61,7 @@ slowest: $(VENV)/ready ## Run the tests and list the 20 slowest, Rust and Python
 		| sed -nE 's/^test (.*) \.\.\. ok <([0-9.]+)s>$$/\2 s  \1/p' | sort -rn | head -20
 	$(BIN)/pytest --numprocesses 2 --dist worksteal --durations 20
 
-bench: $(VENV)/ready ## Measure what docs/results holds the project to; minutes, on an idle machine
+bench: $(VENV)/ready $(VENV)/torch ## Measure what docs/results holds the project to; minutes, on an idle machine
 	cargo build --release --locked --bins --examples
 	target/release/examples/parse_speed
 	target/release/examples/parquet_speed
@@ -72,6 +72,8 @@ bench: $(VENV)/ready ## Measure what docs/results holds the project to; minutes,
 	$(BIN)/python bench/ftrl_vs_vw.py
 	$(BIN)/python bench/text_learners.py
 	$(BIN)/python bench/parquet_vs_polars.py
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --release
+	$(BIN)/python bench/checkpoint_vs_torch.py
 
 proof: ## Model checker, Miri, sanitizers, fuzzing and a soak of the store, as far as this machine has their tools; half an hour
 	tests/proof.sh

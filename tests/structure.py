@@ -55,6 +55,8 @@ TEST_ONLY = {"testkit"}
 # The modules that may hold `unsafe` code, each with the reason it cannot do without.
 UNSAFE: dict[str, str] = {
     "crates/bench/src/traffic.rs": "rewrites rows of the measured table without their locks",
+    "crates/python/src/frames.rs": "the C data interface of Arrow hands pointers over",
+    "crates/python/src/frames/column.rs": "an Arrow buffer over the memory of a numpy array",
     "crates/python/src/view.rs": "numpy arrays over memory that the array's owner keeps",
     "crates/formats/src/libsvm.rs": "calls code compiled for instructions that were detected",
     "crates/sample/src/mapped.rs": "mapping a file, which other processes may change",

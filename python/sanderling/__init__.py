@@ -20,8 +20,10 @@ from sanderling._native import (
     FileError,
     GradientError,
     GroupError,
+    GroupTimeoutError,
     HubError,
     Hubs,
+    HubTimeoutError,
     Job,
     LengthError,
     Lookup,
@@ -33,6 +35,7 @@ from sanderling._native import (
     OffsetsError,
     RemoteTable,
     ServerError,
+    ServerTimeoutError,
     StoppedError,
     SyncGroup,
     Table,
@@ -49,6 +52,7 @@ from sanderling._native import (
     save_tables,
     train,
 )
+from sanderling._ranking import gauc, ranking_metrics
 
 __all__ = [
     "BadFileError",
@@ -66,7 +70,9 @@ __all__ = [
     "FileError",
     "GradientError",
     "GroupError",
+    "GroupTimeoutError",
     "HubError",
+    "HubTimeoutError",
     "Hubs",
     "Job",
     "LengthError",
@@ -79,6 +85,7 @@ __all__ = [
     "OffsetsError",
     "RemoteTable",
     "ServerError",
+    "ServerTimeoutError",
     "StoppedError",
     "SyncGroup",
     "Table",
@@ -90,8 +97,10 @@ __all__ = [
     "__version__",
     "checkpoint_tables",
     "connect",
+    "gauc",
     "load",
     "metrics",
+    "ranking_metrics",
     "save_tables",
     "train",
 ]

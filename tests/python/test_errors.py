@@ -176,3 +176,28 @@ def test_checkpoint_errors_name_the_file(tmp_path: Path) -> None:
     sanderling.save_tables(tmp_path / "two", [table, Table("views", 2)])
     with pytest.raises(sanderling.NotFoundError, match=r"two: give the name .*\(there are: clicks, views\)"):
         Table.load(tmp_path / "two")
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        ("ConfigError", ValueError),
+        ("LengthError", ValueError),
+        ("OffsetsError", ValueError),
+        ("GradientError", ValueError),
+        ("BadRowError", ValueError),
+        ("BadFileError", ValueError),
+        ("FileError", OSError),
+        ("NotFoundError", KeyError),
+        ("ServerError", ConnectionError),
+        ("ServerTimeoutError", TimeoutError),
+        ("HubError", ConnectionError),
+        ("HubTimeoutError", TimeoutError),
+        ("GroupTimeoutError", TimeoutError),
+    ],
+)
+def test_an_error_is_the_built_in_one_that_fits(name: str, base: type[Exception]) -> None:
+    error = getattr(sanderling, name)("a 'quoted' text")
+    assert isinstance(error, base)
+    assert isinstance(error, sanderling.Error)
+    assert str(error) == "a 'quoted' text"

@@ -4,6 +4,7 @@ pub(crate) mod compare;
 pub(crate) mod completions;
 pub(crate) mod convert;
 pub(crate) mod ctl;
+pub(crate) mod download;
 pub(crate) mod eval;
 pub(crate) mod external;
 pub(crate) mod hub;

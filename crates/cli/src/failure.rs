@@ -11,6 +11,8 @@ use sanderling_store::StoreError;
 use sanderling_terminal::failure as terminal;
 pub(crate) use sanderling_terminal::failure::{FAILED, INTERRUPTED, USAGE};
 
+use crate::deep::DeepError;
+
 /// Input that cannot be read as what it should be.
 pub(crate) const BAD_DATA: u8 = 3;
 /// A model that is damaged or does not fit.
@@ -35,6 +37,8 @@ pub(crate) enum Failure {
     Control(#[from] ControlError),
     #[error(transparent)]
     Hub(ServiceError),
+    #[error(transparent)]
+    Deep(#[from] DeepError),
     #[error("{0}")]
     Run(String),
     #[error("{0}")]
@@ -130,6 +134,7 @@ impl Failure {
                 | LearnError::JobUnsaved { .. }
                 | LearnError::Job(JobError::Interrupted { .. }),
             ) => INTERRUPTED,
+            Failure::Deep(error) => error.exit_code,
             Failure::Output(_)
             | Failure::Hub(_)
             | Failure::Learn(_)

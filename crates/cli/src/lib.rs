@@ -13,6 +13,7 @@ use sanderling_terminal::{log, output, progress, quantity, renamed, servers, sto
 extern crate sanderling_terminal;
 
 mod command;
+mod deep;
 mod failure;
 mod jobs;
 mod listening;
@@ -24,7 +25,8 @@ mod saved_model;
 mod scores;
 mod timing;
 
-pub use command::train::DEEP_MODELS;
+pub use command::train::{DEEP_MODELS, RETRIEVAL_MODELS};
+pub use deep::{DeepEnd, DeepError, DeepModel, DeepModels, DeepRows, Purpose};
 pub use sanderling_terminal::renamed::OPTIONS as RENAMED_OPTIONS;
 
 /// Parameter server, feature hub and trainers for click models with large embedding tables.
@@ -57,6 +59,7 @@ enum Command {
     Predict(command::predict::Args),
     Inspect(command::inspect::Args),
     Compare(command::compare::Args),
+    Download(command::download::Args),
     Convert(command::convert::Args),
     Hub(Box<command::hub::Args>),
     Ps(Box<command::ps::Args>),
@@ -77,6 +80,15 @@ where
     I: IntoIterator<Item = T>,
     T: Into<OsString> + Clone,
 {
+    run_with(args, None)
+}
+
+/// [`run`] with a reader of deep models.
+pub fn run_with<I, T>(args: I, deep: Option<&dyn DeepModels>) -> u8
+where
+    I: IntoIterator<Item = T>,
+    T: Into<OsString> + Clone,
+{
     let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
     log::start_unless_terminal();
     let cli: Cli = match program::parse(&args) {
@@ -86,10 +98,11 @@ where
     let programs = command::external::Programs::beside(args.first());
     let result = match cli.command {
         Command::Train(args) => command::train::run(&args),
-        Command::Eval(args) => command::eval::run(&args),
-        Command::Predict(args) => command::predict::run(&args),
+        Command::Eval(args) => command::eval::run(&args, deep),
+        Command::Predict(args) => command::predict::run(&args, deep),
         Command::Inspect(args) => command::inspect::run(&args),
         Command::Compare(args) => command::compare::run(&args),
+        Command::Download(args) => command::download::run(&args, deep),
         Command::Convert(args) => command::convert::run(&args),
         Command::Hub(args) => command::hub::run(&args),
         Command::Ps(args) => command::ps::run(*args),

@@ -101,10 +101,14 @@ pub(crate) fn report_bad_rows(bad_rows: &BadRows) {
     if headers > 0 {
         note!("{} repeated header lines were skipped", output::count(headers));
     }
-    let count = bad_rows.count();
+    report_skipped(bad_rows.count(), &bad_rows.messages());
+}
+
+/// Reports this number of bad rows, and the reasons of the first ones, on standard error; nothing for 0.
+pub(crate) fn report_skipped(count: u64, messages: &[String]) {
     if count > 0 {
         note!("{} bad rows were skipped; the first:", output::count(count));
-        bad_rows.messages().iter().for_each(|message| note!("  {message}"));
+        messages.iter().for_each(|message| note!("  {message}"));
     }
 }
 

@@ -18,6 +18,10 @@ use crate::lookup::CONSTANT_KEY;
 const RUN_ROWS_ONE: usize = 4096;
 const RUN_ROWS_CACHED: usize = 1024;
 const RUN_ROWS_EXCLUSIVE: usize = 128;
+/// Several workers with local caches exchange the rows of frequent keys after this many samples: of keys that are in
+/// at least one sample of [`SAMPLES_PER_FREQUENT`].
+const EXCHANGE_ROWS: usize = 64;
+const SAMPLES_PER_FREQUENT: usize = 10;
 
 /// The rows of a run of samples, per feature in the order of its keys; one per worker, reused.
 #[derive(Debug, Default)]
@@ -35,6 +39,10 @@ pub struct Online<'a> {
     constant_table: usize,
     columns: &'a [Vec<RowHandle>],
     constant: Option<RowHandle>,
+    /// Samples of the run, and those that were learned.
+    samples: usize,
+    learned: usize,
+    exchanges: bool,
 }
 
 /// A table's rows by handle.
@@ -62,11 +70,12 @@ impl Client {
         self.tables().iter().all(|table| table.supports_local_cache())
     }
 
-    /// Resolves the rows of all keys of `rows`. `scale` holds for all updates. Keys without a row get one, now or when
-    /// the result is finished or dropped. Tables on servers have no such rows.
+    /// Resolves the rows of all keys of `rows`, for one of so many workers. `scale` holds for all updates. Keys without
+    /// a row get one, now or when the result is finished or dropped. Tables on servers have no such rows.
     pub fn online<'a>(
         &'a self,
         rows: &Rows<'_>,
+        workers: usize,
         scale: PushScale,
         handles: &'a mut Handles,
     ) -> Result<Online<'a>, ClientError> {
@@ -99,7 +108,16 @@ impl Client {
             }
         }
         let constant_table = self.constant_table().unwrap_or(0);
-        Ok(Online { tables, column_tables, constant_table, columns, constant: constant.first().copied() })
+        Ok(Online {
+            tables,
+            column_tables,
+            constant_table,
+            columns,
+            constant: constant.first().copied(),
+            samples: rows.len(),
+            learned: 0,
+            exchanges: supports_local_cache && workers > 1,
+        })
     }
 }
 
@@ -128,6 +146,28 @@ impl<'a> Online<'a> {
         if let Some(handle) = self.constant {
             self.tables[self.constant_table].update(handle, &[gradient]);
         }
+    }
+
+    /// Notes that the next sample was learned. From time to time, workers then exchange the rows of frequent keys.
+    #[inline]
+    pub fn note_learned(&mut self) -> Result<(), ClientError> {
+        self.learned += 1;
+        if self.exchanges && self.learned.is_multiple_of(EXCHANGE_ROWS) && self.learned < self.samples {
+            self.exchange()?;
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn exchange(&mut self) -> Result<(), ClientError> {
+        let count_min = u32::try_from(self.samples.div_ceil(SAMPLES_PER_FREQUENT)).unwrap_or(u32::MAX);
+        let parts = u32::try_from(self.samples.div_ceil(EXCHANGE_ROWS)).unwrap_or(u32::MAX);
+        for table in &mut self.tables {
+            if let OnlineTable::Cached(cache) = table {
+                cache.exchange(count_min, parts)?;
+            }
+        }
+        Ok(())
     }
 
     /// Ends the run of samples. Fails if a table has no room for all new rows, or if an update is not finite; all

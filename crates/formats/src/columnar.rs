@@ -3,6 +3,7 @@
 //! and names the file in every error. It knows no bad-row policy and no thread.
 
 mod cells;
+mod convert;
 mod encode;
 mod flat;
 mod ipc;
@@ -31,12 +32,13 @@ use sanderling_sample::{Encoder, SampleError};
 use seekable::Seekable;
 
 use crate::format::{Compression, Format};
+use crate::in_memory::RecordBatches;
 use crate::patient::Wanted;
 
 /// Most rows of a record batch; a larger one, as in an IPC file, is sliced.
 pub const ROWS_PER_BATCH_MAX: usize = 4096;
 
-/// A Parquet or Arrow IPC file, read front to back.
+/// A Parquet or Arrow IPC file, or record batches in memory, read front to back.
 pub struct ColumnarFile {
     path: PathBuf,
     file: Reader,
@@ -71,6 +73,8 @@ enum As {
 enum Reader {
     Parquet(Box<ParquetRecordBatchReader>, Arc<pages::Budget>),
     Ipc(Box<ipc::IpcFile>),
+    /// Record batches in memory, and the columns that are read.
+    InMemory(RecordBatches, Vec<usize>),
 }
 
 impl std::fmt::Debug for ColumnarFile {
@@ -115,9 +119,7 @@ impl ColumnarFile {
         wanted: Option<&Wanted>,
         way: As,
     ) -> Result<ColumnarFile, SampleError> {
-        let names = encoder.input_columns().iter().enumerate();
-        let asked: Vec<Asked<'_>> =
-            names.map(|(index, name)| Asked { name, optional: encoder.is_optional(index) }).collect();
+        let asked = asked(encoder);
         guarded(path, "opening", || {
             Self::open_columns(path, format, Seekable::open(path, compression, wanted)?, Some(&asked), way)
         })
@@ -199,6 +201,18 @@ impl ColumnarFile {
         let columns = Projection::new(path, file.schema(), asked)?;
         file.project(columns.read.clone());
         Ok(Self::new(path, Reader::Ipc(Box::new(file)), columns, None))
+    }
+
+    /// Reads record batches in memory like a file.
+    pub(crate) fn in_memory(
+        path: &Path,
+        schema: &SchemaRef,
+        batches: RecordBatches,
+        encoder: &Encoder,
+    ) -> Result<ColumnarFile, SampleError> {
+        let columns = Projection::new(path, schema, Some(&asked(encoder)))?;
+        let reader = Reader::InMemory(batches, columns.read.clone());
+        Ok(Self::new(path, reader, columns, None))
     }
 
     fn new(path: &Path, file: Reader, columns: Projection, rows_declared: Option<u64>) -> ColumnarFile {
@@ -286,6 +300,10 @@ impl ColumnarFile {
                         reader.next().transpose()
                     }
                     Reader::Ipc(file) => file.next(),
+                    Reader::InMemory(batches, read) => batches
+                        .next()
+                        .transpose()
+                        .and_then(|batch| batch.map(|it| it.project(read)).transpose()),
                 })
             })?;
             match read {
@@ -359,6 +377,12 @@ impl ColumnarFile {
             _ => Ok(()),
         }
     }
+}
+
+/// The input columns of an encoder.
+fn asked(encoder: &Encoder) -> Vec<Asked<'_>> {
+    let names = encoder.input_columns().iter().enumerate();
+    names.map(|(index, name)| Asked { name, optional: encoder.is_optional(index) }).collect()
 }
 
 fn row_count(path: &Path, groups: &[parquet::file::metadata::RowGroupMetaData]) -> Result<u64, SampleError> {

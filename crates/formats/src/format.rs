@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use sanderling_files::without_query;
 
+use crate::in_memory::is_in_memory;
+
 /// The layout of an input file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -255,9 +257,12 @@ impl DataConfig {
     /// The format of a file, if the settings or its name tell.
     ///
     /// If they disagree, the extension of a binary format wins: a converted file can be read with the configuration
-    /// of the text that it was made from.
+    /// of the text that it was made from. Inputs in memory have no format.
     #[must_use]
     pub fn format_of(&self, path: impl AsRef<Path>) -> Option<Format> {
+        if is_in_memory(&path) {
+            return None;
+        }
         let named = Format::of_path(path);
         named.filter(|format| !format.is_text()).or(self.format).or(named)
     }

@@ -14,6 +14,7 @@ use sanderling_sample::SampleError;
 use crate::by_url;
 use crate::folder::{self, passes_over};
 use crate::format::Compression;
+use crate::in_memory;
 use crate::patient::{Patient, Wanted};
 
 /// The name of standard input.
@@ -44,11 +45,14 @@ pub(crate) fn is_local(path: &Path) -> bool {
     path.as_os_str() != STDIN && !is_url(path)
 }
 
-/// Whether an input can be read only once: standard input, a pipe, or a pattern that matches one. A missing file is
-/// reported when it is opened.
+/// Whether an input can be read only once: standard input, a pipe, a pattern that matches one, or a stream in memory.
+/// A missing file is reported when it is opened.
 #[must_use]
 pub fn read_once(name: &str) -> bool {
     let path = Path::new(name);
+    if let Some(found) = in_memory::find(path) {
+        return found.is_ok_and(|input| input.bytes.is_none());
+    }
     let is_stream = |path: &Path| path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir());
     let matches_stream =
         || glob::glob(name).is_ok_and(|matches| matches.flatten().any(|path| is_stream(&path)));
@@ -120,7 +124,9 @@ pub fn expand(patterns: &[String]) -> Result<Vec<InputFile>, SampleError> {
     let mut files: Vec<InputFile> = Vec::new();
     for pattern in patterns {
         let path = Path::new(pattern);
-        if is_url(path) {
+        if let Some(found) = in_memory::find(path) {
+            files.push(InputFile { path: path.to_path_buf(), bytes: found?.bytes });
+        } else if is_url(path) {
             let found = found.next().unwrap_or_default();
             let is_data = |file: &InputFile| file.path == path || !passes_over(pattern, &file.path);
             files.extend(found.into_iter().filter(is_data));

@@ -14,6 +14,8 @@ pub use patient::Wanted;
 
 pub mod input;
 
+pub mod in_memory;
+
 pub mod folder;
 
 mod temporary;

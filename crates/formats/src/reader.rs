@@ -3,6 +3,7 @@
 //! A [`Source`] reads (in one thread, or in several under a mutex), a [`Decoder`] per thread parses and encodes, and
 //! a [`Reader`] is both. It dispatches to the module of each format.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,10 +13,11 @@ use sanderling_sample::{Batch, Encoder, PackedBatch, PackedBuffer, Rows, SampleE
 use crate::bad_rows::BadRows;
 use crate::batch_file::{self, BatchFile, Unpacker};
 use crate::blocks::{BLOCK_BYTES, Block, LineBlocks};
-use crate::columnar::{ColumnarFile, Place, RecordEncoder, Records};
+use crate::columnar::{ColumnarFile, Place, ROWS_PER_BATCH_MAX, RecordEncoder, Records};
 use crate::decoded::{Decoded, Origin, append_kept};
 use crate::delimited::{self, Layout};
 use crate::format::{Compression, DataConfig, Format};
+use crate::in_memory::{self, OpenedInMemory};
 use crate::input::{self, InputFile};
 use crate::libffm;
 use crate::libsvm;
@@ -45,6 +47,7 @@ enum RowLayout {
     Columnar,
     Messages(messages::Layout),
     Batches(Arc<BatchFile>),
+    Encoded(Arc<Batch>),
 }
 
 /// A piece of an input that can be decoded by itself. Create it with `Unit::default()` and reuse it: it keeps its
@@ -56,6 +59,7 @@ pub struct Unit {
     records: Option<(Records, u64)>,
     messages: RecordBlock,
     batches: Option<batch_file::Block>,
+    encoded: Range<usize>,
 }
 
 enum Open {
@@ -64,6 +68,8 @@ enum Open {
     Messages(RecordBlocks),
     /// The file, and the block that was returned last.
     Batches(Arc<BatchFile>, Option<batch_file::Block>),
+    /// Encoded rows in memory, and how many of them were returned.
+    Encoded(Arc<Batch>, usize),
 }
 
 /// Inputs in order, as units.
@@ -89,7 +95,7 @@ impl Source {
         encoder: &Arc<Encoder>,
     ) -> Result<Source, SampleError> {
         let files = input::expand(patterns)?;
-        for file in &files {
+        for file in files.iter().filter(|file| !in_memory::is_in_memory(&file.path)) {
             format_of(file, config)?;
         }
         Ok(Source {
@@ -179,6 +185,11 @@ impl Source {
                         }
                         unit.batches.is_some()
                     }
+                    Open::Encoded(batch, done) => {
+                        unit.encoded = *done..batch.len().min(*done + ROWS_PER_BATCH_MAX);
+                        *done = unit.encoded.end;
+                        !unit.encoded.is_empty()
+                    }
                 };
                 if more {
                     unit.file = Some(Arc::clone(file));
@@ -187,7 +198,9 @@ impl Source {
                 // Columnar files are not read front to back, so they count when they are done; batch files add their
                 // bytes outside of blocks.
                 let bytes = match open {
-                    Open::Columnar(_) => self.files[self.next_file - 1].bytes.unwrap_or(0),
+                    Open::Columnar(_) | Open::Encoded(..) => {
+                        self.files[self.next_file - 1].bytes.unwrap_or(0)
+                    }
                     Open::Batches(batches, _) => batches.bytes_besides_blocks(),
                     Open::Text(_) | Open::Messages(_) => 0,
                 };
@@ -206,6 +219,19 @@ impl Source {
     fn open_file(&self, index: usize) -> Result<(Open, Arc<FileContext>), SampleError> {
         let file = &self.files[index];
         let path = &file.path;
+        if let Some(found) = in_memory::find(path) {
+            let input = found?;
+            let (open, rows) = match input.open(&self.encoder)? {
+                OpenedInMemory::Batches(schema, batches) => {
+                    let file = ColumnarFile::in_memory(&input.path, &schema, batches, &self.encoder)?;
+                    (Open::Columnar(Box::new(file)), RowLayout::Columnar)
+                }
+                OpenedInMemory::Encoded(batch) => {
+                    (Open::Encoded(Arc::clone(&batch), 0), RowLayout::Encoded(batch))
+                }
+            };
+            return Ok((open, Self::context(index, input.path.clone(), rows)));
+        }
         let format = format_of(file, &self.config)?;
         if let Some(message) = format.message() {
             let layout = messages::Layout::open(message, path, &self.encoder)?;
@@ -215,12 +241,15 @@ impl Source {
                 Framing::of(message),
             )
             .with_block_bytes(self.unit_bytes);
-            return Ok((Open::Messages(records), self.context(index, RowLayout::Messages(layout))));
+            return Ok((
+                Open::Messages(records),
+                Self::context(index, path.clone(), RowLayout::Messages(layout)),
+            ));
         }
         if format == Format::Batch {
             let batches = Arc::new(BatchFile::open(path, &self.encoder, self.wanted.as_ref())?);
             let layout = RowLayout::Batches(Arc::clone(&batches));
-            return Ok((Open::Batches(batches, None), self.context(index, layout)));
+            return Ok((Open::Batches(batches, None), Self::context(index, path.clone(), layout)));
         }
         let (open, rows) = if format.is_text() {
             let stream = input::open(file, &self.bytes_read, self.wanted.as_ref())?;
@@ -240,12 +269,12 @@ impl Source {
                 ColumnarFile::open_records(path, format, compression, &self.encoder, self.wanted.as_ref())?;
             (Open::Columnar(Box::new(columnar)), RowLayout::Columnar)
         };
-        Ok((open, self.context(index, rows)))
+        Ok((open, Self::context(index, path.clone(), rows)))
     }
 
-    fn context(&self, index: usize, rows: RowLayout) -> Arc<FileContext> {
+    fn context(index: usize, path: PathBuf, rows: RowLayout) -> Arc<FileContext> {
         let row_id_base = index as u64 * ROW_ID_FILE_STRIDE;
-        Arc::new(FileContext { path: self.files[index].path.clone(), row_id_base, rows })
+        Arc::new(FileContext { path, row_id_base, rows })
     }
 }
 
@@ -330,6 +359,12 @@ impl Decoder {
             }
             (RowLayout::Messages(layout), _) => messages::decode(&lines, layout, &unit.messages, batch),
             (RowLayout::Batches(_), _) => Ok(()),
+            (RowLayout::Encoded(rows), _) => {
+                let (path, rows_before) = (file.path.as_path(), unit.encoded.start as u64);
+                let origin = Origin { path, row_id_base: file.row_id_base, rows_before };
+                let rows = Rows::new(rows, unit.encoded.clone());
+                append_kept(&self.encoder, &self.bad_rows, &origin, &rows, batch)
+            }
         }
     }
 

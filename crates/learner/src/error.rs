@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use sanderling_client::ClientError;
+use sanderling_formats::in_memory::lasting_name;
 use sanderling_formats::{BadRows, all_bad};
 use sanderling_job::JobError;
 use sanderling_sample::SampleError;
@@ -165,7 +166,7 @@ impl LearnError {
     }
 
     pub(crate) fn no_rows_of(inputs: &[String], bad_rows: u64, messages: &[String]) -> Self {
-        LearnError::NoRows { input: inputs.join(", "), bad_rows, first_bad: messages.first().cloned() }
+        LearnError::NoRows { input: names(inputs), bad_rows, first_bad: messages.first().cloned() }
     }
 
     /// Whether a job ended because one of its workers was asked to stop.
@@ -178,4 +179,9 @@ impl LearnError {
         let path = path.into();
         move |source| LearnError::Io { path, source }
     }
+}
+
+/// Inputs as an error names them.
+pub(crate) fn names(inputs: &[String]) -> String {
+    inputs.iter().map(|input| lasting_name(input)).collect::<Vec<_>>().join(", ")
 }

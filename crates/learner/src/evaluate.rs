@@ -14,7 +14,7 @@ use sanderling_sample::{LabelUse, Rows};
 use sanderling_store::Absent;
 
 use crate::compute::{Compute, FeatureSums};
-use crate::error::LearnError;
+use crate::error::{LearnError, names};
 use crate::event::ScanProgress;
 use crate::importance::{ContributionSums, Importance};
 use crate::known_keys::KnownKeys;
@@ -207,7 +207,7 @@ fn bad_prediction(
 ) -> LearnError {
     let cause = magnitude::cause(&rows.slice(row..row + 1), &model.config().feature);
     let which = number.map_or("a row".to_owned(), |number| format!("row {number}"));
-    LearnError::Prediction { input: inputs.join(", "), which, cause }
+    LearnError::Prediction { input: names(inputs), which, cause }
 }
 
 fn scan_of(pass: &Pass) -> ScanProgress {
@@ -255,15 +255,7 @@ pub fn predict(
     while !stop.load(Ordering::Relaxed) {
         // A stop may also end the writer of the stream: then the end is not the end of the rows.
         let Some(rows) = feed.next_some(SCORE_BATCH_ROWS, &mut timer)? else { break };
-        let logits = scorer.logits(model, &rows)?;
-        for (row, (x, weight)) in logits.iter_mut().zip(rows.weights()).enumerate() {
-            // Only a placeholder has no weight that is a number.
-            *x = if weight.is_nan() { f32::NAN } else { sigmoid(*x) };
-            if x.is_nan() && !weight.is_nan() {
-                return Err(bad_prediction(model, inputs, &rows, row, Some(rows_done + row as u64 + 1)));
-            }
-        }
-        write(logits, scan_of(&pass))?;
+        write(scorer.probabilities(model, inputs, &rows, rows_done)?, scan_of(&pass))?;
         scorer.count_known(&mut known);
         rows_done += rows.len() as u64;
     }
@@ -277,7 +269,7 @@ pub fn predict(
 }
 
 /// One worker's scratch for scoring.
-struct Scorer {
+pub(crate) struct Scorer {
     lookup: Lookup,
     compute: Compute,
     unknown: Vec<bool>,
@@ -285,7 +277,7 @@ struct Scorer {
 }
 
 impl Scorer {
-    fn new(model: &Model) -> Self {
+    pub(crate) fn new(model: &Model) -> Self {
         let mut lookup = model.client().lookup();
         lookup.note_missing();
         let compute = Compute::new(model.config().model.factors());
@@ -297,6 +289,25 @@ impl Scorer {
         model.client().pull(rows, Absent::Zero, &mut self.lookup)?;
         self.compute.forward(rows, &self.lookup);
         Ok(&mut self.compute.logits)
+    }
+
+    /// The probabilities of the rows, the first of which is row `rows_before + 1` of the input; NaN for placeholders.
+    pub(crate) fn probabilities(
+        &mut self,
+        model: &Model,
+        inputs: &[String],
+        rows: &Rows<'_>,
+        rows_before: u64,
+    ) -> Result<&[f32], LearnError> {
+        let logits = self.logits(model, rows)?;
+        for (row, (x, weight)) in logits.iter_mut().zip(rows.weights()).enumerate() {
+            // Only a placeholder has no weight that is a number.
+            *x = if weight.is_nan() { f32::NAN } else { sigmoid(*x) };
+            if x.is_nan() && !weight.is_nan() {
+                return Err(bad_prediction(model, inputs, rows, row, Some(rows_before + row as u64 + 1)));
+            }
+        }
+        Ok(logits)
     }
 
     /// Counts, for the rows that were scored last, the keys that have a row.

@@ -41,12 +41,19 @@ pub use magnitude::{LargeValues, SWAMPS};
 mod compute;
 
 mod model_diagnostics;
+pub use model_diagnostics::is_deep;
+
+mod deep_model;
+pub use deep_model::DeepModel;
 
 mod model;
 pub use model::{BIAS_TABLE, Model};
 
 mod evaluate;
 pub use evaluate::{Evaluation, Predicted, evaluate, predict};
+
+mod row_scorer;
+pub use row_scorer::RowScorer;
 
 mod event;
 pub use event::{Event, PassLine, ScanProgress, StepLine, ValidLine};

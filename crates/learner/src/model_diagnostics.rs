@@ -10,9 +10,9 @@ use crate::error::LearnError;
 use crate::metrics_log::METRICS;
 
 /// The file in every checkpoint, of a deep model as well.
-const MANIFEST: &str = "manifest.json";
+pub(crate) const MANIFEST: &str = "manifest.json";
 /// Neither the store nor the Python package writes a longer one.
-const MANIFEST_BYTES_MAX: u64 = 64 << 20;
+pub(crate) const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 /// The blob that servers add to their checkpoints.
 const SERVER_BLOB: &str = "server.json";
 /// Servers of several shards each have a part.
@@ -26,9 +26,9 @@ pub(crate) fn explain_no_model(error: StoreError, path: &Path) -> LearnError {
         StoreError::Io { source, .. } if nothing.contains(&source.kind()) && !has_manifest => {
             nothing_at(path)
         }
-        _ if is_deep(path) => "is a deep model, which Python reads: sanderling.torch.predict, or \
-                               sanderling.torch.checkpoint.load"
-            .to_owned(),
+        _ if is_deep(path) => {
+            "is a deep model, which sanderling.torch.open_model and sanderling.torch.predict read".to_owned()
+        }
         _ => return error.into(),
     };
     LearnError::Model { path: path.into(), reason }
@@ -99,8 +99,9 @@ fn nothing_at(path: &Path) -> String {
     format!("holds no model; {NAME_ONE}")
 }
 
-/// Whether the Python package has saved it: it has a dense part, too.
-pub(crate) fn is_deep(path: &Path) -> bool {
+/// Whether a directory holds a deep model, which has a dense part beside its tables.
+#[must_use]
+pub fn is_deep(path: &Path) -> bool {
     let mut text = Vec::new();
     let Ok(file) = open_regular(&path.join(MANIFEST)) else { return false };
     // A longer file is not read to its end.

@@ -251,7 +251,8 @@ impl<'a> Worker<'a> {
         for first in (0..rows.len()).step_by(run_rows) {
             let rows = rows.slice(first..rows.len().min(first + run_rows));
             timer.switch(PULL);
-            let mut online = segment.model.client().online(&rows, scale, handles)?;
+            let workers = segment.model.config().train.threads;
+            let mut online = segment.model.client().online(&rows, workers, scale, handles)?;
             timer.switch(COMPUTE);
             for row in 0..rows.len() {
                 let (label, weight) = (rows.labels()[row], rows.weights()[row]);
@@ -266,6 +267,7 @@ impl<'a> Worker<'a> {
                     let cause = magnitude::cause(&rows.slice(row..row + 1), features);
                     return Err(LearnError::Diverged { step: step + (first + row) as u64, cause });
                 }
+                online.note_learned()?;
             }
             timer.switch(PUSH);
             online.finish()?;

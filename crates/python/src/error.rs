@@ -1,7 +1,7 @@
-//! One exception class per kind of error, all below `sanderling.Error`. The texts are those of the Rust errors.
+//! The exception of each kind of error, all below `sanderling.Error`. The texts are those of the Rust errors.
 
-use pyo3::create_exception;
-use pyo3::exceptions::{PyException, PyKeyboardInterrupt};
+use pyo3::exceptions::PyKeyboardInterrupt;
+use pyo3::import_exception;
 use pyo3::prelude::*;
 use sanderling_client::{ClientError, Fault};
 use sanderling_feed::FeedError;
@@ -12,88 +12,27 @@ use sanderling_store::StoreError;
 
 use crate::interrupt;
 
-create_exception!(sanderling, Error, PyException, "Whatever Sanderling refuses or fails to do.");
-create_exception!(
-    sanderling,
-    ConfigError,
-    Error,
-    "A configuration contradicts itself or has an unknown or impossible entry."
-);
-create_exception!(
-    sanderling,
-    LengthError,
-    Error,
-    "Arrays of one request do not fit each other; nothing was read or applied."
-);
-create_exception!(
-    sanderling,
-    OffsetsError,
-    Error,
-    "Offsets of a pooled pull do not ascend from 0 to the number of keys."
-);
-create_exception!(
-    sanderling,
-    GradientError,
-    Error,
-    "A gradient or its scale is not a finite, sane number; nothing was applied."
-);
-create_exception!(
-    sanderling,
-    TableFullError,
-    Error,
-    "New keys found no room within the table's budget; the message counts them."
-);
-create_exception!(sanderling, FileError, Error, "A file could not be opened, read or written.");
-create_exception!(sanderling, DamagedError, Error, "A file of a checkpoint is cut, changed, or not ours.");
-create_exception!(sanderling, VersionError, Error, "A file of a checkpoint was written by a newer version.");
-create_exception!(sanderling, DuplicateNameError, Error, "Two tables of one checkpoint have the same name.");
-create_exception!(
-    sanderling,
-    NotFoundError,
-    Error,
-    "A checkpoint or a model does not hold what was asked for."
-);
+/// Declares the classes of `python/sanderling/_errors.py`, and a function that adds them to the module.
+macro_rules! classes {
+    ($($name:ident)*) => {
+        $(import_exception!(sanderling._errors, $name);)*
 
-create_exception!(
-    sanderling,
-    BadRowError,
-    Error,
-    "A row does not read as the format or the spec demand; the message names file, line and column."
-);
-create_exception!(sanderling, TooManyBadRowsError, Error, "More rows were bad than `on_bad_row` allows.");
-create_exception!(sanderling, BadFileError, Error, "A data file as a whole is not what its format says.");
-create_exception!(sanderling, NoRowsError, Error, "The input had no rows.");
-create_exception!(sanderling, ModelError, Error, "A saved model is there but cannot be used.");
-create_exception!(
-    sanderling,
-    DivergedError,
-    Error,
-    "Training diverged: a prediction became infinite or undefined, or a weight, so that its table cannot be saved."
-);
-create_exception!(
-    sanderling,
-    ServerError,
-    Error,
-    "A parameter server refused, did not answer in time, or was started anew; the message names it."
-);
-create_exception!(
-    sanderling,
-    GroupError,
-    Error,
-    "Workers that go in step did not come in time, which the message names, or do not agree."
-);
-create_exception!(
-    sanderling,
-    HubError,
-    Error,
-    "A hub refused, was not there in time, or could not read its input; the message names it."
-);
-create_exception!(
-    sanderling,
-    StoppedError,
-    Error,
-    "Work was stopped before there was anything to save, or a worker of a job elsewhere, and with it the job."
-);
+        /// Adds the classes to the module.
+        pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+            let py = module.py();
+            $(module.add(stringify!($name), py.get_type::<$name>())?;)*
+            Ok(())
+        }
+    };
+}
+
+classes! {
+    Error ConfigError LengthError OffsetsError GradientError
+    TableFullError FileError DamagedError VersionError DuplicateNameError
+    NotFoundError BadRowError TooManyBadRowsError BadFileError NoRowsError
+    ModelError DivergedError ServerError ServerTimeoutError GroupError
+    GroupTimeoutError HubError HubTimeoutError StoppedError
+}
 
 /// The exception for an error of a run.
 pub(crate) fn of_learner(error: LearnError) -> PyErr {
@@ -147,9 +86,9 @@ fn saying(error: &ClientError, text: String) -> PyErr {
         },
         ClientError::BadGradient { .. } => GradientError::new_err(text),
         ClientError::Stopped { .. } => interrupt::raised(text),
-        ClientError::Awaited { .. } | ClientError::CalledOff { .. } | ClientError::Group { .. } => {
-            GroupError::new_err(text)
-        }
+        ClientError::Late { .. } => ServerTimeoutError::new_err(text),
+        ClientError::Awaited { .. } => GroupTimeoutError::new_err(text),
+        ClientError::CalledOff { .. } | ClientError::Group { .. } => GroupError::new_err(text),
         _ => ServerError::new_err(text),
     }
 }
@@ -161,6 +100,7 @@ pub(crate) fn of_feed(error: FeedError) -> PyErr {
         FeedError::Sample(error) => of_sample(&error),
         FeedError::Client(error) => of_client(error),
         FeedError::Push(error) | FeedError::Unpushed { refused: Some(error), .. } => saying(&error, text),
+        FeedError::Hub(sanderling_hub::HubError::Gone { .. }) => HubTimeoutError::new_err(text),
         FeedError::Hub(_) | FeedError::Late { .. } | FeedError::Unpushed { .. } => HubError::new_err(text),
         FeedError::UnknownFeature { .. }
         | FeedError::HubSpec { .. }
@@ -179,6 +119,7 @@ pub(crate) fn of_job(error: JobError) -> PyErr {
         JobError::Sample(error) => of_sample(&error),
         JobError::Client(error) => of_client(error),
         JobError::Options(_) | JobError::OpenStep { .. } => ConfigError::new_err(text),
+        JobError::Awaited { .. } => GroupTimeoutError::new_err(text),
         JobError::Halted { .. } => PyKeyboardInterrupt::new_err(text),
         JobError::HaltedBy { .. } => StoppedError::new_err(text),
         JobError::Io { .. } | JobError::Scratch { .. } => FileError::new_err(text),
@@ -222,35 +163,4 @@ fn of_store_saying(error: &StoreError, text: String) -> PyErr {
         StoreError::NotFound { .. } => NotFoundError::new_err(text),
         StoreError::Writing { .. } => Error::new_err(text),
     }
-}
-
-/// Adds the classes to the module.
-pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    let py = module.py();
-    for class in [
-        py.get_type::<Error>(),
-        py.get_type::<ConfigError>(),
-        py.get_type::<LengthError>(),
-        py.get_type::<OffsetsError>(),
-        py.get_type::<GradientError>(),
-        py.get_type::<TableFullError>(),
-        py.get_type::<FileError>(),
-        py.get_type::<DamagedError>(),
-        py.get_type::<VersionError>(),
-        py.get_type::<DuplicateNameError>(),
-        py.get_type::<NotFoundError>(),
-        py.get_type::<BadRowError>(),
-        py.get_type::<TooManyBadRowsError>(),
-        py.get_type::<BadFileError>(),
-        py.get_type::<NoRowsError>(),
-        py.get_type::<ModelError>(),
-        py.get_type::<DivergedError>(),
-        py.get_type::<ServerError>(),
-        py.get_type::<HubError>(),
-        py.get_type::<GroupError>(),
-        py.get_type::<StoppedError>(),
-    ] {
-        module.add(class.name()?, class)?;
-    }
-    Ok(())
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::{PyBytes, PyDict, PyTuple};
 use sanderling_client::{Cluster, Fixed, StepGradients};
 use sanderling_feed::{Recycler, Sampled, Source};
 use sanderling_formats::BadRows;
@@ -25,9 +25,10 @@ use self::hosts::HostWords;
 use crate::arrays::{Grads, Keys, vector};
 use crate::batch::PyBatch;
 use crate::error::{ConfigError, GradientError, of_feed, of_job};
+use crate::inputs::Inputs;
 use crate::interrupt::while_looking;
 use crate::model::Interrupt;
-use crate::queue::{inputs, source_of};
+use crate::queue::source_of;
 use crate::rates::scale;
 use crate::remote::{PyConnection, seconds};
 use crate::step_push::{StepPush, StepTable};
@@ -40,6 +41,8 @@ pub(crate) struct PyJob {
     options: Options,
     /// Tables of synchronous steps, which are also the meeting point of the workers.
     tables: Tables,
+    /// Keeps rows in memory registered.
+    _inputs: Inputs,
 }
 
 /// One of the workers of a job.
@@ -122,7 +125,13 @@ impl PyJob {
         tables: Vec<Bound<'_, PyAny>>,
     ) -> PyResult<PyJob> {
         let (data, spec) = source_of(spec)?;
-        let inputs = inputs(source)?;
+        let given = Inputs::of(source)?;
+        if hosts.is_some() && given.is_in_memory() {
+            let reason =
+                "source: processes read files; rows in memory are read by threads, as workers=4 says";
+            return Err(ConfigError::new_err(reason));
+        }
+        let inputs = given.names.clone();
         let source = py.detach(|| Source::files(inputs, data, &spec, train)).map_err(of_feed)?;
         let Some((inputs, reading, encoder)) = source.files_read() else {
             return Err(PyValueError::new_err("a job reads files"));
@@ -151,16 +160,31 @@ impl PyJob {
         let same = format!("{inputs:?} {reading:?} {:?} {seed} {train}", source.spec());
         words.apply(connection.is_some(), &same, &mut options)?;
         options.check().map_err(of_job)?;
-        let cluster = connection.map(|connection| Arc::clone(&connection.cluster));
+        let cluster = connection.map(|connection| connection.cluster()).transpose()?;
         let names = Arc::clone(source.names());
         let tables = tables_of(&tables, cluster)?;
-        Ok(PyJob { input: Arc::new(Input { inputs, reading, encoder, bad_rows }), names, options, tables })
+        Ok(PyJob {
+            input: Arc::new(Input { inputs, reading, encoder, bad_rows }),
+            names,
+            options,
+            tables,
+            _inputs: given,
+        })
     }
 
     /// Names of the columns of its minibatches.
     #[getter]
     fn features(&self) -> Vec<String> {
         self.names.to_vec()
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*error))]
+    fn __exit__(&self, error: &Bound<'_, PyTuple>) {
+        let _ = error;
     }
 
     /// Calls `work` with every worker of this process, each in a thread of its own; what it returned, in their order.

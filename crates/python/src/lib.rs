@@ -18,6 +18,7 @@ mod rates;
 mod remote;
 mod renamed;
 mod report;
+mod whole_tables;
 
 mod batch;
 
@@ -37,12 +38,17 @@ mod steps;
 
 mod view;
 
+mod frames;
+mod inputs;
+mod rows;
+
 mod model;
 
 mod train;
 
 mod command;
 mod cores;
+mod deep;
 
 use pyo3::prelude::*;
 
@@ -82,6 +88,8 @@ mod _native {
     use crate::table::{PyTable, checkpoint_tables, save_tables};
     #[pymodule_export]
     use crate::train::{PyTrainResult, train};
+    #[pymodule_export]
+    use crate::whole_tables::{download_tables, upload_tables};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -89,6 +97,7 @@ mod _native {
         module.add("RENAMED_OPTIONS", sanderling_cli::RENAMED_OPTIONS.to_vec())?;
         module.add("RENAMED_ENTRIES", sanderling_learner::config::RENAMED.to_vec())?;
         module.add("DEEP_MODELS", PyTuple::new(module.py(), sanderling_cli::DEEP_MODELS)?)?;
+        module.add("RETRIEVAL_MODELS", PyTuple::new(module.py(), sanderling_cli::RETRIEVAL_MODELS)?)?;
         crate::interrupt::register(module.py())?;
         crate::error::register(module)
     }

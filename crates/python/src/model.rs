@@ -7,21 +7,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use numpy::{PyArray1, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyUserWarning, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::{PyDict, PyFloat, PyList};
 use sanderling_formats::{BadRows, DataConfig};
 use sanderling_learner::{KnownKeys, LearnError, Metrics, Model, Scores, evaluate, predict, remarks};
 
 use crate::arrays::numbers;
 use crate::error::{ConfigError, LengthError, NotFoundError, of_learner};
+use crate::inputs::Inputs;
 use crate::interrupt::while_looking;
 use crate::queue::FeedSpec;
+use crate::rows::{RowScorers, is_row};
 use crate::table::PyTable;
-use crate::value::{from_python, merged, to_python};
+use crate::value::{merged, to_python};
 
 /// A trained model with its tables in this process.
 #[pyclass(name = "Model", module = "sanderling", frozen)]
 pub(crate) struct PyModel {
     model: Arc<Model>,
+    row_scorers: RowScorers,
 }
 
 /// Asks the interpreter now and then whether the user pressed Ctrl-C, and remembers the exception for later.
@@ -77,7 +80,7 @@ impl Interrupt {
 
 impl PyModel {
     pub(crate) fn of(model: Arc<Model>) -> PyModel {
-        PyModel { model }
+        PyModel { model, row_scorers: RowScorers::default() }
     }
 
     /// How the model's training data were read, with the caller's changes.
@@ -125,21 +128,32 @@ impl PyModel {
         Ok(PyTable::of(Arc::clone(table)))
     }
 
-    /// A probability per row of the files, float32, in their order.
-    #[pyo3(signature = (files, *, data = None))]
+    /// A probability per row, float32, in the order of the rows; of a row by itself a float.
+    #[pyo3(signature = (source, *, data = None))]
     fn predict<'py>(
         &self,
         py: Python<'py>,
-        files: &Bound<'py, PyAny>,
+        source: &Bound<'py, PyAny>,
         data: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<Bound<'py, PyArray1<f32>>> {
-        let (files, reading) = (paths(files)?, self.reading(data)?);
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if let Ok(row) = source.cast::<PyDict>()
+            && is_row(row)?
+        {
+            return Ok(PyFloat::new(py, self.row_scorers.row(&self.model, row)?).into_any());
+        }
+        if let Ok(rows) = source.cast::<PyList>()
+            && rows.get_item(0).is_ok_and(|first| first.is_instance_of::<PyDict>())
+        {
+            return Ok(PyArray1::from_vec(py, self.row_scorers.rows(&self.model, rows)?).into_any());
+        }
+        let (inputs, reading) = (Inputs::of(source)?, self.reading(data)?);
+        let files = &inputs.names;
         let bad_rows = Arc::new(BadRows::new(reading.on_bad_row).placeholder(true));
         let mut interrupt = Interrupt::default();
         let mut probabilities = Vec::new();
         let stop = Arc::new(AtomicBool::new(false));
         let work = || {
-            predict(&self.model, &files, &reading, &bad_rows, &stop, |rows, _progress| {
+            predict(&self.model, files, &reading, &bad_rows, &stop, |rows, _progress| {
                 probabilities.extend_from_slice(rows);
                 Ok(())
             })
@@ -147,29 +161,30 @@ impl PyModel {
         let result =
             py.detach(|| while_looking(work, || stop.store(interrupt.is_raised(), Ordering::Relaxed)));
         warn_unknown(py, &interrupt.or(result)?.known)?;
-        Ok(PyArray1::from_vec(py, probabilities))
+        Ok(PyArray1::from_vec(py, probabilities).into_any())
     }
 
-    /// Metrics over labelled files.
-    #[pyo3(signature = (files, *, threads = 1, data = None))]
+    /// Metrics over labelled rows.
+    #[pyo3(signature = (source, *, threads = 1, data = None))]
     fn evaluate<'py>(
         &self,
         py: Python<'py>,
-        files: &Bound<'py, PyAny>,
+        source: &Bound<'py, PyAny>,
         threads: usize,
         data: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         if threads == 0 {
             return Err(ConfigError::new_err("threads = 0: must be at least 1"));
         }
-        let (files, reading) = (paths(files)?, self.reading(data)?);
+        let (inputs, reading) = (Inputs::of(source)?, self.reading(data)?);
+        let files = &inputs.names;
         let bad_rows = Arc::new(BadRows::new(reading.on_bad_row));
         let mut interrupt = Interrupt::default();
         let stop = AtomicBool::new(false);
         let found = py.detach(|| {
             let mut progress = |_| stop.store(interrupt.is_raised(), Ordering::Relaxed);
             let threads = threads.min(sanderling_learner::config::THREADS_MAX);
-            let found = evaluate(&self.model, &files, &reading, &bad_rows, threads, &stop, &mut progress)?;
+            let found = evaluate(&self.model, files, &reading, &bad_rows, threads, &stop, &mut progress)?;
             Ok((found.scores.metrics(), found.scores.auc_interval(), found))
         });
         let (metrics, interval, found) = interrupt.or(found)?;
@@ -305,10 +320,4 @@ pub(crate) fn as_dict<'py>(py: Python<'py>, metrics: &Metrics) -> PyResult<Bound
     dict.set_item("normalized_entropy", metrics.normalized_entropy)?;
     dict.set_item("auc_exact", metrics.auc_exact)?;
     Ok(dict)
-}
-
-/// One path or several, as the readers take them: files, glob patterns, or "-".
-fn paths(files: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
-    let is_one = files.is_instance_of::<PyString>() || files.hasattr("__fspath__")?;
-    if is_one { Ok(vec![from_python("files", files)?]) } else { from_python("files", files) }
 }

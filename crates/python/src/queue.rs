@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyTuple};
 use sanderling_client::TlsClient;
 use sanderling_control::MetricsPage;
 use sanderling_feed::{Embedding, Expected, Fed, FeedError, FeedQueue, QueueOptions, Source};
@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::batch::PyBatch;
 use crate::error::{ConfigError, FileError, of_feed};
 use crate::hubs::{PyHubs, facts};
+use crate::inputs::Inputs;
 use crate::interrupt;
 use crate::lookup::{PyEmbedding, PyLookup};
 use crate::rates::Rate;
@@ -77,6 +78,8 @@ pub(crate) struct PyFeedQueue {
     told: std::sync::Mutex<Option<Told>>,
     name: String,
     page: std::sync::Mutex<Option<MetricsPage>>,
+    /// Keeps rows in memory registered.
+    _inputs: Inputs,
 }
 
 /// Listener of statistics, and the time of its next call.
@@ -130,7 +133,8 @@ impl PyFeedQueue {
             return Err(ConfigError::new_err(reason));
         }
         let subscribed = source.cast::<PyHubs>().ok().map(|hubs| hubs.get().take()).transpose()?;
-        let inputs = if subscribed.is_some() { Vec::new() } else { inputs(source)? };
+        let given = if subscribed.is_some() { Inputs::default() } else { Inputs::of(source)? };
+        let inputs = given.names.clone();
         let FeedSpec { data, label, weight, negatives, feature } = feed_spec(spec)?;
         let options = QueueOptions {
             batch_rows: batch_size,
@@ -191,7 +195,14 @@ impl PyFeedQueue {
         let told = on_statistics.zip(next).map(|(on_statistics, next)| Told { every, next, on_statistics });
         let told = std::sync::Mutex::new(told);
         let queue = queue.map_err(of_feed)?;
-        Ok(PyFeedQueue { queue, rates, told, name: name.to_owned(), page: std::sync::Mutex::default() })
+        Ok(PyFeedQueue {
+            queue,
+            rates,
+            told,
+            name: name.to_owned(),
+            page: std::sync::Mutex::default(),
+            _inputs: given,
+        })
     }
 
     /// Rows of the pass at hand, all ranks together, estimated from the bytes read so far; None where that is unknown.
@@ -262,6 +273,18 @@ impl PyFeedQueue {
         // An earlier page ends.
         *self.page.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(page);
         Ok(url)
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    /// Closes the queue; after an error, the minibatch in hand goes to another trainer.
+    #[pyo3(signature = (*error))]
+    fn __exit__(&self, py: Python<'_>, error: &Bound<'_, PyTuple>) -> PyResult<()> {
+        let used = error.get_item(0).map_or(true, |kind| kind.is_none());
+        self.close(py, used);
+        Ok(())
     }
 
     /// Reads no more.
@@ -341,23 +364,4 @@ pub(crate) fn source_of(spec: Option<&Bound<'_, PyDict>>) -> PyResult<(DataConfi
 
 pub(crate) fn feed_spec(spec: Option<&Bound<'_, PyDict>>) -> PyResult<FeedSpec> {
     Ok(spec.map(|spec| from_python("spec", spec)).transpose()?.unwrap_or_default())
-}
-
-/// A path or a list of paths.
-pub(crate) fn inputs(source: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
-    let path = |source: &Bound<'_, PyAny>| -> PyResult<String> {
-        let path: PathBuf = source.extract()?;
-        path.into_os_string().into_string().map_err(|path| {
-            let reason = "is not UTF-8, and no other path is read: give the file or folder another name";
-            FileError::new_err(format!("{path:?} {reason}"))
-        })
-    };
-    if source.extract::<PathBuf>().is_ok() {
-        return Ok(vec![path(source)?]);
-    }
-    let inputs = source.try_iter()?.map(|source| path(&source?)).collect::<PyResult<Vec<_>>>()?;
-    if inputs.is_empty() {
-        return Err(ConfigError::new_err("source: an empty list; give a path, a pattern, or a list of them"));
-    }
-    Ok(inputs)
 }

@@ -1,17 +1,17 @@
 //! `sanderling.connect`: tables on parameter servers, with the requests of `sanderling.Table`. Conversion only.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use numpy::{PyArray1, PyArray2};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::{PyDict, PyString, PyTuple};
 use sanderling_client::{Cluster, ConnectOptions, Hedge, RemoteTable, TlsClient, addresses, compression};
 
 use crate::arrays::{Grads, Key, Keys};
-use crate::error::{FileError, ServerError, of_client};
+use crate::error::{ConfigError, FileError, ServerError, of_client};
 use crate::interrupt;
 use crate::rates::{Rate, scale};
 use crate::renamed;
@@ -24,7 +24,21 @@ use crate::warnings;
 /// Connections to the servers of a cluster; made by `connect`.
 #[pyclass(name = "Connection", module = "sanderling", frozen)]
 pub(crate) struct PyConnection {
-    pub(crate) cluster: Arc<Cluster>,
+    /// `None` once it was closed.
+    cluster: Mutex<Option<Arc<Cluster>>>,
+}
+
+impl PyConnection {
+    /// A connection to these servers.
+    pub(crate) fn of(cluster: Arc<Cluster>) -> PyConnection {
+        PyConnection { cluster: Mutex::new(Some(cluster)) }
+    }
+
+    /// The servers.
+    pub(crate) fn cluster(&self) -> PyResult<Arc<Cluster>> {
+        let cluster = self.cluster.lock().unwrap_or_else(PoisonError::into_inner);
+        cluster.clone().ok_or_else(|| ConfigError::new_err("this connection was closed; connect again"))
+    }
 }
 
 /// A table on parameter servers.
@@ -34,7 +48,7 @@ pub(crate) struct PyRemoteTable {
 }
 
 impl PyRemoteTable {
-    fn made_from(&self) -> PyResult<MadeFrom> {
+    pub(crate) fn made_from(&self) -> PyResult<MadeFrom> {
         serde_json::from_str(self.table.config_json())
             .map_err(|error| ServerError::new_err(format!("table {:?}: {error}", self.table.name())))
     }
@@ -84,7 +98,7 @@ pub(crate) fn connect(
         ..defaults
     };
     let cluster = py.detach(|| Cluster::connect(&addresses(address)?, options)).map_err(of_client)?;
-    Ok(PyConnection { cluster })
+    Ok(PyConnection::of(cluster))
 }
 
 /// Keyword arguments that have another name now.
@@ -110,8 +124,23 @@ pub(crate) fn seconds(what: &str, value: f64) -> PyResult<Duration> {
 impl PyConnection {
     /// Addresses over which the servers are talked to, by shard.
     #[getter]
-    fn servers(&self) -> Vec<String> {
-        self.cluster.servers().iter().map(|server| server.way.to_string()).collect()
+    fn servers(&self) -> PyResult<Vec<String>> {
+        Ok(self.cluster()?.servers().iter().map(|server| server.way.to_string()).collect())
+    }
+
+    /// Ends it. Tables that were opened stay usable, and the sockets close with the last of them.
+    fn close(&self) {
+        self.cluster.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*error))]
+    fn __exit__(&self, error: &Bound<'_, PyTuple>) {
+        let _ = error;
+        self.close();
     }
 
     /// Makes a table, or opens the one that is there with the same configuration.
@@ -136,19 +165,22 @@ impl PyConnection {
         let words =
             Words { optimizer, init, seed, budget_bytes, dtype, admission, eviction, writes, packing };
         let config = words.config(name, dim)?;
-        let table = py.detach(|| RemoteTable::create(&self.cluster, &config)).map_err(of_client)?;
+        let cluster = self.cluster()?;
+        let table = py.detach(|| RemoteTable::create(&cluster, &config)).map_err(of_client)?;
         Ok(PyRemoteTable { table })
     }
 
     /// Opens a table that is there.
     fn open(&self, py: Python<'_>, name: &str) -> PyResult<PyRemoteTable> {
-        let table = py.detach(|| RemoteTable::open(&self.cluster, name)).map_err(of_client)?;
+        let cluster = self.cluster()?;
+        let table = py.detach(|| RemoteTable::open(&cluster, name)).map_err(of_client)?;
         Ok(PyRemoteTable { table })
     }
 
     /// Drops a table on all servers; was it there?
     fn drop(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
-        py.detach(|| RemoteTable::drop_named(&self.cluster, name)).map_err(of_client)
+        let cluster = self.cluster()?;
+        py.detach(|| RemoteTable::drop_named(&cluster, name)).map_err(of_client)
     }
 
     /// Has every server save all its tables under a name; returns how many rows there were.
@@ -163,7 +195,8 @@ impl PyConnection {
     ) -> PyResult<u64> {
         renamed::refuse("save", unknown, &TIMEOUT)?;
         let timeout = seconds("timeout_s", timeout_s)?;
-        Ok(py.detach(|| self.cluster.save(checkpoint, timeout)).map_err(of_client)?.rows)
+        let cluster = self.cluster()?;
+        Ok(py.detach(|| cluster.save(checkpoint, timeout)).map_err(of_client)?.rows)
     }
 
     /// Has every server restore all its tables from what was saved under a name; returns how many rows there are.
@@ -178,11 +211,15 @@ impl PyConnection {
     ) -> PyResult<u64> {
         renamed::refuse("restore", unknown, &TIMEOUT)?;
         let timeout = seconds("timeout_s", timeout_s)?;
-        Ok(py.detach(|| self.cluster.restore(checkpoint, timeout)).map_err(of_client)?.rows)
+        let cluster = self.cluster()?;
+        Ok(py.detach(|| cluster.restore(checkpoint, timeout)).map_err(of_client)?.rows)
     }
 
     fn __repr__(&self) -> String {
-        format!("Connection({})", self.servers().join(", "))
+        format!(
+            "Connection({})",
+            self.servers().map_or_else(|_| "closed".to_owned(), |servers| servers.join(", "))
+        )
     }
 }
 

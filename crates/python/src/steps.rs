@@ -69,7 +69,7 @@ impl PySyncGroup {
     ) -> PyResult<PySyncGroup> {
         let options = SyncOptions { attempt, timeout: seconds("step_timeout_s", step_timeout_s)? };
         let joined = if let Ok(connection) = place.cast::<PyConnection>() {
-            let cluster = Arc::clone(&connection.get().cluster);
+            let cluster = connection.get().cluster()?;
             py.detach(|| SyncGroup::join(&cluster, &[], group, worker, workers, options))
         } else if let Ok(meeting) = place.cast::<PyMeeting>() {
             let meeting = Arc::clone(&meeting.get().meeting);

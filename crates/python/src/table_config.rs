@@ -1,6 +1,6 @@
 //! Configuration of a table for Python, in one form for local tables and tables on servers.
 
-use sanderling_store::{Admission, Dtype, Eviction, Init, Optimizer, Packing, TableConfig, Writes};
+use sanderling_store::{Admission, Block, Dtype, Eviction, Init, Optimizer, Packing, TableConfig, Writes};
 use serde::{Deserialize, Serialize};
 
 /// As servers have it (`docs/wire-format.md`), with what is left out there.
@@ -35,6 +35,21 @@ impl MadeFrom {
     /// The optimizer of each block.
     pub(crate) fn optimizers(&self) -> impl Iterator<Item = Optimizer> {
         self.blocks.iter().map(|block| block.optimizer)
+    }
+
+    /// The configuration of a table in this process; without a memory limit, of which each server has a part.
+    pub(crate) fn config(&self, name: &str) -> TableConfig {
+        let block =
+            |block: &BlockMadeFrom| Block { dims: block.dims, init: block.init, optimizer: block.optimizer };
+        TableConfig {
+            seed: self.seed,
+            dtype: self.dtype,
+            admission: self.admission,
+            eviction: self.eviction,
+            writes: self.writes,
+            packing: self.packing,
+            ..TableConfig::new(name, self.blocks.iter().map(block).collect())
+        }
     }
 
     pub(crate) fn of(config: &TableConfig) -> MadeFrom {

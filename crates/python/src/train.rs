@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use sanderling_learner::config::Inputs as ConfigInputs;
 use sanderling_learner::{Config, Event, RunOptions, Summary, train as run};
 
 use crate::error::{ConfigError, of_learner};
+use crate::inputs::Inputs;
 use crate::model::{Interrupt, PyModel, load};
 use crate::value::{to_python, to_text};
 
@@ -66,17 +68,21 @@ impl PyTrainResult {
 
 /// Trains as the configuration says: a dictionary, or the path of a TOML file.
 #[pyfunction]
-#[pyo3(signature = (config, *, name = None, runs_dir = None, resume = false, on_line = None))]
+#[pyo3(signature = (config, *, train = None, valid = None, name = None, runs_dir = None, resume = false, on_line = None))]
+#[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
 pub(crate) fn train(
     py: Python<'_>,
     config: &Bound<'_, PyAny>,
+    train: Option<&Bound<'_, PyAny>>,
+    valid: Option<&Bound<'_, PyAny>>,
     name: Option<String>,
     runs_dir: Option<PathBuf>,
     resume: bool,
     on_line: Option<Py<PyAny>>,
 ) -> PyResult<PyTrainResult> {
     let mut options = RunOptions { resume, keeps_earlier: name.is_none(), ..RunOptions::default() };
-    let config = read(config, name)?;
+    let given = GivenData::of(config, train, valid)?;
+    let config = given.configure(config, name)?;
     if let Some(runs_dir) = runs_dir {
         options.runs_dir = runs_dir;
     }
@@ -94,24 +100,77 @@ pub(crate) fn train(
     Ok(PyTrainResult { summary: interrupt.or(result)? })
 }
 
-/// The configuration that Python gives; a run that has no name is named after its first training file.
-fn read(given: &Bound<'_, PyAny>, name: Option<String>) -> PyResult<Config> {
-    let adjust = |config: &mut Config| {
-        if let Some(name) = name {
-            config.name = name;
+/// The data that Python gives, as arguments or in the configuration, where it is rows in memory or replaces files.
+#[derive(Default)]
+struct GivenData {
+    train: Option<Inputs>,
+    valid: Option<Inputs>,
+}
+
+impl GivenData {
+    fn of(
+        config: &Bound<'_, PyAny>,
+        train: Option<&Bound<'_, PyAny>>,
+        valid: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<GivenData> {
+        let find = |name: &str, argument: Option<&Bound<'_, PyAny>>| {
+            if let Some(argument) = argument {
+                return Inputs::of(argument).map(Some);
+            }
+            match data_of(config)?.map(|data| data.get_item(name)).transpose()?.flatten() {
+                Some(entry) if Inputs::has_rows(&entry)? => Inputs::of(&entry).map(Some),
+                _ => Ok(None),
+            }
+        };
+        Ok(GivenData { train: find("train", train)?, valid: find("valid", valid)? })
+    }
+
+    /// The configuration that Python gives; a run that has no name is named after its first training file.
+    fn configure(&self, given: &Bound<'_, PyAny>, name: Option<String>) -> PyResult<Config> {
+        let adjust = |config: &mut Config| {
+            if let Some(name) = name {
+                config.name = name;
+            }
+            if let Some(train) = &self.train {
+                config.data.train = ConfigInputs(train.names.clone());
+            }
+            if let Some(valid) = &self.valid {
+                config.data.valid = ConfigInputs(valid.names.clone());
+            }
+        };
+        let config = match given.cast::<PyDict>() {
+            Ok(given) => {
+                Config::from_json(&to_text("config", &self.without_rows(given)?.into_any())?, adjust)
+            }
+            Err(_) => Config::read(&given.extract::<PathBuf>()?, adjust),
+        };
+        config.map_err(|error| match deep_type(given) {
+            Some(model) => ConfigError::new_err(format!(
+                "model.type = {model:?} is a deep model, which sanderling.torch.train trains; see docs/torch.md"
+            )),
+            None => of_learner(error),
+        })
+    }
+
+    /// The dictionary without entries that are rows in memory.
+    fn without_rows<'py>(&self, given: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyDict>> {
+        let Some(data) = data_of(given)? else { return Ok(given.clone()) };
+        let (copy, data) = (given.copy()?, data.copy()?);
+        for (name, inputs) in [("train", &self.train), ("valid", &self.valid)] {
+            if inputs.is_some() && data.contains(name)? {
+                data.del_item(name)?;
+            }
         }
-    };
-    let config = if given.is_instance_of::<PyDict>() {
-        Config::from_json(&to_text("config", given)?, adjust)
-    } else {
-        Config::read(&given.extract::<PathBuf>()?, adjust)
-    };
-    config.map_err(|error| match deep_type(given) {
-        Some(model) => ConfigError::new_err(format!(
-            "model.type = {model:?} is a deep model, which sanderling.torch.train trains; see docs/torch.md"
-        )),
-        None => of_learner(error),
-    })
+        copy.set_item("data", data)?;
+        Ok(copy)
+    }
+}
+
+/// The section `data` of a configuration, if that is a dictionary with one.
+fn data_of<'py>(config: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyDict>>> {
+    let Ok(config) = config.cast::<PyDict>() else { return Ok(None) };
+    let data = config.get_item("data")?;
+    Ok(data.and_then(|data| data.cast_into::<PyDict>().ok()))
 }
 
 /// The `model.type` of a configuration, if it is a deep one.

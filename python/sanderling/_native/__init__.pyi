@@ -14,13 +14,16 @@ from sanderling._native.errors import (
     FileError,
     GradientError,
     GroupError,
+    GroupTimeoutError,
     HubError,
+    HubTimeoutError,
     LengthError,
     ModelError,
     NoRowsError,
     NotFoundError,
     OffsetsError,
     ServerError,
+    ServerTimeoutError,
     StoppedError,
     TableFullError,
     TooManyBadRowsError,
@@ -55,7 +58,9 @@ from sanderling._native.tables import (
     Table,
     checkpoint_tables,
     connect,
+    download_tables,
     save_tables,
+    upload_tables,
 )
 from sanderling._native.workers import (
     Batches,
@@ -69,6 +74,7 @@ __all__ = [
     "DEEP_MODELS",
     "RENAMED_ENTRIES",
     "RENAMED_OPTIONS",
+    "RETRIEVAL_MODELS",
     "BadFileError",
     "BadRowError",
     "Batch",
@@ -84,7 +90,9 @@ __all__ = [
     "FileError",
     "GradientError",
     "GroupError",
+    "GroupTimeoutError",
     "HubError",
+    "HubTimeoutError",
     "Hubs",
     "Job",
     "LengthError",
@@ -97,6 +105,7 @@ __all__ = [
     "OffsetsError",
     "RemoteTable",
     "ServerError",
+    "ServerTimeoutError",
     "StoppedError",
     "SyncGroup",
     "Table",
@@ -110,6 +119,7 @@ __all__ = [
     "cli_main",
     "connect",
     "cores_usable",
+    "download_tables",
     "give_up_silent",
     "load",
     "metrics",
@@ -120,6 +130,7 @@ __all__ = [
     "render_report",
     "save_tables",
     "train",
+    "upload_tables",
     "value_key",
 ]
 
@@ -131,5 +142,8 @@ RENAMED_ENTRIES: list[tuple[str, str, str]]
 
 DEEP_MODELS: tuple[str, ...]
 """Values of `model.type` for deep models, which are trained in PyTorch."""
+
+RETRIEVAL_MODELS: tuple[str, ...]
+"""The deep models with vectors of users and items."""
 
 __version__: str

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, final
 import numpy as np
 import numpy.typing as npt
 
-from sanderling._native.arguments import _Keys, _Path
+from sanderling._native.arguments import _Keys, _Path, _Source
 from sanderling._native.tables import RemoteTable, Table
 
 class _Collection(Protocol):
@@ -211,8 +211,9 @@ class Hubs:
 class FeedQueue:
     """An iterator of minibatches that threads read, decode and, with an Embedding, look up ahead of the trainer.
 
-    `source` is a path, a glob pattern, or a list of them. `spec` has the sections `data`, `label`, `weight`,
-    `negatives` and `feature` of a run configuration (docs/configuration.md).
+    `source` is a path, a glob pattern, rows in memory (an Arrow table or stream, a frame of pandas or polars, a
+    relation of duckdb, a dictionary of columns, a Batch), or a list of these. `spec` has the sections `data`, `label`,
+    `weight`, `negatives` and `feature` of a run configuration (docs/configuration.md).
 
     - `batch_size`: rows per minibatch. `shuffle_rows`: rows in the shuffle buffer; 0: input order.
     - `threads`: threads that read, decode and look up; if `ordered`, as many more decode.
@@ -237,7 +238,7 @@ class FeedQueue:
 
     def __new__(
         cls,
-        source: _Path | Sequence[_Path] | Hubs,
+        source: _Source | Hubs,
         embedding: Embedding | _Collection | None = None,
         *,
         spec: dict[str, Any] | None = None,
@@ -299,6 +300,9 @@ class FeedQueue:
 
         Raises ValueError for an address that other machines can reach: the endpoint has no authentication.
         """
+    def __enter__(self) -> FeedQueue: ...
+    def __exit__(self, *error: object) -> None:
+        """Close the queue; after an error, hubs give the current minibatch to other trainers."""
     def close(self, *, used: bool = True) -> None:
         """Stop reading; hubs give the minibatches that are ready to other trainers.
 

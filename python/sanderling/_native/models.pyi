@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any, final, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from sanderling._native.arguments import _Numbers, _Path
+from sanderling._native.arguments import _Numbers, _Path, _Row, _Source
 from sanderling._native.tables import Table
 from sanderling.types import Evaluation, Metrics
 
@@ -29,17 +29,25 @@ class Model:
         """Names of the tables."""
     def table(self, name: str) -> Table:
         """Return the table itself, not a copy: pushes change the predictions of the model."""
-    def predict(self, files: _Path | Sequence[_Path], *, data: dict[str, Any] | None = None) -> npt.NDArray[np.float32]:
-        """Predict a probability per row of the files, float32 [rows], in file order.
+    @overload
+    def predict(self, source: _Source, *, data: dict[str, Any] | None = None) -> npt.NDArray[np.float32]: ...  # type: ignore[overload-overlap]
+    @overload
+    def predict(self, source: Sequence[_Row], *, data: dict[str, Any] | None = None) -> npt.NDArray[np.float32]: ...
+    @overload
+    def predict(self, source: _Row, *, data: dict[str, Any] | None = None) -> float: ...
+    @overload
+    def predict(self, source: object, *, data: dict[str, Any] | None = None) -> npt.NDArray[np.float32] | float:
+        """Predict a probability per row, float32 [rows], in the order of the rows.
 
-        Files may be glob patterns, compressed, and without labels. `data` overrides settings of reading, for example
-        `{"format": "csv", "on_bad_row": "skip:100"}`. A skipped row gives NaN. A UserWarning names features without
-        any known key.
+        `source` is a path, a glob pattern, rows in memory, or a list of these. Rows in memory are an Arrow table or
+        stream, a frame of pandas or polars, a relation of duckdb, a dictionary of columns, a Batch, or a list of
+        dictionaries. Labels may be missing. A dictionary with single values is one row and gives a float.
+
+        `data` overrides settings of reading, for example `{"format": "csv", "on_bad_row": "skip:100"}`. A skipped row
+        gives NaN. A UserWarning names features without any known key, except for dictionaries of single values.
         """
-    def evaluate(
-        self, files: _Path | Sequence[_Path], *, threads: int = 1, data: dict[str, Any] | None = None
-    ) -> Evaluation:
-        """Compute metrics over labelled files; `data` as in `predict`.
+    def evaluate(self, source: _Source, *, threads: int = 1, data: dict[str, Any] | None = None) -> Evaluation:
+        """Compute metrics over labelled rows; `source` and `data` as in `predict`.
 
         A UserWarning names features without any known key.
         """
@@ -77,12 +85,17 @@ class TrainResult:
 def train(
     config: dict[str, Any] | _Path,
     *,
+    train: _Source | None = None,
+    valid: _Source | None = None,
     name: str | None = None,
     runs_dir: _Path | None = None,
     resume: bool = False,
     on_line: Callable[[dict[str, Any]], object] | None = None,
 ) -> TrainResult:
     """Train a model from a configuration: a dictionary, or the path of a TOML file.
+
+    `train` and `valid` replace `data.train` and `data.valid`: paths, or rows in memory as in `Model.predict`. In a
+    dictionary, these entries may be rows in memory, too. A stream can be read once, so it serves a single pass.
 
     Files go to `runs_dir/name` (`runs_dir` is "runs" by default). A run with `name` replaces an earlier run of that
     name. Without it, the name comes from the configuration, its file, or its first training file; an earlier run with

@@ -3,7 +3,7 @@
 Shapes: `n` keys of a request, `dim` weights of a row, `rows` rows of a table.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, final
 
 import numpy as np
@@ -228,6 +228,13 @@ class Connection:
     @property
     def servers(self) -> list[str]:
         """Addresses in use, by shard."""
+    def __enter__(self) -> Connection: ...
+    def __exit__(self, *error: object) -> None: ...
+    def close(self) -> None:
+        """Close the connection; its methods raise ConfigError from then on.
+
+        Tables that it opened stay usable; the sockets close with the last of them.
+        """
     def table(
         self,
         name: str,
@@ -294,6 +301,18 @@ def connect(
 
 def save_tables(directory: _Path, tables: Sequence[Table]) -> None:
     """Write a checkpoint of several tables."""
+
+def download_tables(directory: _Path, tables: Mapping[str, RemoteTable]) -> None:
+    """Write a checkpoint of tables on servers, given by their names in the checkpoint; nobody may push meanwhile.
+
+    Rows have their optimizer state and frequency. They are written as they arrive: a table may be larger than memory.
+    """
+
+def upload_tables(directory: _Path, tables: Mapping[str, RemoteTable]) -> None:
+    """Add the rows of a checkpoint to tables on servers, given by their names in the checkpoint.
+
+    Rows that exist are replaced. Raises ServerError for a table of another width or optimizer.
+    """
 
 def checkpoint_tables(directory: _Path) -> list[str]:
     """Return the names of the tables in a checkpoint."""

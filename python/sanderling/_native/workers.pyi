@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar, final
 import numpy as np
 import numpy.typing as npt
 
-from sanderling._native.arguments import _Keys, _Path
+from sanderling._native.arguments import _Keys, _Path, _Source
 from sanderling._native.feed import Batch
 from sanderling._native.tables import Connection, RemoteTable, Table
 
@@ -100,7 +100,8 @@ class Job:
     `on_worker_loss="redo"` the others take over its rows. Unreachable, refused, slow and lost workers are warnings of
     the logger "sanderling".
 
-    `source` is a path, a glob pattern, or a list of them; `spec` is as in FeedQueue; `seed` selects shuffled orders.
+    `source` is a path, a glob pattern, or a list of them, with threads also rows in memory; `spec` is as in FeedQueue;
+    `seed` selects shuffled orders.
     Every wait for other workers ends after `timeout_s` seconds with a GroupError that names missing workers. At most
     `shuffle_bytes_max` bytes of shuffled rows stay in memory, the rest goes to temporary files in `scratch_dir`.
     `train=False` accepts rows without labels and keeps all negatives.
@@ -108,7 +109,7 @@ class Job:
 
     def __new__(
         cls,
-        source: _Path | Sequence[_Path],
+        source: _Source,
         *,
         spec: dict[str, Any] | None = None,
         workers: int = 1,
@@ -134,6 +135,8 @@ class Job:
     @property
     def features(self) -> list[str]:
         """Names of the columns of the minibatches."""
+    def __enter__(self) -> Job: ...
+    def __exit__(self, *error: object) -> None: ...
     def run(self, work: Callable[[Worker], _Result]) -> list[_Result]:
         """Call `work` with each worker of this process in its own thread; returns results in rank order.
 

@@ -6,9 +6,10 @@ interrupted save leaves the previous checkpoint or the new one, never a mixture.
 
     manifest.json     {"format": 1, "generation": 7, "dense": {...}, "rows": "rows-7"}
     dense-7.pt        torch.save of {"model", "optimizer", "extra"}
-    rows-7/           tables in this process, as `sanderling.save_tables` writes them
+    rows-7/           tables in this process or downloaded from servers, as `sanderling.save_tables` writes them
 
-Servers save their own tables; the manifest has the name of that checkpoint and the configuration of the tables.
+Servers save their own tables; the manifest has the name of that checkpoint and the configuration of the tables. With
+`local_names`, the rows of tables on servers are downloaded, too: such a checkpoint is complete without the servers.
 """
 
 import copy
@@ -27,6 +28,7 @@ import torch
 from torch import nn
 
 import sanderling
+from sanderling._native import download_tables, upload_tables
 from sanderling.torch.embedding import EmbeddingCollection
 
 FORMAT = 1
@@ -44,12 +46,18 @@ def save(
     emb: EmbeddingCollection | Sequence[EmbeddingCollection] = (),
     *,
     extra: Mapping[str, Any] | None = None,
+    description: str = "",
+    local_names: Mapping[str, str] | None = None,
+    on_servers: bool = True,
 ) -> None:
     """Save module, optimizer and the rows of the collections; replaces the checkpoint in the directory.
 
     Waits until outstanding pushes are applied. `extra` is further state of the run: numbers, texts and tensors in
     dictionaries and lists. Parameter servers save their rows themselves, each a state of its own moment, alternating
-    between two checkpoint names that only this directory uses.
+    between two checkpoint names that only this directory uses. `description` is shown by `sanderling inspect`.
+
+    `local_names` has the name of each table on servers, and the name for its rows in this directory, to which they are
+    then downloaded; nobody may push meanwhile. With `on_servers=False`, servers save nothing.
 
     Raises ConfigError for other types in state or `extra`, and for collections on different servers;
     DuplicateNameError for different tables of one name; ModelError, DamagedError or VersionError if the directory has a
@@ -87,24 +95,65 @@ def save(
             f"{directory}: nothing was saved: state and extra may hold only numbers, texts and tensors in dictionaries"
             " and lists; convert numpy's scalars with float() or int()"
         ) from error
-    manifest["dense"] = {"file": dense.name, "bytes": dense.stat().st_size, "sha256": _sha256(dense)}
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    manifest["dense"] = {
+        "file": dense.name,
+        "bytes": dense.stat().st_size,
+        "sha256": _sha256(dense),
+        "weights": weights,
+    }
+    if description:
+        manifest["description"] = description
 
     if local:
         manifest["rows"] = f"rows-{generation}"
         shutil.rmtree(directory / manifest["rows"], ignore_errors=True)
         sanderling.save_tables(directory / manifest["rows"], list(local.values()))
     remote = _connection(collections)
+    if remote is not None and local_names is not None:
+        if local:
+            raise sanderling.ConfigError("local_names: some tables are in this process, whose rows are saved already")
+        manifest["rows"] = f"rows-{generation}"
+        shutil.rmtree(directory / manifest["rows"], ignore_errors=True)
+        download_tables(directory / manifest["rows"], _by_local_name(collections, local_names))
     if remote is not None:
-        place = directory.resolve()
-        manifest["directory"], manifest["servers_stem"] = str(place), _servers_stem(place, before)
-        manifest["servers"] = f"{manifest['servers_stem']}-{generation % 2}"
         manifest["server_tables"] = {
             name: {"dim": table.dim, "config": table.config}
             for collection in collections
             for name, table in _tables(collection, sanderling.RemoteTable).items()
         }
+    if remote is not None and on_servers:
+        place = directory.resolve()
+        manifest["directory"], manifest["servers_stem"] = str(place), _servers_stem(place, before)
+        manifest["servers"] = f"{manifest['servers_stem']}-{generation % 2}"
         remote.save(manifest["servers"])
+    _write_manifest(directory, manifest)
+    _remove_others(directory, manifest)
 
+
+def bring_home(directory: str | os.PathLike[str], tables: Mapping[str, sanderling.RemoteTable]) -> None:
+    """Download the rows of tables on servers, as they are now, to the checkpoint that was saved with them.
+
+    `tables` has them by their names in the checkpoint. Afterwards the checkpoint is complete without the servers.
+    """
+    directory = Path(directory)
+    manifest = _read_manifest(directory)
+    manifest["rows"] = f"rows-{manifest['generation']}"
+    shutil.rmtree(directory / manifest["rows"], ignore_errors=True)
+    download_tables(directory / manifest["rows"], tables)
+    _write_manifest(directory, manifest)
+
+
+def _by_local_name(
+    collections: Sequence[EmbeddingCollection], local_names: Mapping[str, str]
+) -> dict[str, sanderling.RemoteTable]:
+    """Return the tables on servers by their names in a checkpoint."""
+    remote = {name: table for emb in collections for name, table in _tables(emb, sanderling.RemoteTable).items()}
+    return {local_names[name]: table for name, table in remote.items()}
+
+
+def _write_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:
+    """Replace the manifest by one rename, after it is on disk."""
     part = directory / f"{MANIFEST}.part"
     with part.open("w") as text:
         json.dump(manifest, text, indent=1)
@@ -113,7 +162,6 @@ def save(
     _sync(directory)
     part.replace(directory / MANIFEST)
     _sync(directory)
-    _remove_others(directory, manifest)
 
 
 def load(
@@ -124,6 +172,7 @@ def load(
     *,
     map_location: str | torch.device | None = None,
     restore_servers: bool = True,
+    local_names: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Restore a checkpoint written by `save`; returns its `extra`.
 
@@ -134,20 +183,28 @@ def load(
 
     The collections get new tables: create a `FeedQueue` over their rows afterwards. Tables on servers are restored for
     all clients of these servers. With several trainers, one of them restores; the others then call `load` with
-    `restore_servers=False`, which only opens the tables again.
+    `restore_servers=False`, which only opens the tables again. Rows in the directory are preferred to a checkpoint of
+    the servers if `local_names` is given (see `save`): they replace the rows of these tables and of no others.
     """
     directory = Path(directory)
     collections = [emb] if isinstance(emb, EmbeddingCollection) else list(emb)
-    manifest, state = _read_dense(directory, map_location)
+    manifest, state = read_dense(directory, map_location)
     if optimizer is not None and state["optimizer"] is None:
         raise sanderling.NotFoundError(f"{directory}: saved without an optimizer")
 
     wanted = {name for collection in collections for name in _tables(collection, sanderling.Table)}
     if wanted and "rows" not in manifest:
-        raise sanderling.NotFoundError(f"{directory}: saved without the rows of tables {', '.join(sorted(wanted))}")
+        where = (
+            "its rows are on parameter servers: name them (--ps), or copy the rows here (sanderling download"
+            f" {directory} --ps ADDR)"
+            if "server_tables" in manifest
+            else f"saved without the rows of tables {', '.join(sorted(wanted))}"
+        )
+        raise sanderling.NotFoundError(f"{directory}: {where}")
     tables = {name: sanderling.Table.load(directory / manifest["rows"], name) for name in sorted(wanted)}
     remote = _connection(collections)
-    if remote is not None and "servers" not in manifest:
+    uploads = local_names is not None and "rows" in manifest
+    if remote is not None and "servers" not in manifest and not uploads:
         raise sanderling.NotFoundError(f"{directory}: saved without rows on servers")
 
     for collection in collections:
@@ -163,7 +220,13 @@ def load(
         for collection in collections:
             collection.discard()
             collection.finish()
-        if remote is not None and restore_servers:
+        if remote is not None and restore_servers and uploads:
+            assert local_names is not None
+            by_name = _by_local_name(collections, local_names)
+            for table in by_name.values():
+                table.clear()
+            upload_tables(directory / manifest["rows"], by_name)
+        elif remote is not None and restore_servers:
             remote.restore(manifest["servers"])
         for collection in collections:
             opened: Mapping[str, Any] = tables
@@ -201,11 +264,11 @@ def _check_saved(
 
 def read_extra(directory: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the `extra` of a checkpoint without loading its rows."""
-    extra: dict[str, Any] = _read_dense(Path(directory), "cpu")[1]["extra"]
+    extra: dict[str, Any] = read_dense(Path(directory), "cpu")[1]["extra"]
     return extra
 
 
-def _read_dense(directory: Path, map_location: str | torch.device | None) -> tuple[dict[str, Any], dict[str, Any]]:
+def read_dense(directory: Path, map_location: str | torch.device | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the manifest and the dense part, after verifying its size and SHA-256 (else DamagedError)."""
     manifest = _read_manifest(directory)
     described = manifest["dense"]

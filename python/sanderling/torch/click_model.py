@@ -1,28 +1,23 @@
-"""Click models with their embeddings: built from a configuration, loaded from a run, and used for prediction.
+"""Click models with their embeddings, built from a configuration.
 
-The training loop is in `sanderling.torch.deep_run`.
+The training loop is in `sanderling.torch.deep_run`; saved models are opened by `sanderling.torch.saved_model`.
 """
 
 import dataclasses
 import inspect
-import warnings
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 import sanderling
 from sanderling import _native
-from sanderling.torch import checkpoint, models
-from sanderling.torch.deep_config import DeepConfig, with_new_names
+from sanderling.torch import models
+from sanderling.torch.deep_config import DeepConfig
 from sanderling.torch.embedding import EmbeddingCollection
-from sanderling.torch.inputs import for_scoring
-from sanderling.torch.known_keys import KnownKeyCounts
-from sanderling.torch.magnitude import cause
+from sanderling.torch.labels import is_label
 from sanderling.torch.spec import FeatureSpec, Spec, TableSpec
 from sanderling.torch.workers import Workers
 
@@ -36,8 +31,8 @@ MODELS: dict[str, type[nn.Module]] = {
     "din": models.DIN,
 }
 
-# Feature types whose values are dense inputs; the other types have embeddings.
-_NUMBERS = ("numeric", "log")
+NUMBERS = ("numeric", "log")
+"""Feature types whose values are dense inputs; the other types have embeddings."""
 
 
 class ClickModel(nn.Module):
@@ -58,13 +53,15 @@ class ClickModel(nn.Module):
         features that do not fit the model.
         """
         super().__init__()
+        self.config = config
         model = config.model
+        features = [feature for feature in features if not is_label(feature)]
         names = [feature["name"] for feature in features]
         for name in (model.history, model.candidate):
             if name and name not in names:
                 raise sanderling.ConfigError(f"model: there is no feature {name!r} among {', '.join(names)}")
         # Key of present values by numeric feature; a missing value has another key.
-        self.numbers = {f["name"]: _native.value_key(f) for f in features if f.get("type") in _NUMBERS}
+        self.numbers = {f["name"]: _native.value_key(f) for f in features if f.get("type") in NUMBERS}
         for name in (model.history, model.candidate):
             if name in self.numbers:
                 raise sanderling.ConfigError(f"model: DIN compares keys, but feature {name!r} is a number")
@@ -72,18 +69,7 @@ class ClickModel(nn.Module):
         fields = [feature["name"] for feature in keyed if feature["name"] != model.history]
         if not fields:
             raise sanderling.ConfigError("a deep model needs features that are not all numeric")
-        sizes: dict[str, Any] = {"dense": len(self.numbers), "dropout": model.dropout, "batch_norm": model.batch_norm}
-        for name in ("hidden", "cross_layers", "bottom", "attention"):
-            if getattr(model, name) is not None:
-                if name not in inspect.signature(MODELS[model.type]).parameters:
-                    raise sanderling.ConfigError(f"model.{name}: model.type = {model.type!r} has none; leave it out")
-                sizes[name] = getattr(model, name)
-        if model.type == "din":
-            sizes["candidate"] = fields.index(model.candidate)
-        try:
-            self.model = MODELS[model.type](len(fields), model.dim, **sizes)
-        except TypeError as error:
-            raise sanderling.ConfigError(f"model.type = {model.type!r}: {error}") from error
+        self.model = self._dense_part(config, fields)
         rows = TableSpec(
             int(self.model.row_width),  # type: ignore[arg-type]
             optimizer=config.optimizer,
@@ -98,7 +84,10 @@ class ClickModel(nn.Module):
                 " the same table"
             )
         ps = sanderling.connect(ps) if isinstance(ps, str) else ps
+        self.local_names: dict[str, str] | None = None
+        """Name of each table without the name of the run, by its name on servers; None for tables in this process."""
         if ps is not None:
+            self.local_names = {f"{config.name}/{f.table}": f.table for f in feature_specs}
             # Runs share servers, so table names begin with the run's name, as with built-in learners.
             feature_specs = [dataclasses.replace(f, table=f"{config.name}/{f.table}") for f in feature_specs]
         spec = Spec({feature.table: rows for feature in feature_specs}, feature_specs)
@@ -115,31 +104,58 @@ class ClickModel(nn.Module):
         self.history, self.history_length = model.history, model.history_length
 
     def forward(self, batch: sanderling.Batch) -> Tensor:
-        """Return the logits of a batch, float32 [B]."""
+        """Return the outputs of a batch, float32 [B]; several labels, [B, labels]."""
         embedded = self.emb(batch)
-        inputs = [embedded.stacked(), self._dense(batch)]
+        inputs = [embedded.stacked(), self.dense(batch)]
         if self.history:
             inputs += embedded.sequences[self.history].padded(self.history_length, keep="last")
         logits: Tensor = self.model(*inputs)
         return logits
+
+    def _dense_part(self, config: DeepConfig, fields: list[str]) -> nn.Module:
+        """Return the module over the rows of `fields`; ConfigError for settings that it does not have."""
+        model = config.model
+        sizes: dict[str, Any] = {"dense": len(self.numbers), "dropout": model.dropout, "batch_norm": model.batch_norm}
+        kind = models.SharedBottom if config.labels else MODELS[model.type]
+        sizes |= sizes_of(kind, config)
+        if config.labels:
+            sizes["labels"] = len(config.labels)
+        if model.type == "din":
+            sizes["candidate"] = fields.index(model.candidate)
+        try:
+            return kind(len(fields), model.dim, **sizes)
+        except TypeError as error:
+            raise sanderling.ConfigError(f"model.type = {model.type!r}: {error}") from error
 
     def local_tables(self) -> dict[str, sanderling.Table]:
         """Return the table of each feature with embeddings, of those in this process."""
         features = {feature.name: self.emb.tables[feature.table] for feature in self.emb.spec.features}
         return {name: table for name, table in features.items() if isinstance(table, sanderling.Table)}
 
-    def _dense(self, batch: sanderling.Batch) -> Tensor | None:
-        """Return the numeric features of a batch, float32 [B, N], with 0 for missing values; None without any."""
-        if not self.numbers:
+    def dense(self, batch: sanderling.Batch, names: Sequence[str] | None = None) -> Tensor | None:
+        """Return numeric features of a batch, by default all, float32 [B, N], 0 if missing; None without any."""
+        numbers = self.numbers if names is None else {name: self.numbers[name] for name in names}
+        if not numbers:
             return None
-        columns = np.zeros((len(self.numbers), len(batch)), np.float32)
-        for column, (name, key) in zip(columns, self.numbers.items(), strict=True):
+        columns = np.zeros((len(numbers), len(batch)), np.float32)
+        for column, (name, key) in zip(columns, numbers.items(), strict=True):
             offsets, keys, values = batch.offsets(name), batch.keys(name), batch.values(name)
             # A skipped bad row has no key.
             rows = np.flatnonzero(offsets[1:] > offsets[:-1])
             rows = rows[keys[offsets[rows]] == key]
             column[rows] = 1.0 if values is None else values[offsets[rows]]
         return torch.from_numpy(np.ascontiguousarray(columns.T)).to(self.emb.device)
+
+
+def sizes_of(kind: type[nn.Module], config: DeepConfig) -> dict[str, Any]:
+    """Return the sizes of the configuration for a module; ConfigError for one that it does not have."""
+    sizes = {}
+    for name in ("hidden", "cross_layers", "bottom", "attention", "head"):
+        if (size := getattr(config.model, name)) is not None:
+            if name not in inspect.signature(kind).parameters:
+                raise sanderling.ConfigError(f"model.{name}: model.type = {config.model.type!r} has none; leave it out")
+            sizes[name] = size
+    return sizes
 
 
 def _feature(feature: Mapping[str, Any], history: str) -> FeatureSpec:
@@ -156,58 +172,3 @@ def check_device(device: str) -> None:
     except (RuntimeError, AssertionError) as error:
         what = str(error).partition("\n")[0]
         raise sanderling.ConfigError(f"device = {device!r}: {what}; use cpu, which always works") from error
-
-
-def open_model(directory: str | Path, *, device: str = "cpu") -> tuple[ClickModel, dict[str, Any]]:
-    """Load a saved model in evaluation mode; returns it and the spec of its features.
-
-    The run must have had its tables in this process. Raises ModelError for a directory without a model of
-    `sanderling.torch.train`, ConfigError for an unusable device, and the errors of `sanderling.torch.load`.
-    """
-    directory = Path(directory)
-    check_device(device)
-    if not (directory / "manifest.json").exists() and (directory / "model" / "manifest.json").exists():
-        raise sanderling.ModelError(
-            f"{directory}: is the directory of a run and holds no model itself; did you mean {directory / 'model'}?"
-        )
-    extra = checkpoint.read_extra(directory)
-    if missing := {"config", "spec"} - set(extra):
-        raise sanderling.ModelError(
-            f"{directory}: `extra` lacks {', '.join(sorted(missing))}, which sanderling.torch.train saves; open a"
-            " checkpoint of your own training loop with sanderling.torch.load"
-        )
-    config = DeepConfig.of(with_new_names(extra["config"]))
-    model = ClickModel(config, extra["spec"]["feature"]).to(device)
-    checkpoint.load(directory, model, None, model.emb, map_location=device)
-    return model.eval(), extra["spec"]
-
-
-def predict(
-    directory: str | Path, files: str | Path | list[str], *, batch_size: int = 4096, device: str = "cpu"
-) -> npt.NDArray[np.float32]:
-    """Predict a probability per row of the files with a saved model, float32 [rows], in file order.
-
-    `batch_size` is in rows. A skipped bad row (`data.on_bad_row` of the run) gives NaN. A UserWarning names features
-    without any known key. Errors as in `open_model`, and DivergedError for a row without a finite prediction.
-    """
-    model, spec = open_model(directory, device=device)
-    spec = for_scoring(spec)
-    known = KnownKeyCounts(model.local_tables())
-    parts, done = [np.zeros(0, np.float32)], 0
-    with torch.no_grad():
-        for rows in sanderling.FeedQueue(files, model.emb.native, spec=spec, batch_size=batch_size, train=False):
-            scores = torch.sigmoid(model(rows)).cpu().numpy()
-            # Only a skipped bad row has NaN as its weight.
-            is_skipped = np.isnan(rows.weights)
-            if (wrong := np.flatnonzero(np.isnan(scores) & ~is_skipped)).size:
-                why = cause(rows, model.numbers) or "the model has diverged; train it with lower learning rates"
-                raise sanderling.DivergedError(
-                    f"{files}: the prediction of row {done + wrong[0] + 1} is undefined: {why}"
-                )
-            scores[is_skipped] = np.nan
-            known.add(rows)
-            parts.append(scores)
-            done += len(rows)
-    for remark in known.remarks():
-        warnings.warn(remark, UserWarning, stacklevel=2)
-    return np.concatenate(parts)

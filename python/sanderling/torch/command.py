@@ -4,7 +4,6 @@ The options are those of the built-in trainer that apply to deep models, and a f
 """
 
 import argparse
-import errno
 import json
 import os
 import sys
@@ -17,20 +16,17 @@ import torch.distributed
 
 import sanderling
 from sanderling._native import DEEP_MODELS, RENAMED_OPTIONS
+from sanderling.torch import exit_codes
 from sanderling.torch.deep_config import PS_TIMEOUT_S, DeepConfig, read_toml
+from sanderling.torch.overrides import set_entries
 from sanderling.torch.quantity import seconds
 from sanderling.torch.trainer import train
 
 # Exit code of a program that was ended by Ctrl-C, as in a shell.
 _INTERRUPTED = 130
-# Exit codes, equal to those of the built-in trainer (`sanderling --help`); `_FAILED` is for all other errors.
-_FAILED = 1
-_EXIT_CODES: dict[int, tuple[type[sanderling.Error], ...]] = {
-    2: (sanderling.ConfigError,),
-    3: (sanderling.BadFileError, sanderling.BadRowError, sanderling.NoRowsError, sanderling.TooManyBadRowsError),
-    4: (sanderling.DamagedError, sanderling.ModelError, sanderling.NotFoundError, sanderling.VersionError),
-}
 _RENAMED = dict(RENAMED_OPTIONS)
+# Bytes of a KiB, and KiB of a MiB.
+_UNIT = 1024
 # About 30 years: within the range of clocks.
 _HUB_TIMEOUT_MAX_S = 1e9
 
@@ -54,6 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     add = parser.add_argument
     add("config", type=Path, help="run configuration (TOML)")
     add("--model", choices=DEEP_MODELS, help="model type (model.type)")
+    add("--from", dest="from_model", type=Path, metavar="MODEL", help="model directory that the new run begins with")
     add("--resume", action="store_true", help="continue from the last checkpoint of the run")
     add("--runs-dir", default="runs", help="parent directory of runs (runs)")
     add("--json", action="store_true", help="print the result as a JSON object on the last line of standard output")
@@ -91,6 +88,13 @@ def main(arguments: Sequence[str]) -> int:
     add("--valid", nargs="+", metavar="FILE", help="validation files (data.valid)")
     for name in ("threads", "passes", "batch-size", "max-steps"):
         add(f"--{name}", type=int, help=f"overrides train.{name.replace('-', '_')}")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="ENTRY=VALUE",
+        help="entry of the configuration, such as model.dim=16; may be repeated",
+    )
     add("--seed", type=int, help="random seed of initial weights and shuffles (42)")
     _refuse_old(parser, arguments)
     options = parser.parse_args(arguments)
@@ -107,6 +111,7 @@ def main(arguments: Sequence[str]) -> int:
             ps=ps,
             runs_dir=options.runs_dir,
             resume=options.resume,
+            from_model=options.from_model,
             device=options.device,
             tensorboard=options.tensorboard,
             quiet=options.quiet,
@@ -121,10 +126,9 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write("interrupted; --resume goes on from the last checkpoint\n")
         return _INTERRUPTED
     except sanderling.Error as error:
-        # The command opens tables itself, so the advice to open them again becomes one to restart.
-        words = str(error).replace("; open the table again", "; start this command again, with --resume")
-        sys.stderr.write(f"error: {_with_advice(words)}\n")
-        return _exit_code(error)
+        words, code = exit_codes.told(error)
+        sys.stderr.write(f"error: {words}\n")
+        return code
     if torch.distributed.is_initialized():
         rank = torch.distributed.get_rank()
         torch.distributed.destroy_process_group()
@@ -133,45 +137,58 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         sys.stdout.write(json.dumps(result.summary) + "\n")
     else:
-        summary = result.summary
-        on = {
-            "valid": f"the validation data, after pass {summary['best_pass']}",
-            "train": "training data of pass 1, each row before it was learned from",
-            "train_seen": f"training (seen) data of pass {summary['passes']}",
-        }[summary["measured_on"]]
-        seen = summary["seen"]
-        seen_line = (
-            ""
-            if seen is None
-            else (
-                f"seen      AUC {_metric(seen['auc'])}, logloss {_metric(seen['logloss'])}\n"
-                f"          over training (seen) data of pass {seen['pass']}\n"
-            )
-        )
-        sys.stdout.write(
-            f"AUC       {_metric(summary['auc'])}\nlogloss   {_metric(summary['logloss'])}\nmeasured  {on}\n{seen_line}"
-            f"examples  {summary['examples']:,} in {summary['train_s']:.2f} s, "
-            f"{summary['examples_per_s']:,.0f} examples/s\n"
-            f"waiting   {100 * summary['wait_share']:.1f} % of that, for minibatches\nmodel     {summary['model']}\n"
-        )
+        sys.stdout.write(_for_people(result.summary))
     return 0
 
 
-# Errors of the system, from Python and from Rust, and advice as the native command gives it.
-_OF_SYSTEM = {
-    errno.ENOENT: "no such file or folder; check the path, and the current folder",
-    errno.EACCES: "permission denied; change its mode or owner, or run as another user",
-    errno.EISDIR: "is a folder; name a file",
-    errno.ENOSPC: "the disk is full; free some space, or name another folder",
-}
+def _for_people(summary: dict[str, Any]) -> str:
+    """Return the summary as lines of text, in the form of the built-in trainer."""
+    on = {
+        "valid": f"the validation data, after pass {summary['best_pass']}",
+        "train": "training data of pass 1, each row before it was learned from",
+        "train_seen": f"training (seen) data of pass {summary['passes']}",
+    }[summary["measured_on"]]
+    speed = f"{summary['examples']:,} in {summary['train_s']:.2f} s, {summary['examples_per_s']:,.0f} examples/s"
+    means = f"predicted {_metric(summary['prob_mean'])}, real {_metric(summary['real_mean'])}"
+    rows = {
+        "AUC": _metric(summary["auc"]),
+        "logloss": _metric(summary["logloss"]),
+        "calibration": means,
+    }
+    if "rmse" in summary or any("@" in name for name in summary):
+        del rows["AUC"], rows["logloss"]
+    if summary["prob_mean"] is None:
+        del rows["calibration"]
+    further = {name: value for name, value in summary.items() if "@" in name or "." in name or name in ("rmse", "mae")}
+    rows |= {name: _metric(value) for name, value in further.items()}
+    rows["measured on"] = on
+    if (seen := summary["seen"]) is not None:
+        scores = f"AUC {_metric(seen['auc'])}, logloss {_metric(seen['logloss'])}"
+        rows["seen rows"] = f"{scores} over training (seen) data of pass {seen['pass']}"
+    rows |= {
+        "examples": speed,
+        "waiting": f"{100 * summary['wait_share']:.1f} % of that, for minibatches",
+        "table rows": f"{summary['rows']:,}",
+        "memory": f"{_size(summary['table_bytes'])} in tables, {_size(summary['memory_peak_bytes'])} in all",
+        "bad rows": f"{summary['bad_rows']:,}",
+    }
+    if summary["valid_bad_rows"]:
+        rows["bad valid rows"] = f"{summary['valid_bad_rows']:,}"
+    rows |= {"model": summary["model"], "report": summary["report"]}
+    if summary["stopped"]:
+        rows = {"stopped": f"after step {summary['steps']}; go on with --resume", **rows}
+    width = max(len(name) for name in rows)
+    return "".join(f"{name:{width}}  {value}\n" for name, value in rows.items())
 
 
-def _with_advice(words: str) -> str:
-    """Return an error with advice in place of the system's words."""
-    for number, advice in _OF_SYSTEM.items():
-        said = os.strerror(number)
-        words = words.replace(f"{said} (os error {number})", advice).replace(said, advice)
-    return words
+def _size(count: int) -> str:
+    """Return a size in bytes as the built-in trainer prints it, such as "1.5 MiB"."""
+    size, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < _UNIT:
+            break
+        size, unit = size / _UNIT, larger
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
 
 
 def _metric(value: float | None) -> str:
@@ -184,10 +201,6 @@ def _refuse_old(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> No
     for argument in arguments:
         if (old := argument.partition("=")[0]) in _RENAMED:
             parser.error(f"`{old}` is now `{_RENAMED[old]}`")
-
-
-def _exit_code(error: sanderling.Error) -> int:
-    return next((code for code, classes in _EXIT_CODES.items() if isinstance(error, classes)), _FAILED)
 
 
 @contextmanager
@@ -228,6 +241,7 @@ def _config(options: argparse.Namespace) -> DeepConfig:
     """Return the configuration with the overrides of the command line."""
     text = read_toml(options.config)
     text.setdefault("name", options.config.stem)
+    set_entries(text, options.set)
     if options.model:
         text["model"] = {**_without_learner(text, options), "type": options.model}
     for name in ("name", "seed"):

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import sanderling
-from sanderling._native import DEEP_MODELS, RENAMED_ENTRIES
+from sanderling._native import DEEP_MODELS, RENAMED_ENTRIES, RETRIEVAL_MODELS
+from sanderling.torch.labels import LabelConfig, feed_spec, labels_of
 from sanderling.torch.quantity import seconds, size_bytes
 
 HUBS = "hub://"
@@ -23,6 +24,14 @@ HUBS = "hub://"
 
 PS_TIMEOUT_S = (0.01, 86_400.0)
 """Smallest and largest `train.ps_timeout`, in seconds."""
+
+RETRIEVAL_LOSS = {"mf": "bpr", "two_tower": "softmax"}
+"""Default loss of models with users and items."""
+
+RANKING_METRICS = ("recall", "ndcg", "hr", "mrr", "precision", "map")
+"""Metrics of ranked lists, as `sanderling.ranking_metrics` names them."""
+
+_PER_POSITIVE_MAX = 1 << 16
 
 _Section = TypeVar("_Section")
 
@@ -40,6 +49,7 @@ _MAY_CHANGE = {
     "train.print_every_steps",
     "train.save_every_steps",
     "train.ps_timeout",
+    "train.download",
 }
 """Entries that may differ between a saved run and its resumption."""
 
@@ -60,17 +70,42 @@ class ModelConfig:
     cross_layers: int | None = None
     bottom: list[int] | None = None
     attention: list[int] | None = None
+    head: list[int] | None = None
+    """Several labels: widths of the layers of each label's own part."""
     candidate: str = ""
     """DIN: name of the candidate feature, which attends to the history; both features read one table."""
     history: str = ""
     """DIN: name of the history feature, a sequence of keys with the most recent last."""
     history_length: int = 50
     """DIN: maximum length of a history in keys; longer ones keep the last keys."""
+    user: list[str] | None = None
+    """MF, two towers: features of the user; the first one identifies it. By default the first feature."""
+    item: list[str] | None = None
+    """MF, two towers: features of the item; the first one identifies it. By default the second feature."""
+    normalize: bool = False
+    """Two towers: whether vectors have length 1, so that the score is a cosine."""
+    temperature: float = 1.0
+    """MF, two towers: divisor of the scores in training."""
 
     @property
     def table_budget_bytes(self) -> int:
         """Return `table_budget` in bytes; 0: no limit."""
         return size_bytes("model.table_budget", self.table_budget) if self.table_budget else 0
+
+
+@dataclass
+class SamplingConfig:
+    """Section `[sampling]`: negative items of models with users and items."""
+
+    by: str = "uniform"
+    """`uniform`; `popularity`: by an item's number of pairs to the power `power`; `in_batch`: items of the others."""
+    per_positive: int = 1
+    """Number of negatives per pair; without effect for `in_batch`."""
+    power: float = 0.75
+    exclude_seen: bool = True
+    """Whether items that the user has in the training data are no negatives; without effect for `in_batch`."""
+    correct: bool = True
+    """Softmax: whether scores are corrected by the logarithm of the chance of their items (logQ)."""
 
 
 @dataclass
@@ -96,6 +131,11 @@ class TrainConfig:
     schedule: dict[str, Any] = field(default_factory=lambda: {"type": "constant"})
     early_stop: int = 0
     monitor: str = "auc"
+    """Metric of the best pass: `auc`, `logloss`; of a regression `rmse`, `mae`; of users and items `ndcg@20`."""
+    loss: str = ""
+    """`logloss` or `mse`; of models with users and items `bpr`, `softmax` or `logloss`; empty: by the model."""
+    top_k: list[int] = field(default_factory=lambda: [20])
+    """Lengths of the ranked lists that validation measures, for models with users and items."""
     print_every_steps: int = 0
     max_steps: int = 0
     l2_idle: bool = False
@@ -107,6 +147,8 @@ class TrainConfig:
     """Maximum norm of the gradients of a step, embedding rows and dense parameters together; 0: no limit."""
     save_every_steps: int = 0
     """Checkpoint interval within a pass, in steps; 0: only after each pass and when the run is stopped."""
+    download: bool = True
+    """Whether the model gets its rows from the servers, so that it is used without them; false: they stay there."""
     ps_timeout: str = "20s"
     """Request timeout of parameter servers, also while a server is unreachable."""
 
@@ -132,6 +174,7 @@ class DeepConfig:
     """Optimizer of the embedding tables, as `sanderling.Table` takes it."""
     dense_optimizer: DenseOptimizerConfig = field(default_factory=DenseOptimizerConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -155,16 +198,22 @@ class DeepConfig:
         spec: dict[str, Any] = {
             key: config.pop(key) for key in ("label", "weight", "negatives", "feature") if key in config
         }
-        optimizer = config.pop("optimizer", None)
+        optimizer, model = config.pop("optimizer", None), config.pop("model", {})
+        if isinstance(model, Mapping) and model.get("type") in RETRIEVAL_MODELS and isinstance(train, Mapping):
+            largest = max(train.get("top_k") or [20])
+            train = {"loss": RETRIEVAL_LOSS[model["type"]], "monitor": f"ndcg@{largest}", **train}
+        elif isinstance(train, Mapping) and train.get("loss") == "mse":
+            train = {"monitor": "rmse", **train}
         made = cls(
             name=str(config.pop("name")),
             train_inputs=train_inputs,
             valid_inputs=valid_inputs,
             spec={"data": data, **spec},
             seed=_seed(config.pop("seed", 42)),
-            model=_section(ModelConfig, "model", config.pop("model", {})),
+            model=_section(ModelConfig, "model", model),
             dense_optimizer=_section(DenseOptimizerConfig, "dense_optimizer", config.pop("dense_optimizer", {})),
             train=_section(TrainConfig, "train", train),
+            sampling=_section(SamplingConfig, "sampling", config.pop("sampling", {})),
         )
         if optimizer is not None:
             made.optimizer = {"type": optimizer} if isinstance(optimizer, str) else dict(optimizer)
@@ -199,7 +248,7 @@ class DeepConfig:
         for name, (value, minimum) in least.items():
             if not minimum <= value < 1 << 63:
                 raise sanderling.ConfigError(f"{name} = {value}: must be at least {minimum}, and below 2^63")
-        for key in ("hidden", "bottom", "attention"):
+        for key in ("hidden", "bottom", "attention", "head"):
             widths = getattr(model, key)
             whole = isinstance(widths, list | tuple) and all(type(width) is int and width > 0 for width in widths)
             if widths is not None and not whole:
@@ -213,8 +262,10 @@ class DeepConfig:
         seconds("train.ps_timeout", train.ps_timeout, *PS_TIMEOUT_S)
         if not 0.0 <= model.dropout < 1.0:
             raise sanderling.ConfigError(f"model.dropout = {model.dropout}: must be at least 0 and below 1")
-        if train.monitor not in ("auc", "logloss"):
-            raise sanderling.ConfigError(f"train.monitor = {train.monitor!r}: auc or logloss")
+        if self.is_retrieval:
+            self._check_retrieval()
+        else:
+            self._check_labels()
         if (model.type == "din") != bool(model.history and model.candidate):
             raise sanderling.ConfigError(
                 "model.history and model.candidate: din needs both, and no other model has them"
@@ -244,6 +295,76 @@ class DeepConfig:
         if not self.valid_inputs and (train.early_stop > 0 or kind == "plateau"):
             raise sanderling.ConfigError("early_stop and the plateau schedule need data.valid")
 
+    def _check_labels(self) -> None:
+        """Raise ConfigError for wrong entries of a model with labels."""
+        train, model = self.train, self.model
+        monitors = ("rmse", "mae", "mse") if self.is_regression else ("auc", "logloss")
+        if train.monitor not in monitors:
+            raise sanderling.ConfigError(f"train.monitor = {train.monitor!r}: {' or '.join(monitors[:2])}")
+        if train.loss not in ("", "logloss", "mse"):
+            raise sanderling.ConfigError(f"train.loss = {train.loss!r}: logloss or mse")
+        if model.user or model.item:
+            raise sanderling.ConfigError(
+                f"model.user and model.item: only for {', '.join(RETRIEVAL_MODELS)}; leave them out"
+            )
+        if (self.labels or self.is_regression) and self.from_hubs:
+            raise sanderling.ConfigError("several [[label]], and train.loss = 'mse': read files, not hubs; name files")
+        if self.labels and (model.type != "dnn" or self.is_regression):
+            raise sanderling.ConfigError(
+                "several [[label]]: model.type = 'dnn' shares its layers, with train.loss = 'logloss'"
+            )
+        if model.head is not None and not self.labels:
+            raise sanderling.ConfigError("model.head: only for several [[label]]; leave it out")
+
+    def _check_retrieval(self) -> None:
+        """Raise ConfigError for wrong entries of a model with users and items."""
+        train, sampling = self.train, self.sampling
+        if self.from_hubs:
+            raise sanderling.ConfigError(f"model.type = {self.model.type!r}: reads files, not hubs; name files")
+        cuts = train.top_k
+        if not cuts or any(type(cut) is not int or cut < 1 for cut in cuts):
+            raise sanderling.ConfigError(f"train.top_k = {cuts!r}: must be a list of whole numbers from 1 on")
+        monitors = [f"{name}@{cut}" for name in RANKING_METRICS for cut in cuts]
+        for name, value, allowed in (
+            ("train.loss", train.loss, ("bpr", "softmax", "logloss")),
+            ("train.monitor", train.monitor, monitors),
+            ("sampling.by", sampling.by, ("uniform", "popularity", "in_batch")),
+        ):
+            if value not in allowed:
+                raise sanderling.ConfigError(f"{name} = {value!r}: one of {', '.join(allowed)}")
+        if sampling.by == "in_batch" and train.loss != "softmax":
+            raise sanderling.ConfigError('sampling.by = "in_batch": only with train.loss = "softmax"')
+        if not 1 <= sampling.per_positive <= _PER_POSITIVE_MAX:
+            raise sanderling.ConfigError(f"sampling.per_positive = {sampling.per_positive}: 1 to {_PER_POSITIVE_MAX}")
+        for name, number in (("sampling.power", sampling.power), ("model.temperature", self.model.temperature)):
+            if not 0.0 <= number < math.inf or (number == 0.0 and name == "model.temperature"):
+                raise sanderling.ConfigError(f"{name} = {number}: must be finite and positive")
+
+    @property
+    def labels(self) -> list[LabelConfig]:
+        """Return the labels of several `[[label]]`; none for a single `[label]`."""
+        return labels_of(self.spec.get("label"))
+
+    @property
+    def is_regression(self) -> bool:
+        """Return whether the model predicts numbers."""
+        return self.train.loss == "mse"
+
+    @property
+    def reads_classes(self) -> bool:
+        """Return whether the feed queue reads labels of 0 or 1; otherwise rows need none."""
+        return not (self.is_retrieval or self.is_regression)
+
+    @property
+    def feed_spec(self) -> dict[str, Any]:
+        """Return the spec for a feed queue over training files."""
+        return feed_spec(self.spec, is_regression=self.is_regression)
+
+    @property
+    def is_retrieval(self) -> bool:
+        """Return whether the model has vectors of users and items, and learns from pairs without labels."""
+        return self.model.type in RETRIEVAL_MODELS
+
     @property
     def from_hubs(self) -> bool:
         """Return whether training rows come from hubs."""
@@ -260,6 +381,10 @@ class DeepConfig:
             # Addresses of hubs may change; hubs are recognized by their streams.
             may_change = may_change | {"data.train"}
         before: dict[str, Any] = with_new_names(json.loads(json.dumps(saved)))
+        # A run of an earlier version lacks entries that are new.
+        for section, kind in (("train", TrainConfig), ("model", ModelConfig)):
+            new = {name: value for name, value in asdict(kind()).items() if value is not None}
+            before[section] = {**new, **before.get(section, {})}
         for section in {**before, **now}:
             entries, here = before.get(section), now.get(section)
             pairs = [(section, entries, here)]
@@ -285,6 +410,7 @@ class DeepConfig:
             "optimizer": self.optimizer,
             "dense_optimizer": asdict(self.dense_optimizer),
             "train": asdict(self.train),
+            **({"sampling": asdict(self.sampling)} if self.is_retrieval else {}),
         }
 
 

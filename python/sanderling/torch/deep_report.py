@@ -1,6 +1,8 @@
 """Summary (`summary.json`) and HTML report (`report.html`) of a deep run."""
 
 import json
+import resource
+import time
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,8 @@ import sanderling
 from sanderling._native import remarks_of, render_report
 from sanderling.torch.deep_run import DeepRun
 from sanderling.torch.run_log import Line
+
+_OF_NUMBERS = ("mse", "rmse", "mae")
 
 
 def measured(run: DeepRun) -> tuple[Line, str]:
@@ -34,6 +38,11 @@ def seen_of(run: DeepRun) -> Line | None:
     return {"pass": progress.passes, **progress.last} if progress.first else None
 
 
+def _further(metrics: Line) -> Line:
+    """Return the metrics of ranked lists, of a regression and of further labels."""
+    return {name: value for name, value in metrics.items() if "@" in name or "." in name or name in _OF_NUMBERS}
+
+
 def _plain(metrics: Line) -> Line:
     return {
         name: None if isinstance(value, float) and not np.isfinite(value) else value for name, value in metrics.items()
@@ -45,10 +54,12 @@ def summary_of(run: DeepRun) -> dict[str, Any]:
     progress = run.progress
     metrics, measured_on = measured(run)
     seen = seen_of(run)
-    scores = {name: metrics.get(name) for name in ("auc", "logloss", "prob_mean", "real_mean")}
+    scores = {name: metrics.get(name) for name in ("auc", "logloss", "prob_mean", "real_mean", "normalized_entropy")}
+    tables = run.model.emb.tables.values()
     return {
         "name": run.config.name,
         **{name: value if value is not None and np.isfinite(value) else None for name, value in scores.items()},
+        **_further(metrics),
         "measured_on": measured_on,
         "measured_examples": metrics.get("examples"),
         "seen": None if seen is None else _plain(seen),
@@ -59,13 +70,33 @@ def summary_of(run: DeepRun) -> dict[str, Any]:
         "steps": progress.step,
         "passes": progress.passes,
         "best_pass": progress.best_pass,
-        "rows": sum(len(table) for table in run.model.emb.tables.values()),
-        "table_bytes": sum(table.bytes for table in run.model.emb.tables.values()),
+        "rows": sum(len(table) for table in tables),
+        "table_bytes": sum(table.bytes for table in tables),
+        "memory_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "bad_rows": progress.bad_rows,
         "valid_bad_rows": progress.valid_bad_rows,
         "stopped": run.stopped(),
         "warnings": remarks_of(*run.plotted) if len(run.plotted[0]) else [],
+        "known": run.known,
+        "importance": None,
         "model": str(run.run_dir / "model"),
+        "report": str(run.run_dir / "report.html"),
+        "timing": _timing(run),
+    }
+
+
+def _timing(run: DeepRun) -> Line:
+    """Return the times of this session as `sanderling compare` reads them; requests to servers are not timed."""
+    connection = run.model.emb.connection
+    return {
+        "algorithm": None,
+        "workers": 1 if run.workers is None else run.workers.size,
+        "batch_size": run.batch_size,
+        "transport": "embedded" if connection is None else connection.servers[0].partition(":")[0],
+        "total_s": time.perf_counter() - run.began_s,
+        "stages": run.stages,
+        "calls": [],
+        "passes": run.timed_passes,
     }
 
 
@@ -84,7 +115,7 @@ def write_report(run: DeepRun, summary: Line) -> None:
         "model": f"{run.config.model.type} in PyTorch",
         "started_unix_s": run.started_unix_s,
         "threads": run.config.train.threads,
-        "metrics": _plain(metrics),
+        "metrics": _plain({name: value for name, value in metrics.items() if name not in _further(metrics)}),
         "valid": None if run.progress.best is None else ", ".join(run.config.valid_inputs),
         "seen": summary["seen"],
         "warnings": summary["warnings"],
@@ -95,7 +126,7 @@ def write_report(run: DeepRun, summary: Line) -> None:
         "valid_bad_rows": summary["valid_bad_rows"],
         "bad_row_messages": run.bad_row_messages,
         "model_path": summary["model"],
-        "eval_command": f"sanderling.torch.predict({summary['model']!r}, FILE) in Python",
+        "eval_command": f"sanderling eval {summary['model']} FILE",
         "config": json.dumps(run.config.to_dict(), indent=1),
     }
     tables = [table for table in run.model.emb.tables.values() if isinstance(table, sanderling.Table)]

@@ -12,22 +12,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 import torch.distributed
-from torch import nn
+from torch import Tensor
 
 import sanderling
 from sanderling._native import give_up_silent
 from sanderling.torch import checkpoint
 from sanderling.torch.click_model import ClickModel
 from sanderling.torch.deep_config import DeepConfig
-from sanderling.torch.inputs import FileInputs, HubInputs, for_scoring, no_rows
+from sanderling.torch.inputs import FileInputs, HubInputs, no_rows
 from sanderling.torch.magnitude import Magnitudes, cause
+from sanderling.torch.objective import objective_of
 from sanderling.torch.pace import Pace
-from sanderling.torch.run_log import SCORES_MAX, Columns, Line, RunLog, Scores, metrics_of
+from sanderling.torch.run_log import SCORES_MAX, Columns, Line, RunLog, Scores
 from sanderling.torch.run_progress import Progress, improves, log_bad_rows, merge_stages
+from sanderling.torch.validation import check_finite, score, score_together
 from sanderling.torch.workers import Workers
 
 # Default interval between two lines of metrics, in rows.
@@ -49,6 +49,10 @@ class _ToldError(Exception):
 class DeepRun:
     """A run: model, optimizers, inputs and progress."""
 
+    model_class: type[ClickModel] = ClickModel
+    looks_ahead = True
+    """Whether the queue looks up the rows of minibatches ahead."""
+
     def __init__(
         self,
         config: DeepConfig,
@@ -69,18 +73,29 @@ class DeepRun:
         kind = config.dense_optimizer.type
         if kind not in _DENSE_OPTIMIZERS:
             raise sanderling.ConfigError(f"dense_optimizer.type = {kind!r}: one of {', '.join(_DENSE_OPTIMIZERS)}")
-        self.model = ClickModel(config, self.spec["feature"], ps, fresh=fresh, workers=workers).to(device)
-        self.dense: torch.optim.Optimizer = _DENSE_OPTIMIZERS[kind](
-            self.model.parameters(),
-            lr=config.dense_optimizer.lr,  # type: ignore[call-arg]
-            weight_decay=config.dense_optimizer.weight_decay,
-        )
+        self.model = self.model_class(config, self.spec["feature"], ps, fresh=fresh, workers=workers).to(device)
+        self.objective = objective_of(config, self.spec["feature"])
+        # None for a model without dense parameters.
+        self.dense: torch.optim.Optimizer | None = None
+        if any(True for _ in self.model.parameters()):
+            self.dense = _DENSE_OPTIMIZERS[kind](
+                self.model.parameters(),
+                lr=config.dense_optimizer.lr,  # type: ignore[call-arg]
+                weight_decay=config.dense_optimizer.weight_decay,
+            )
         self.rows = self.model.emb.optimizer()
         # Factor of the schedule on all learning rates in the current pass.
         self.lr_scale = 1.0
         self.progress = Progress()
         self.magnitudes = Magnitudes(self.model.numbers)
         self.started_unix_s = int(time.time())
+        self.began_s = time.perf_counter()
+        # Passes that this session ended: number and seconds of training.
+        self.timed_passes: list[Line] = []
+        # Keys of the last validation by feature, and those with a row.
+        self.known: list[Line] = []
+        # Metrics of further labels in the last validation.
+        self.further: dict[str, float] = {}
         # Scored rows for the plots: of the best validation, or without validation of the first pass.
         self.plotted = Scores().take()
         self.stages: list[Line] = []
@@ -97,9 +112,21 @@ class DeepRun:
         if not first:
             self.meet()
         # Load to the CPU: `load_state_dict` moves the state to the device, and Adam needs its step counts on the CPU.
-        extra = checkpoint.load(last, self.model, self.dense, self.model.emb, map_location="cpu", restore_servers=first)
+        extra = checkpoint.load(
+            last,
+            self.model,
+            self.dense,
+            self.model.emb,
+            map_location="cpu",
+            restore_servers=first,
+            local_names=self.model.local_names,
+        )
         if first:
             self.meet()
+        self.restored(extra)
+
+    def restored(self, extra: dict[str, Any]) -> None:
+        """Take the progress from the `extra` of a checkpoint."""
         self.progress = Progress(**extra["progress"])
         # Checkpoints of earlier versions lack it.
         if "report" in extra:
@@ -206,6 +233,11 @@ class DeepRun:
         more = progress.passes < self.inputs.passes and not self.stopped() and not self.idle()
         return progress.unjudged or more
 
+    @property
+    def batch_size(self) -> int:
+        """Return the rows of a minibatch, by configuration or hub."""
+        return self.config.train.batch_size or int(self.inputs.hubs[0]["batch_size"])
+
     def idle(self) -> bool:
         """Return whether early stopping applies: `early_stop` validations without improvement."""
         return 0 < self.config.train.early_stop <= self.progress.idle
@@ -217,10 +249,10 @@ class DeepRun:
     def one_pass(self, log: RunLog) -> int:
         """Train one pass; returns the number of steps, which may be 0 with hubs."""
         config, progress, workers = self.config, self.progress, self.workers
-        batch_size = config.train.batch_size or int(self.inputs.hubs[0]["batch_size"])
-        print_steps = config.train.print_every_steps or max(_PRINT_ROWS // batch_size, 1)
+        print_steps = config.train.print_every_steps or max(_PRINT_ROWS // self.batch_size, 1)
         whole, recent = Scores(), Scores()
         began = line_began = time.perf_counter()
+        train_s_before = progress.train_s
         line_step, line_examples, steps = progress.step, progress.examples, 0
 
         def say() -> None:
@@ -231,14 +263,17 @@ class DeepRun:
                 "examples_per_s": (progress.examples - line_examples) / seconds,
             }
             measured_on = {"measured_on": "train" if progress.passes == 0 else "train_seen"}
-            log.line("step", {**self.place(progress.passes + 1), **measured_on, **metrics_of(recent.take()), **speed})
+            log.line(
+                "step",
+                {**self.place(progress.passes + 1), **measured_on, **self.objective.metrics(recent.take()), **speed},
+            )
             line_began, line_step, line_examples = time.perf_counter(), progress.step, progress.examples
 
         self.model.train()
         self.set_rates()
         # Prefetched rows would miss updates, which synchronous trainers do not allow.
         in_step = workers is not None and workers.in_step
-        ahead = None if in_step else self.model.emb.native
+        ahead = self.model.emb.native if self.looks_ahead and not in_step else None
         batches = self.inputs.one_pass(progress.passes, ahead, progress.used_rows)
         log.begin(
             Pace(
@@ -260,12 +295,14 @@ class DeepRun:
                 continue  # batch norm needs the variance of at least two samples
             for warning in self.magnitudes.add(batch):
                 log.warn(warning)
-            logits = self.learn(batch)
+            rows = self.learn(batch)
+            if rows is None:
+                continue
             steps += 1
             progress.step += 1
             progress.examples += samples
             for scores in (whole, recent):
-                scores.add(batch.labels, logits, batch.weights)
+                scores.add(*rows)
             log.progress()
             if progress.step - line_step >= print_steps:
                 say()
@@ -273,7 +310,7 @@ class DeepRun:
                 break
             told = self.is_told()
             if told:
-                progress.measure(metrics_of(whole.take()))
+                progress.measure(self.objective.metrics(whole.take()))
             if told or (config.train.save_every_steps and progress.step % config.train.save_every_steps == 0):
                 progress.train_s, began = progress.train_s + time.perf_counter() - began, time.perf_counter()
                 self.save_stopped() if told else self.save("last")
@@ -300,26 +337,34 @@ class DeepRun:
             if whole.forgotten:
                 log.say(f"metrics of this pass cover its last {whole.rows:,} rows: at most {SCORES_MAX:,} are kept")
             columns = whole.take()
-            if not config.valid_inputs and progress.passes == 0:
+            if not config.valid_inputs and progress.passes == 0 and self.objective.has_plots:
                 self.plotted = columns
-            progress.measure(metrics_of(columns))
+            progress.measure(self.objective.metrics(columns))
         if not self.stopped():
+            self.timed_passes.append({"pass": progress.passes + 1, "seconds": progress.train_s - train_s_before})
             progress.passes += 1
             progress.used_rows, progress.pass_rows = 0, progress.used_rows
         return steps
 
-    def learn(self, batch: sanderling.Batch) -> npt.NDArray[np.float32]:
-        """Train one step; returns the logits before the update, float32 [B]."""
-        self.dense.zero_grad()
-        logits = self.model(batch)
-        labels, weights = (torch.from_numpy(array).to(self.device) for array in (batch.labels, batch.weights))
-        loss = nn.functional.binary_cross_entropy_with_logits(logits, labels, weight=weights)
+    def loss_of(self, batch: sanderling.Batch) -> tuple[Tensor, Columns] | None:
+        """Return the loss of a batch, and its scored rows; None for a batch without a row to learn from."""
+        return self.objective.loss(self.model(batch), batch)
+
+    def learn(self, batch: sanderling.Batch) -> Columns | None:
+        """Train one step; returns the rows as scored before the update, or None if there was none."""
+        if self.dense is not None:
+            self.dense.zero_grad()
+        found = self.loss_of(batch)
+        if found is None:
+            return None
+        loss, rows = found
         (loss if self.workers is None else loss * self.workers.share).backward()
         if self.workers is not None:
             self.average()
         if self.config.train.clip_norm > 0.0:
             self.model.emb.clip_grad_norm_(self.config.train.clip_norm, self.model.parameters())
-        self.dense.step()
+        if self.dense is not None:
+            self.dense.step()
         try:
             self.rows.step()
         except sanderling.GradientError as error:
@@ -328,15 +373,8 @@ class DeepRun:
             raise sanderling.GradientError(f"{error}; {why}") from error
         if self.config.train.l2_idle:
             self.model.emb.push_idle(batch, lr_scale=self.lr_scale)
-        before: npt.NDArray[np.float32] = logits.detach().cpu().numpy()
-        self.check_finite(before, batch, f"training diverged at step {self.progress.step + 1}")
-        return before
-
-    def check_finite(self, logits: npt.NDArray[np.float32], batch: sanderling.Batch, what: str) -> None:
-        """Raise DivergedError, which names the likely cause, for logits that are not finite."""
-        if not np.isfinite(logits).all():
-            advice = 'lower the learning rates or bound the features (type = "log")'
-            raise sanderling.DivergedError(f"{what}: {cause(batch, self.model.numbers) or advice}")
+        check_finite(rows[1], batch, self.model, f"training diverged at step {self.progress.step + 1}")
+        return rows
 
     def average(self) -> None:
         """Average the gradients of the dense parameters over the trainers (all-reduce)."""
@@ -356,7 +394,7 @@ class DeepRun:
         best = progress.best is None or improves(monitor, metrics, progress.best)
         if best:
             progress.best, progress.best_pass, progress.idle = metrics, progress.passes, 0
-            self.plotted = columns
+            self.plotted = columns if self.objective.has_plots else self.plotted
         else:
             progress.plateaus += 1
             progress.idle += 1
@@ -392,58 +430,8 @@ class DeepRun:
             for buffer in self.model.buffers():
                 if buffer.numel() > 0:
                     torch.distributed.broadcast(buffer, src=0)
-        columns = self.score(log) if self.workers is None else self.score_together(log, self.workers)
-        return metrics_of(columns), columns
-
-    def score_together(self, log: RunLog, workers: Workers) -> Columns:
-        """Score the shares of all trainers and gather them; GroupError on all trainers if one fails."""
-        mine, failure = None, None
-        try:
-            mine = self.score(log)
-        except Exception as error:
-            failure = error
-        told: list[Any] = [None] * workers.size
-        torch.distributed.all_gather_object(told, (mine, None if failure is None else str(failure)))
-        if failure is not None:
-            raise failure
-        for rank, (_, reason) in enumerate(told):
-            if reason is not None:
-                raise sanderling.GroupError(f"trainer {rank} could not validate: {reason}")
-        labels, logits, weights = (np.concatenate(column) for column in zip(*(share for share, _ in told), strict=True))
-        return labels, logits, weights
-
-    def score(self, log: RunLog) -> Columns:
-        """Score this trainer's share of the validation rows; ConfigError if they are too many to keep."""
-        scores = Scores()
-        self.model.eval()
-        queue = self.valid_queue(for_scoring(self.spec))
-        trainers = 1 if self.workers is None else self.workers.size
-        log.begin(Pace("validating", lambda: scores.rows * trainers, lambda: queue.pass_rows))
-        with torch.no_grad():
-            for batch in queue:
-                logits = self.model(batch).cpu().numpy()
-                self.check_finite(logits, batch, "a prediction over data.valid is infinite or undefined")
-                scores.add(batch.labels, logits, batch.weights)
-                if scores.forgotten:
-                    raise sanderling.ConfigError(f"data.valid: more than {SCORES_MAX:,} rows; name fewer files")
-                log.progress()
-        log.begin(None)
-        self.progress.valid_bad_rows = log_bad_rows(log, queue.stats())
-        return scores.take()
-
-    def valid_queue(self, spec: dict[str, Any]) -> sanderling.FeedQueue:
-        """Return a queue over this trainer's share of the validation files."""
-        train, workers = self.config.train, self.workers
-        return sanderling.FeedQueue(
-            self.config.valid_inputs,
-            self.model.emb.native,
-            spec=spec,
-            batch_size=train.batch_size or int(self.inputs.hubs[0]["batch_size"]),
-            threads=train.threads,
-            depth=train.depth,
-            rank=0 if workers is None else workers.rank,
-            ranks=1 if workers is None else workers.size,
-        )
+        columns = score(self, log) if self.workers is None else score_together(self, log, self.workers)
+        return {**self.objective.metrics(columns), **self.further}, columns
 
     def set_rates(self) -> None:
         """Set the learning rates of tables and dense optimizer by the schedule."""
@@ -453,7 +441,7 @@ class DeepRun:
         elif schedule["type"] == "plateau":
             least = float(schedule.get("min", 0.0))
             factor = max(float(schedule.get("factor", 0.1)) ** self.progress.plateaus, least)
-        for group in self.dense.param_groups:
+        for group in () if self.dense is None else self.dense.param_groups:
             group["lr"] = self.config.dense_optimizer.lr * factor
         rates = self.model.emb.rates()
         for group in self.rows.param_groups:
@@ -470,19 +458,35 @@ class DeepRun:
 
     def save(self, *names: str) -> None:
         """Save the run as checkpoints of these names; rank 0 saves, the other trainers wait."""
-        extra = {
-            "progress": dataclasses.asdict(self.progress),
-            "spec": self.spec,
-            "config": self.config.to_dict(),
-            "hubs": self.inputs.hubs,
-        }
+        extra = self.extra()
         self.model.emb.finish()
         self.meet()
         if self.workers is None or self.workers.rank == 0:
             for name in names:
                 more = {"report": self.shown()} if name == "last" else {}
-                checkpoint.save(self.run_dir / name, self.model, self.dense, self.model.emb, extra={**extra, **more})
+                # `model` is used without servers, and so is `last` once the run has ended. Until then the servers save
+                # `last`, which takes less time than a download.
+                downloads = self.config.train.download and (name == "model" or not self.is_left())
+                checkpoint.save(
+                    self.run_dir / name,
+                    self.model,
+                    self.dense,
+                    self.model.emb,
+                    extra={**extra, **more},
+                    description=f"{self.config.model.type} in PyTorch",
+                    local_names=self.model.local_names if downloads else None,
+                    on_servers=name == "last" or not downloads,
+                )
         self.meet()
+
+    def extra(self) -> dict[str, Any]:
+        """Return the state of the run for a checkpoint."""
+        return {
+            "progress": dataclasses.asdict(self.progress),
+            "spec": self.spec,
+            "config": self.config.to_dict(),
+            "hubs": self.inputs.hubs,
+        }
 
     def shown(self) -> dict[str, Any]:
         """Return the state of the report that a resumed run needs."""

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import sanderling
 from sanderling import _native
 from sanderling.torch.deep_config import DeepConfig
+from sanderling.torch.labels import without_labels
 from sanderling.torch.workers import Workers
 
 MODELS_OF_FIELDS = ("deepfm", "dcn", "dcnv2", "dlrm", "din")
@@ -31,12 +32,12 @@ def check_files(config: DeepConfig) -> None:
 def check_valid(config: DeepConfig, spec: dict[str, Any]) -> None:
     """Raise the error of unreadable or empty validation files, before the first pass is trained."""
     if config.valid_inputs:
-        _first_rows(config.valid_inputs, for_scoring(spec))
+        _first_rows(config.valid_inputs, for_scoring(spec), is_labelled=config.reads_classes)
 
 
 def check_fields(config: DeepConfig, spec: dict[str, Any]) -> None:
     """Raise ConfigError for a model of field interactions over a single field, as with libsvm files."""
-    features = spec["feature"]
+    features = without_labels(spec)["feature"]
     if config.model.type not in MODELS_OF_FIELDS or len(features) >= _FIELDS_MIN:
         return
     only = features[0]
@@ -53,9 +54,9 @@ def for_scoring(spec: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in spec.items() if key != "negatives"}
 
 
-def _first_rows(names: list[str], spec: dict[str, Any]) -> dict[str, Any] | None:
+def _first_rows(names: list[str], spec: dict[str, Any], *, is_labelled: bool = True) -> dict[str, Any] | None:
     """Return the spec in use for these files, with fitted boundaries; NoRowsError if they have no row."""
-    queue = sanderling.FeedQueue(names, spec=spec, batch_size=2, threads=1, depth=1)
+    queue = sanderling.FeedQueue(names, spec=spec, batch_size=2, threads=1, depth=1, train=is_labelled)
     if next(queue, None) is None:
         raise no_rows(names, queue)
     spec_used = queue.spec
@@ -92,7 +93,7 @@ class FileInputs:
         self.queue: sanderling.FeedQueue | None = None
         if spec is None:
             # Quantiles are fitted once; all queues then use equal boundaries.
-            spec = _first_rows(config.train_inputs, config.spec)
+            spec = _first_rows(config.train_inputs, config.feed_spec, is_labelled=config.reads_classes)
             assert spec is not None
             _check_widths(config, spec["feature"])
         self.spec = spec
@@ -117,6 +118,7 @@ class FileInputs:
             rank=0 if workers is None else workers.rank,
             ranks=1 if workers is None else workers.size,
             used_rows=used_rows,
+            train=self.config.reads_classes,
         )
         return iter(self.queue) if workers is None else workers.batches(self.queue)
 

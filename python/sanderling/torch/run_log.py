@@ -114,15 +114,14 @@ class RunLog:
         self._file.flush()
         if self._events is not None:
             self._events.scalars(values["step"], _scalars("train" if kind == "step" else kind, values))
-        scores = f"auc {values['auc']:.6f}, logloss {values['logloss']:.6f}"
-        means = f"prob_mean {values['prob_mean']:.6f}, real_mean {values['real_mean']:.6f}"
+        scores = ", ".join(f"{name} {values[name]:.6f}" for name in shown_metrics(values))
         if kind == "step":
             speed = f"({values['steps_per_s']:.1f} it/s; {values['examples_per_s']:,.0f} examples/s)"
             over = " over training (seen) data" if values["measured_on"] == "train_seen" else ""
-            self.say(f"step {values['step']}{over}, {scores}, {means} {speed}")
+            self.say(f"step {values['step']}{over}, {scores} {speed}")
         else:
             best = ", best so far" if values["best"] else ""
-            self.say(f"pass {values['pass']} validated: {scores}, {means}{best}")
+            self.say(f"pass {values['pass']} validated: {scores}{best}")
         if self._on_line is not None:
             self._on_line(plain)
 
@@ -184,9 +183,18 @@ class RunLog:
             self._shown = ""
 
 
+def shown_metrics(values: Mapping[str, Any]) -> list[str]:
+    """Return the names of the metrics to show: those of ranked lists, of a regression, or of labels."""
+    if ranking := [name for name in values if "@" in name]:
+        return ranking
+    first = ["rmse", "mae"] if "rmse" in values else ["auc", "logloss"]
+    return [*first, *(name for name in values if "." in name), "prob_mean", "real_mean"]
+
+
 def _scalars(group: str, values: Mapping[str, Any]) -> dict[str, float]:
     """Return the scalars of a line for TensorBoard, by tag."""
-    names = ("auc", "logloss", "prob_mean", "real_mean", "steps_per_s", "examples_per_s")
+    known = ("auc", "logloss", "prob_mean", "real_mean", "steps_per_s", "examples_per_s")
+    names = [*known, *shown_metrics(values)]
     return {f"{group}/{name}": float(values[name]) for name in names if name in values}
 
 

@@ -73,7 +73,9 @@ def merge_stages(before: list[Line], stages: list[Line]) -> list[Line]:
 
 
 def improves(monitor: str, new: Line, best: Line) -> bool:
-    """Return whether the validation `new` is better than `best` by the metric `monitor`, "auc" or "logloss"."""
+    """Return whether the validation `new` is better than `best` by the metric `monitor`."""
+    if monitor not in ("auc", "logloss"):
+        return bool(new[monitor] < best[monitor] if monitor in ("mse", "rmse", "mae") else new[monitor] > best[monitor])
     # AUC is NaN with a single class. Then the loss decides; otherwise the first pass would always stay the best.
     if monitor == "auc" and np.isfinite(new["auc"]) and np.isfinite(best["auc"]):
         return bool(new["auc"] > best["auc"])

@@ -33,8 +33,10 @@ from sanderling.torch.deep_config import DeepConfig
 from sanderling.torch.deep_report import summary_of, write_report
 from sanderling.torch.deep_run import DeepRun
 from sanderling.torch.inputs import FileInputs, HubInputs, check_fields, check_files, check_valid
+from sanderling.torch.retrieval_run import RetrievalRun
 from sanderling.torch.run_log import Line, RunLog
 from sanderling.torch.run_name import named, replaces
+from sanderling.torch.warm_start import saved_model, warm_start, with_saved_features
 from sanderling.torch.workers import Workers, bound_of, join
 
 # Time of waiting before a notice is written, in seconds.
@@ -62,6 +64,7 @@ def train(
     ps: sanderling.Connection | str | None = None,
     runs_dir: str | Path = "runs",
     resume: bool = False,
+    from_model: str | Path | None = None,
     device: str = "cpu",
     tensorboard: bool = False,
     quiet: bool = True,
@@ -79,9 +82,11 @@ def train(
     earlier run of another configuration is kept, and the new one is numbered (clicks-2). Under torchrun, the name is
     always that of the configuration, because all trainers must have an equal one.
 
-    `resume` continues from the last checkpoint. `on_line` is called with every line of metrics. The device of the dense
-    part is `device`. `torch_threads` is the number of torch threads during the run; by default torch's own number if
-    OMP_NUM_THREADS is set, else the physical cores without `train.threads`, at least 1.
+    `from_model`, the directory of a saved model, is what a new run begins with: its embeddings, dense parameters and
+    optimizer state; new features may come. `resume` continues from the last checkpoint. `on_line` is called with every
+    line of metrics. The device of the dense part is `device`. `torch_threads` is the number of torch
+    threads during the run; by default torch's own number if OMP_NUM_THREADS is set, else the physical cores without
+    `train.threads`, at least 1.
 
     Several trainers, started by torchrun, share the input and the tables on the servers of `ps`; `mode` selects when
     gradients of rows are applied, see `Workers`. SIGINT or SIGTERM stops the run after the current step, which is
@@ -136,6 +141,10 @@ def train(
     with _claimed(run_dir if first else None), compute_threads.torch_threads(threads):
         torch.manual_seed(config.seed)
         extra = checkpoint.read_extra(run_dir / "last") if resume else None
+        earlier = None
+        if from_model is not None and not resume:
+            earlier = Path(from_model)
+            saved_spec = saved_model(config, earlier)["spec"]
         if first and not resume:
             checkpoint.check_replaceable(run_dir / "model")
         if extra is not None:
@@ -151,12 +160,18 @@ def train(
             waiting = f"reading {', '.join(config.train_inputs)} once, to fit the features to it"
             with _notice(None if quiet or not first else waiting):
                 inputs = FileInputs(config, workers, None if extra is None else extra["spec"])
+        if earlier is not None:
+            inputs.spec = with_saved_features(inputs.spec, earlier, saved_spec)
         check_fields(config, inputs.spec)
         check_valid(config, inputs.spec)
-        run = DeepRun(config, run_dir, ps, device, inputs, workers, fresh=not resume)
+        run_class = RetrievalRun if config.is_retrieval else DeepRun
+        run = run_class(config, run_dir, ps, device, inputs, workers, fresh=not resume)
+        notes: list[str] = []
         if resume:
             run.resume()
-        elif first and (run_dir / "last").exists():
+        if earlier is not None:
+            notes = warm_start(run, earlier)
+        if not resume and first and (run_dir / "last").exists():
             # Remove the checkpoint of an earlier run of this name, from which this run cannot be resumed.
             shutil.rmtree(run_dir / "last")
         if ps is not None and not resume:
@@ -173,6 +188,8 @@ def train(
             warns=first,
             on_line=on_line,
         )
+        for note in notes:
+            log.say(note)
         if (warning := compute_threads.overcommitment(threads, config.train.threads)) is not None:
             log.say(warning)
         try:
@@ -232,6 +249,8 @@ def _workers(config: DeepConfig, ps: sanderling.Connection | None, mode: str) ->
         return None
     if ps is None:
         raise sanderling.ConfigError("several trainers share their rows on parameter servers: name them (--ps)")
+    if config.labels:
+        raise sanderling.ConfigError("several [[label]]: one trainer only; train without torchrun")
     if config.train.clip_norm > 0.0:
         raise sanderling.ConfigError(
             "train.clip_norm: not with several trainers: each has the norm of its own rows only, and would clip the"

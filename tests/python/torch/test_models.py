@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sanderling._native import DEEP_MODELS
-from sanderling.torch import click_model
+from sanderling._native import DEEP_MODELS, RETRIEVAL_MODELS
+from sanderling.torch import click_model, retrieval_model
 from sanderling.torch.models import DCN, DIN, DLRM, DCNv2, DeepFM, WideDeep
 
 BATCH, FIELDS, DIM, DENSE, STEPS = 5, 3, 4, 2, 6
@@ -18,7 +18,8 @@ MODELS: list[Callable[..., nn.Module]] = list(click_model.MODELS.values())
 
 
 def test_every_model_that_may_be_named_is_there() -> None:
-    assert list(click_model.MODELS) == list(DEEP_MODELS)
+    assert [*click_model.MODELS, *retrieval_model.MODELS] == list(DEEP_MODELS)
+    assert list(retrieval_model.MODELS) == list(RETRIEVAL_MODELS)
 
 
 def make(kind: Callable[..., nn.Module], dense: int, **sizes: Any) -> nn.Module:

@@ -10,7 +10,7 @@ use sanderling_random::Rng;
 use sanderling_store::{Absent, PushScale};
 use serde::Serialize;
 
-use crate::rivals::{Rival, Slab, rivals};
+use super::rivals::{Rival, Slab, rivals};
 
 /// Rows that are made and copied at once.
 const LOAD_BATCH: usize = 4096;

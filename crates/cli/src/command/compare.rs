@@ -176,8 +176,7 @@ fn parse(text: &[u8]) -> Result<Run, String> {
     let mut summary: Summary =
         serde_json::from_slice(text).map_err(|error| format!("not a run's summary: {error}"))?;
     let timing = summary.timing.take().ok_or(
-        "it has no timing: runs of deep models are not timed, and cannot be compared; if this is a built-in model's, \
-         an earlier version of sanderling wrote it: train once more with this one",
+        "it has no timing, because an earlier version of sanderling wrote it: train once more with this one",
     )?;
     Ok(Run { summary, timing })
 }

@@ -1,17 +1,19 @@
 //! `sanderling eval`: metrics of a model on labelled files.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 use sanderling_formats::BadRows;
-use sanderling_learner::{KnownKeys, evaluate, remarks};
+use sanderling_learner::{KnownKeys, Scores, evaluate, is_deep, remarks};
 use serde::Serialize;
 
+use crate::deep::{DeepModels, Purpose, Scoring};
 use crate::failure::Failure;
 use crate::output;
 use crate::progress::Bar;
-use crate::reading::{ReadArgs, report_bad_rows};
+use crate::reading::{ReadArgs, report_bad_rows, report_skipped};
 use crate::saved_model;
 use crate::servers::ServerArgs;
 
@@ -24,7 +26,9 @@ Examples:
   sanderling eval runs/clicks/model held_out.csv \\
       --ps 127.0.0.1:7000,127.0.0.1:7001
 
-With --ps, rows are read from the tables that train --ps made on the servers; MODEL supplies only the configuration.")]
+With --ps, rows are read from the tables that train --ps made on the servers; MODEL supplies only the configuration.
+
+MODEL may be a deep model, with the Python package and PyTorch: pip install 'sanderling[torch]'.")]
 pub(crate) struct Args {
     /// Model directory, such as runs/clicks/model
     model: PathBuf,
@@ -69,9 +73,26 @@ struct Evaluation {
     auc_exact: bool,
     known: Vec<KnownKeys>,
     warnings: Vec<String>,
+    /// Metrics that only a deep model has.
+    #[serde(flatten)]
+    further: BTreeMap<String, f64>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
+/// Scored rows, of either kind of model.
+struct Scored {
+    scores: Scores,
+    positives: u64,
+    known: Vec<KnownKeys>,
+    rows: u64,
+    table_bytes: u64,
+    bad_rows: u64,
+    seconds: f64,
+    /// Metrics by name that only a deep model has.
+    further: Vec<(String, f64)>,
+}
+
+/// Scores with a built-in model.
+fn built_in(args: &Args) -> Result<Scored, Failure> {
     let model = saved_model::open(&args.model, &args.servers)?;
     let mut config = model.config().data.reading.clone();
     args.reading.apply(&mut config);
@@ -85,12 +106,64 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
             bar.scan("evaluating", scan.bytes_read, scan.bytes_total);
         });
     bar.finish();
-    let found = found?;
-    let (metrics, interval) = (found.scores.metrics(), found.scores.auc_interval());
-    let seconds = start.elapsed().as_secs_f64();
+    let (found, seconds) = (found?, start.elapsed().as_secs_f64());
     report_bad_rows(&bad_rows);
-    let number = |value: f64| value.is_finite().then_some(value);
     let (rows, table_bytes) = model.size()?;
+    Ok(Scored {
+        scores: found.scores,
+        positives: found.positives,
+        known: found.known,
+        rows,
+        table_bytes,
+        bad_rows: bad_rows.count(),
+        seconds,
+        further: Vec::new(),
+    })
+}
+
+/// Scores with a deep model.
+fn deep(args: &Args, models: Option<&dyn DeepModels>) -> Result<Scored, Failure> {
+    let stop = crate::stop::flag();
+    let scoring = Scoring {
+        models,
+        path: &args.model,
+        files: &args.files,
+        servers: &args.servers,
+        reading: &args.reading,
+        threads: usize::from(args.threads),
+        stop: &stop,
+    };
+    let bar = Bar::new(args.quiet);
+    let (mut scores, mut positives, start) = (Scores::new(), 0, Instant::now());
+    let end = scoring.run(Purpose::Metrics, &bar, |rows| {
+        for ((logit, label), weight) in rows.scores.iter().zip(&rows.labels).zip(&rows.weights) {
+            scores.push(*logit, *label, *weight);
+            positives += u64::from(*label > 0.5);
+        }
+        Ok(())
+    });
+    bar.finish();
+    let (end, seconds) = (end?, start.elapsed().as_secs_f64());
+    report_skipped(end.bad_rows, &end.bad_row_messages);
+    Ok(Scored {
+        scores,
+        positives,
+        known: end.known,
+        rows: end.rows,
+        table_bytes: end.table_bytes,
+        bad_rows: end.bad_rows,
+        seconds,
+        further: end.metrics,
+    })
+}
+
+pub(crate) fn run(args: &Args, models: Option<&dyn DeepModels>) -> Result<u8, Failure> {
+    let found = if is_deep(&args.model) { deep(args, models)? } else { built_in(args)? };
+    if found.scores.is_empty() {
+        return further_alone(args, &found);
+    }
+    let (metrics, interval) = (found.scores.metrics(), found.scores.auc_interval());
+    let number = |value: f64| value.is_finite().then_some(value);
     let mut warnings = remarks(&metrics, Some(&found.scores));
     warnings.extend(found.known.iter().filter_map(KnownKeys::remark));
     warnings.iter().for_each(|warning| note!("warning: {warning}"));
@@ -104,13 +177,14 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         auc_high: interval.map(|interval| interval.high),
         examples: metrics.examples,
         positives: found.positives,
-        examples_per_s: metrics.examples as f64 / seconds.max(1e-9),
-        rows,
-        table_bytes,
-        bad_rows: bad_rows.count(),
+        examples_per_s: metrics.examples as f64 / found.seconds.max(1e-9),
+        rows: found.rows,
+        table_bytes: found.table_bytes,
+        bad_rows: found.bad_rows,
         auc_exact: metrics.auc_exact,
         known: found.known,
         warnings,
+        further: found.further.into_iter().collect(),
     };
     if args.json {
         output::json(&result)?;
@@ -120,6 +194,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         if let Some((low, high)) = result.auc_low.zip(result.auc_high) {
             rows.insert(1, ("AUC, 95 %", format!("{low:.6} to {high:.6}")));
         }
+        rows.extend(result.further.iter().map(|(name, value)| (name.as_str(), format!("{value:.6}"))));
         rows.extend([
             ("positives", output::count(result.positives)),
             (
@@ -137,6 +212,23 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         output::prose(&output::pairs(&rows))?;
     }
     Ok(0)
+}
+
+/// Prints the metrics of a model that has no logits.
+fn further_alone(args: &Args, found: &Scored) -> Result<u8, Failure> {
+    if args.json {
+        output::json(&found.further.iter().cloned().collect::<BTreeMap<_, _>>())?;
+    } else {
+        let rows: Vec<(&str, String)> =
+            found.further.iter().map(|(name, value)| (name.as_str(), number(*value))).collect();
+        output::prose(&output::pairs(&rows))?;
+    }
+    Ok(0)
+}
+
+/// A metric, or a count without decimals.
+fn number(value: f64) -> String {
+    if value.fract() == 0.0 && value >= 2.0 { output::count(value as u64) } else { format!("{value:.6}") }
 }
 
 /// Features that are named, of those with unknown keys.

@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use sanderling_formats::{BadRows, Compression};
-use sanderling_learner::{KnownKeys, LearnError};
+use sanderling_learner::{KnownKeys, LearnError, is_deep};
 
+use crate::deep::{DeepModels, Purpose, Scoring};
 use crate::failure::Failure;
 use crate::output;
 use crate::progress::Bar;
-use crate::reading::{ReadArgs, not_an_input, report_bad_rows};
+use crate::reading::{ReadArgs, not_an_input, report_bad_rows, report_skipped};
 use crate::saved_model;
 use crate::scores::ScoreWriter;
 use crate::servers::ServerArgs;
@@ -26,7 +27,9 @@ Examples:
 Writes one probability per input row, in input order; labels may be missing. A skipped row (--on-bad-row) gives an empty \
 line, so line numbers still match.
 
-With --ps, rows are read from the tables that train --ps made on the servers; MODEL supplies only the configuration.")]
+With --ps, rows are read from the tables that train --ps made on the servers; MODEL supplies only the configuration.
+
+MODEL may be a deep model, with the Python package and PyTorch: pip install 'sanderling[torch]'.")]
 pub(crate) struct Args {
     /// Model directory, such as runs/clicks/model
     model: PathBuf,
@@ -51,7 +54,17 @@ pub(crate) struct Args {
     reading: ReadArgs,
 }
 
-pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
+/// What was predicted, by either kind of model.
+struct Scored {
+    rows: u64,
+    known: Vec<KnownKeys>,
+    bad_rows: u64,
+}
+
+/// Threads that read rows for a deep model.
+const DEEP_THREADS: usize = 2;
+
+pub(crate) fn run(args: &Args, models: Option<&dyn DeepModels>) -> Result<u8, Failure> {
     let to_stdout = args.output.as_os_str() == "-";
     if args.json && to_stdout {
         return Err(Failure::Usage(
@@ -69,12 +82,29 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     if !to_stdout {
         output::check(&args.output)?;
     }
+    let bar = Bar::new(args.quiet || (to_stdout && std::io::stdout().is_terminal()));
+    let found = if is_deep(&args.model) { deep(args, &bar, models)? } else { built_in(args, &bar)? };
+    found.known.iter().filter_map(KnownKeys::remark).for_each(|remark| note!("warning: {remark}"));
+    if args.json {
+        output::json(&serde_json::json!({
+            "examples": found.rows,
+            "bad_rows": found.bad_rows,
+            "output": args.output,
+            "known": found.known,
+        }))?;
+    } else if !to_stdout && !args.quiet {
+        note!("{} scores in {}", output::count(found.rows), args.output.display());
+    }
+    Ok(0)
+}
+
+/// Predicts with a built-in model.
+fn built_in(args: &Args, bar: &Bar) -> Result<Scored, Failure> {
     let model = saved_model::open(&args.model, &args.servers)?;
     let mut config = model.config().data.reading.clone();
     args.reading.apply(&mut config);
     args.reading.check_used(&config, &args.files)?;
     let bad_rows = Arc::new(BadRows::new(config.on_bad_row).placeholder(true));
-    let bar = Bar::new(args.quiet || (to_stdout && std::io::stdout().is_terminal()));
     let stop = crate::stop::flag();
     let not_written = |error| output::not_written(&args.output, &error);
     let mut writer = ScoreWriter::create(&args.output, args.output_header).map_err(not_written)?;
@@ -86,19 +116,36 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         });
     bar.finish();
     let found = found?;
-    let rows = found.rows;
     writer.finish().map_err(not_written)?;
     report_bad_rows(&bad_rows);
-    found.known.iter().filter_map(KnownKeys::remark).for_each(|remark| note!("warning: {remark}"));
-    if args.json {
-        output::json(&serde_json::json!({
-            "examples": rows,
-            "bad_rows": bad_rows.count(),
-            "output": args.output,
-            "known": found.known,
-        }))?;
-    } else if !to_stdout && !args.quiet {
-        note!("{} scores in {}", output::count(rows), args.output.display());
-    }
-    Ok(0)
+    Ok(Scored { rows: found.rows, known: found.known, bad_rows: bad_rows.count() })
+}
+
+/// Predicts with a deep model.
+fn deep(args: &Args, bar: &Bar, models: Option<&dyn DeepModels>) -> Result<Scored, Failure> {
+    let stop = crate::stop::flag();
+    let scoring = Scoring {
+        models,
+        path: &args.model,
+        files: &args.files,
+        servers: &args.servers,
+        reading: &args.reading,
+        threads: DEEP_THREADS,
+        stop: &stop,
+    };
+    let not_written = |error| output::not_written(&args.output, &error);
+    let mut writer = ScoreWriter::create(&args.output, args.output_header).map_err(not_written)?;
+    let mut done = 0;
+    let end = scoring.run(Purpose::Predictions, bar, |rows| {
+        done += rows.scores.len() as u64;
+        writer.write(&rows.scores).map_err(|error| match error.kind() {
+            std::io::ErrorKind::BrokenPipe => Failure::Output(error),
+            _ => output::not_written(&args.output, &error).into(),
+        })
+    });
+    bar.finish();
+    let end = end?;
+    writer.finish().map_err(not_written)?;
+    report_skipped(end.bad_rows, &end.bad_row_messages);
+    Ok(Scored { rows: done, known: end.known, bad_rows: end.bad_rows })
 }

@@ -27,7 +27,11 @@ mod workers;
 use workers::WorkerArgs;
 
 /// Values of `model.type` for deep models, which the Python package trains in PyTorch.
-pub const DEEP_MODELS: [&str; 7] = ["dnn", "wide_deep", "deepfm", "dcn", "dcnv2", "dlrm", "din"];
+pub const DEEP_MODELS: [&str; 9] =
+    ["dnn", "wide_deep", "deepfm", "dcn", "dcnv2", "dlrm", "din", "mf", "two_tower"];
+
+/// The deep models with vectors of users and items, which learn from pairs without labels.
+pub const RETRIEVAL_MODELS: [&str; 2] = ["mf", "two_tower"];
 
 /// Train a model from a configuration file
 #[derive(Debug, clap::Args)]
@@ -51,6 +55,9 @@ continues it.
 With --ps, rows and optimizer state are on parameter servers (sanderling ps), in tables named RUN/TABLE; tables of an earlier \
 run of this name are replaced. The trained model is downloaded to runs/<name>. --resume uploads the rows of the last local \
 checkpoint first, so the servers may have been restarted, replaced, or left out.
+
+Deep models (model.type or --model: dnn, wide_deep, deepfm, dcn, dcnv2, dlrm, din, mf, two_tower) are trained by PyTorch, with the command of \
+the Python package: pip install 'sanderling[torch]'. Their options: sanderling train --model dnn --help; see docs/torch.md.
 
 With --algorithm, several workers train together: train.shuffle_rows does not apply, and train.batch_size counts rows \
 per worker, or rows of all workers with -sync. -sync shuffles the rows of all workers before each pass, \
@@ -98,8 +105,8 @@ pub(crate) struct Args {
     /// Maximum number of steps, then stop and allow --resume; 0: no limit [default: train.max_steps, 0]
     #[arg(long, help_heading = "Overrides", value_parser = quantity::count)]
     max_steps: Option<u64>,
-    /// Option of the Python package; hidden here.
-    #[arg(long, hide = true)]
+    /// Deep model to train instead of model.type, such as deepfm; needs PyTorch [default: model.type]
+    #[arg(long, help_heading = "Overrides")]
     model: Option<String>,
     #[command(flatten)]
     job: JobArgs,
@@ -241,8 +248,8 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
 fn deep(model: &str) -> Option<Failure> {
     DEEP_MODELS.contains(&model).then(|| {
         Failure::Usage(format!(
-            "{model} is a deep model, which the command of the Python package trains: pip install '.[torch]' where \
-             Sanderling's source is, and see docs/torch.md"
+            "{model} is a deep model, which the command of the Python package trains: pip install 'sanderling[torch]', \
+             see docs/torch.md"
         ))
     })
 }

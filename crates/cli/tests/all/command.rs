@@ -368,7 +368,9 @@ fn help_and_exit_codes() {
         ),
         ("eval runs/new/model valid.svm", 4, "runs/new/model: is not there yet: runs/new is a run"),
         ("inspect runs", 4, "runs: holds no model; name the directory of a saved model"),
-        ("inspect deep", 4, "deep: is a deep model, which Python reads"),
+        ("inspect deep", 4, "deep/manifest.json: is damaged: missing field `bytes`"),
+        ("eval deep valid.svm", 4, "deep: is a deep model, which the command of the Python package reads"),
+        ("predict deep valid.svm", 4, "deep: is a deep model, which the command of the Python package reads"),
         ("inspect runs/c/model --top 0", 2, "--top"),
         ("train c.toml --name unknown --resume", 4, "nothing was saved here"),
         // The starts above that failed have taken nothing from it.

@@ -325,7 +325,7 @@ fn online_equals_a_pull_and_a_push_per_row() {
         let mut handles = Handles::default();
         for start in (0..all.len()).step_by(64) {
             let rows = Rows::new(&all, start..all.len().min(start + 64));
-            let mut open = online.online(&rows, scale, &mut handles).unwrap();
+            let mut open = online.online(&rows, 1, scale, &mut handles).unwrap();
             for row in 0..rows.len() {
                 for column in 0..FEATURES.len() {
                     let offsets = rows.offsets(column);

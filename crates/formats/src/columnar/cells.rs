@@ -7,15 +7,14 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Int16Type, Int32Type, Int64Type, RunEndIndexType};
 use arrow_array::{
     Array, ArrayRef, BinaryArray, BinaryViewArray, BooleanArray, FixedSizeBinaryArray, Float64Array,
-    Int64Array, LargeBinaryArray, LargeListArray, RecordBatch, RunArray, StringArray, UInt32Array,
-    UInt64Array,
+    Int64Array, LargeBinaryArray, RecordBatch, RunArray, StringArray, UInt64Array,
 };
 use arrow_buffer::{NullBuffer, OffsetBuffer};
-use arrow_cast::cast::{CastOptions, cast_with_options};
-use arrow_cast::display::FormatOptions;
 use arrow_schema::{ArrowError, DECIMAL256_MAX_PRECISION, DataType, TimeUnit};
 
 use sanderling_sample::{Field, Time, TimeKind};
+
+use super::convert;
 
 /// A column in one of the layouts that fields are taken from.
 #[derive(Debug)]
@@ -208,8 +207,7 @@ fn list_cells(column: &ArrayRef) -> Result<Cells, ArrowError> {
         | DataType::FixedSizeList(item, _) => item.clone(),
         other => return Err(unsupported(other)),
     };
-    let list = cast(column, &DataType::LargeList(item))?;
-    let list: &LargeListArray = list.as_list();
+    let list = convert::lists(column, &item)?;
     let offsets = list.offsets().clone();
     let (first, last) = (offsets[0], offsets[offsets.len() - 1]);
     // The child of a sliced list is whole: convert only the slice's part.
@@ -224,14 +222,9 @@ fn scalar_cells(column: &ArrayRef) -> Result<Cells, ArrowError> {
         // Values stay in the dictionary: a short file may name a long text often, and each is encoded once.
         DataType::Dictionary(_, value) if is_scalar(value) => {
             let column = column.as_any_dictionary();
-            let keys = cast_with_options(column.keys(), &DataType::UInt32, &NOT_SAFE)?;
-            let keys: &UInt32Array = keys.as_primitive();
-            let missing = column.values().len() as u32;
-            let rows = match keys.nulls() {
-                None => keys.values().to_vec(),
-                Some(_) => keys.iter().map(|key| key.unwrap_or(missing)).collect(),
-            };
-            return indexed(rows, column.values());
+            let values = column.values();
+            let len = u32::try_from(values.len()).map_err(|_| too_many_values(values))?;
+            return indexed(convert::dictionary_rows(column.keys(), len)?, values);
         }
         DataType::RunEndEncoded(_, value) if is_scalar(value.data_type()) => {
             let (rows, values) = runs(column)?;
@@ -239,32 +232,36 @@ fn scalar_cells(column: &ArrayRef) -> Result<Cells, ArrowError> {
         }
         DataType::FixedSizeBinary(_) => return Ok(Cells::Fixed(column.as_fixed_size_binary().clone())),
         DataType::Boolean => return Ok(Cells::Bool(column.as_boolean().clone())),
-        DataType::Date32 => return Ok(Cells::Days(counts(column)?)),
+        DataType::Date32 => return Ok(Cells::Days(convert::integers(column)?)),
         _ => {}
     }
     if let Some((kind, per_second)) = time_of(kind) {
-        return Ok(Cells::Time { counts: counts(column)?, kind, per_second });
+        return Ok(Cells::Time { counts: convert::integers(column)?, kind, per_second });
     }
     let layout = layout(kind).ok_or_else(|| unsupported(kind))?;
     Ok(match layout {
         DataType::Null => Cells::Null,
-        DataType::Int64 => Cells::Int(cast(column, &layout)?.as_primitive().clone()),
+        DataType::Int64 => Cells::Int(convert::integers(column)?),
         DataType::UInt64 => Cells::Unsigned(column.as_primitive().clone()),
-        DataType::Float64 => Cells::Float(cast(column, &layout)?.as_primitive().clone()),
-        DataType::Utf8 => Cells::Digits(digits(column)?.as_string().clone()),
-        DataType::Binary => Cells::Text(cast(column, &layout)?.as_binary().clone()),
-        DataType::LargeBinary => Cells::LargeText(cast(column, &layout)?.as_binary().clone()),
-        _ => Cells::ViewText(cast(column, &layout)?.as_binary_view().clone()),
+        DataType::Float64 => Cells::Float(convert::floats(column)?),
+        DataType::Utf8 => Cells::Digits(convert::decimal_texts(column)?),
+        DataType::Binary => Cells::Text(convert::bytes(column)),
+        DataType::LargeBinary => Cells::LargeText(convert::large_bytes(column)),
+        _ => Cells::ViewText(convert::view_bytes(column)),
     })
 }
 
 fn indexed(rows: Vec<u32>, dictionary: &ArrayRef) -> Result<Cells, ArrowError> {
     if u32::try_from(dictionary.len()).is_err() {
-        let many = format!("a dictionary of {} values, at most {} are read", dictionary.len(), u32::MAX);
-        return Err(ArrowError::InvalidArgumentError(many));
+        return Err(too_many_values(dictionary));
     }
     let values = Arc::new(scalar_cells(dictionary)?);
     Ok(Cells::Indexed { rows, values, dictionary: Arc::clone(dictionary) })
+}
+
+fn too_many_values(dictionary: &ArrayRef) -> ArrowError {
+    let many = format!("a dictionary of {} values, at most {} are read", dictionary.len(), u32::MAX);
+    ArrowError::InvalidArgumentError(many)
 }
 
 /// Whether values of this type are texts.
@@ -312,36 +309,6 @@ fn time_of(kind: &DataType) -> Option<(TimeKind, i64)> {
         TimeUnit::Nanosecond => 1_000_000_000,
     };
     Some((kind, per_second))
-}
-
-/// The integers of a column of times.
-fn counts(column: &ArrayRef) -> Result<Int64Array, ArrowError> {
-    // 32-bit times have no direct cast to 64-bit integers.
-    let column = match column.data_type() {
-        DataType::Date32 | DataType::Time32(_) => cast(column, &DataType::Int32)?,
-        _ => Arc::clone(column),
-    };
-    Ok(cast(&column, &DataType::Int64)?.as_primitive().clone())
-}
-
-/// The texts of decimals.
-fn digits(column: &ArrayRef) -> Result<ArrayRef, ArrowError> {
-    // The digits of a decimal with a negative scale lack the trailing zeros.
-    let has_all = whole_digits(column.data_type()).is_none()
-        || matches!(column.data_type(), DataType::Decimal128(_, 0) | DataType::Decimal256(_, 0));
-    let longest = DataType::Decimal256(DECIMAL256_MAX_PRECISION, 0);
-    let all = if has_all { column.clone() } else { cast(column, &longest)? };
-    cast(&all, &DataType::Utf8)
-}
-
-/// Not safe: a value that does not fit is an error, not a null.
-const NOT_SAFE: CastOptions<'static> = CastOptions { safe: false, format_options: FormatOptions::new() };
-
-fn cast(column: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
-    if column.data_type() == to {
-        return Ok(column.clone());
-    }
-    cast_with_options(column, to, &NOT_SAFE)
 }
 
 impl Cells {

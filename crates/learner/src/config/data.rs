@@ -1,6 +1,7 @@
 //! The `[data]` table of a configuration. Opens no file.
 
 use sanderling_formats::DataConfig;
+use sanderling_formats::in_memory::{is_in_memory, lasting_name};
 use serde::{Deserialize, Serialize};
 
 /// The `[data]` table: which files, and how to read them.
@@ -25,6 +26,9 @@ impl Data {
     #[must_use]
     pub fn name(&self) -> String {
         let path = self.train.0.first().map_or("", String::as_str);
+        if is_in_memory(path) {
+            return RUN_NAME.to_owned();
+        }
         let file = path.rsplit(['/', '\\']).next().unwrap_or(path);
         let stem = file.split(['.', '?']).next().unwrap_or(file);
         let plain = |c: char| if c.is_alphanumeric() || c == '-' || c == '_' { c } else { '_' };
@@ -74,6 +78,13 @@ impl TryFrom<serde_json::Map<String, serde_json::Value>> for Data {
 pub struct Inputs(pub Vec<String>);
 
 impl Inputs {
+    /// Whether two inputs have the same names, where those in memory need only be of one kind.
+    pub(crate) fn is_like(&self, other: &Inputs) -> bool {
+        let lasting =
+            |inputs: &Inputs| inputs.0.iter().map(|name| lasting_name(name).to_owned()).collect::<Vec<_>>();
+        lasting(self) == lasting(other)
+    }
+
     /// Whether no path was given.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -108,6 +119,7 @@ mod tests {
             ("s3://bucket/day 1/*-part.parquet?x=1", "_-part"),
             ("C:\\data\\größe.tsv", "größe"),
             ("-", "run"),
+            ("memory:7:polars.DataFrame", "run"),
             ("data/*", "run"),
         ] {
             let data = Data { train: Inputs(vec![input.to_owned(), "b.csv".to_owned()]), ..Data::default() };

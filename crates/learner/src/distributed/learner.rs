@@ -256,10 +256,10 @@ impl<'a> Learner<'a> {
         self.shared.check_stop()?;
         worker.timer().switch(PULL);
         self.has_looked |= self.magnitudes.add(rows);
-        let (scale, step) = (self.scale(), self.step());
+        let (scale, step, workers) = (self.scale(), self.step(), self.workers as usize);
         let Learner { model, handles, compute, window, .. } = self;
         let class_weight = model.config().train.class_weight;
-        let mut online = model.client().online(rows, scale, handles)?;
+        let mut online = model.client().online(rows, workers, scale, handles)?;
         worker.timer().switch(COMPUTE);
         for row in 0..rows.len() {
             let (label, weight) = (rows.labels()[row], rows.weights()[row]);
@@ -273,6 +273,7 @@ impl<'a> Learner<'a> {
                 let cause = magnitude::cause(&rows.slice(row..row + 1), &model.config().feature);
                 return Err(LearnError::Diverged { step: step + row as u64, cause });
             }
+            online.note_learned()?;
         }
         worker.timer().switch(PUSH);
         online.finish()?;

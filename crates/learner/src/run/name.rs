@@ -79,7 +79,14 @@ fn saved_in(run_dir: &Path) -> Found {
 
 /// Whether a run would be of the same configuration.
 fn is_same(config: &Config, saved: &Config) -> bool {
-    Config { name: saved.name.clone(), ..fitted_like(config, saved) } == *saved
+    let mut fitted = Config { name: saved.name.clone(), ..fitted_like(config, saved) };
+    let pairs = [(&mut fitted.data.train, &saved.data.train), (&mut fitted.data.valid, &saved.data.valid)];
+    for (inputs, saved) in pairs {
+        if inputs.is_like(saved) {
+            inputs.clone_from(saved);
+        }
+    }
+    fitted == *saved
 }
 
 /// Whether a run may go on from what was saved, as far as this decides between runs of one name.
@@ -90,7 +97,7 @@ fn is_resumable(config: &Config, saved: &Config) -> bool {
         && fitted.optimizer == saved.optimizer
         && fitted.factor_optimizer == saved.factor_optimizer
         && fitted.spec() == saved.spec()
-        && fitted.data.train == saved.data.train
+        && fitted.data.train.is_like(&saved.data.train)
         && (fitted.train.batch_size, fitted.train.shuffle_rows)
             == (saved.train.batch_size, saved.train.shuffle_rows)
 }

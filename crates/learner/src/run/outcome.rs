@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
+use sanderling_formats::in_memory::is_in_memory;
 use sanderling_observe::{Machine, Resident, StageTotal};
 
 use super::{CALIBRATION_BINS, ROC_POINTS, Summary};
 use crate::config::Config;
+use crate::error::names;
 use crate::importance::Importance;
 use crate::known_keys::KnownKeys;
 use crate::measured::{MeasuredOn, SeenMetrics};
@@ -135,7 +137,8 @@ impl Outcome<'_> {
         };
         let valid = &config.data.valid.0;
         let scores = self.scores();
-        let example_file = valid.first().or(config.data.train.0.first()).map_or("FILE", String::as_str);
+        let example_file = valid.first().or(config.data.train.0.first()).filter(|name| !is_in_memory(name));
+        let example_file = example_file.map_or("FILE", String::as_str);
         RunReport {
             name: summary.name.clone(),
             model: self.config.model.describe(),
@@ -147,7 +150,7 @@ impl Outcome<'_> {
             threads: self.threads,
             examples_per_s: summary.examples_per_s,
             metrics: self.metrics().0,
-            valid: self.state.best.map(|_| valid.join(", ")),
+            valid: self.state.best.map(|_| names(valid)),
             seen: self.seen(),
             plots_seen: self.plots_seen(),
             train_curve: curve(&self.state.train_curve),

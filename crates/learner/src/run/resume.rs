@@ -62,12 +62,12 @@ pub(super) fn resume(
             fitted.optimizer != saved.optimizer || fitted.factor_optimizer != saved.factor_optimizer,
         ),
         ("the features, the label, weights or negatives", fitted.spec() != saved.spec()),
-        ("data.train", fitted.data.train != saved.data.train),
+        ("data.train", !fitted.data.train.is_like(&saved.data.train)),
         (
             "the size of the files of data.train",
             state.data_bytes.is_some() && state.data_bytes != data_bytes(config)?,
         ),
-        ("data.valid", state.best.is_some() && fitted.data.valid != saved.data.valid),
+        ("data.valid", state.best.is_some() && !fitted.data.valid.is_like(&saved.data.valid)),
         ("train.monitor", state.best.is_some() && fitted.train.monitor != saved.train.monitor),
         (
             "train.reduction or train.class_weight",

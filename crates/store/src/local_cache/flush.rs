@@ -3,6 +3,7 @@
 use super::{CachedBlock, LocalCache, PARTS};
 use crate::StoreError;
 use crate::index::NO_ROW;
+use crate::index::removals::RemovalStamp;
 use crate::lookup::{CHUNK_KEYS, CachedRows, Lookup, with_lookup};
 use crate::rows::access::RowMut;
 use crate::rows::layout::{FREQUENCY, LAST_USE, VERSION, version_after};
@@ -38,28 +39,24 @@ impl LocalCache<'_> {
         table.check_not_writing()?;
         let clock = table.tick(lane);
         let mut failures = PushFailures::default();
-        with_lookup(|lookup| {
-            for (number, keys) in buffers.dedup.unique.chunks(CHUNK_KEYS).enumerate() {
-                let first = number * CHUNK_KEYS;
-                let places = &buffers.places[first..][..keys.len()];
-                let copies = Copies {
-                    table,
-                    blocks: &self.blocks,
-                    keys,
-                    rows: &buffers.rows[first * PARTS * dim..],
-                    fetched: &buffers.fetched[first * 2 * dim..],
-                    versions: &buffers.versions[first..],
-                    places,
-                    counts: &buffers.dedup.counts[first..],
-                    clock,
-                    are_the_same: true,
-                    failures: &mut failures,
-                };
-                let cached = self.since.map(|since| CachedRows { rows: places, since });
-                let full = simd::run(table.width(), Flush { table, lane, lookup, keys, cached, copies });
-                failures.note_full(full);
-            }
-        });
+        for (number, keys) in buffers.dedup.unique.chunks(CHUNK_KEYS).enumerate() {
+            let first = number * CHUNK_KEYS;
+            let copies = Copies {
+                table,
+                blocks: &self.blocks,
+                keys,
+                rows: &buffers.rows[first * PARTS * dim..],
+                fetched: &buffers.fetched[first * 2 * dim..],
+                versions: &buffers.versions[first..],
+                places: &buffers.places[first..][..keys.len()],
+                counts: &buffers.dedup.counts[first..],
+                clock,
+                are_the_same: true,
+                failures: &mut failures,
+            };
+            let full = copies.flush(lane, self.since);
+            failures.note_full(full);
+        }
         failures.check(table)
     }
 }
@@ -98,19 +95,19 @@ impl Work for Flush<'_> {
 }
 
 /// The copies of a chunk, and the values they were fetched with.
-struct Copies<'a> {
-    table: &'a Table,
-    blocks: &'a [CachedBlock],
-    keys: &'a [u64],
-    rows: &'a [f32],
-    fetched: &'a [f32],
-    versions: &'a [u32],
-    places: &'a [u32],
-    counts: &'a [u32],
-    clock: u32,
+pub(super) struct Copies<'a> {
+    pub(super) table: &'a Table,
+    pub(super) blocks: &'a [CachedBlock],
+    pub(super) keys: &'a [u64],
+    pub(super) rows: &'a [f32],
+    pub(super) fetched: &'a [f32],
+    pub(super) versions: &'a [u32],
+    pub(super) places: &'a [u32],
+    pub(super) counts: &'a [u32],
+    pub(super) clock: u32,
     /// No row was created or replaced since the fetch, so that an equal number of updates proves a row unchanged.
-    are_the_same: bool,
-    failures: &'a mut PushFailures,
+    pub(super) are_the_same: bool,
+    pub(super) failures: &'a mut PushFailures,
 }
 
 impl Edit for Copies<'_> {
@@ -149,6 +146,16 @@ impl Edit for Copies<'_> {
 }
 
 impl Copies<'_> {
+    /// Writes the copies back; returns the number of new rows without room. `since` was taken before the first row
+    /// was fetched.
+    pub(super) fn flush(self, lane: usize, since: Option<RemovalStamp>) -> u64 {
+        let (table, keys) = (self.table, self.keys);
+        let cached = since.map(|since| CachedRows { rows: self.places, since });
+        with_lookup(|lookup| {
+            simd::run(table.width(), Flush { table, lane, lookup, keys, cached, copies: self })
+        })
+    }
+
     /// Updates the header of a row as if every occurrence had been pushed on its own.
     #[inline(always)]
     fn note(&self, at: usize, row: RowMut<'_, impl Vector>, version: u32) {

@@ -3,9 +3,10 @@
 //!
 //! It supports FTRL only, whose state is additive. If a row was not updated meanwhile, the flush overwrites it with
 //! the copy. Otherwise it adds the changes of z and n, and recomputes the weight. So several workers learn at once,
-//! and rows that all of them use travel between processors once per run. A single worker gets the result of pushes
-//! one by one, bit for bit.
+//! and rows that all of them use travel between processors once per run, or a few times if they are in most samples.
+//! A single worker gets the result of pushes one by one, bit for bit.
 
+mod exchange;
 mod flush;
 mod ftrl;
 
@@ -38,6 +39,7 @@ pub struct CacheBuffers {
     versions: Vec<u32>,
     /// The row it was fetched from, [`NO_ROW`] for a key without a row.
     places: Vec<u32>,
+    frequent: exchange::Frequent,
 }
 
 /// A block of a row.
@@ -102,6 +104,7 @@ impl Table {
         buffers.dedup.clear();
         buffers.versions.clear();
         buffers.places.clear();
+        buffers.frequent.clear();
         let blocks = self.layout.blocks.iter().filter_map(|block| {
             let OptimizerStep::Ftrl(step) = block.kernel.step(scale.lr_scale) else { return None };
             let z_at = HEADER_WORDS + block.state.start;
@@ -136,6 +139,7 @@ impl LocalCache<'_> {
         make_room(&mut buffers.fetched, distinct * 2 * self.dim);
         buffers.versions.resize(distinct, 0);
         buffers.places.resize(distinct, NO_ROW);
+        buffers.frequent.clear();
         let (table, lane, blocks) = (self.table, self.lane, self.blocks.as_slice());
         with_lookup(|lookup| {
             let mut from = first;

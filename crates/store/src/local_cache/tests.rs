@@ -24,9 +24,10 @@ fn keys(sample: u64) -> Vec<u64> {
     (0..13).map(|i| (sample * 7919 + i * 31) % 101 * 1000 + i % repeated).collect()
 }
 
+/// Also where frequent keys are exchanged within the run.
 #[test]
 fn a_run_equals_pushes_one_by_one() {
-    for factors in [0, 3, 8, 21] {
+    for (factors, parts) in [(0, 1), (3, 1), (8, 1), (21, 1), (0, 5), (8, 3)] {
         let (by_push, by_run) = (table(factors), table(factors));
         let dim = factors + 1;
         let mut near = CacheBuffers::default();
@@ -46,6 +47,9 @@ fn a_run_equals_pushes_one_by_one() {
                     let mut pulled = vec![0.0; dim];
                     by_push.pull(&[*key], Absent::Zero, &mut pulled, None).unwrap();
                     assert_eq!(rows.weights(*handle), pulled);
+                }
+                if (number + 1) % (30 / parts) == 0 {
+                    rows.exchange(6, parts as u32).unwrap();
                 }
             }
             rows.flush().unwrap();
@@ -275,5 +279,58 @@ fn rows_that_left_meanwhile_are_made_anew() {
         }
         let version = |key: u64| table.get(key).unwrap().version;
         assert_eq!([1, 2, 3, 4, 5].map(version), [1, 2, 1, 2, 1]);
+    }
+}
+
+/// An exchange brings the updates of others, adds the own ones to them, and leaves rare keys alone.
+#[test]
+fn workers_see_frequent_keys_within_a_run() {
+    const FREQUENT: u64 = 5;
+    const RARE: u64 = 6;
+    for factors in [0, 8] {
+        let (table, dim) = (table(factors), factors + 1);
+        let (mut first, mut second) = (CacheBuffers::default(), CacheBuffers::default());
+        let mut caches = [
+            table.local_cache(PushScale::default(), &mut first).unwrap(),
+            table.local_cache(PushScale::default(), &mut second).unwrap(),
+        ];
+        let mut handles: [Vec<RowHandle>; 2] = [Vec::new(), Vec::new()];
+        for (cache, handles) in caches.iter_mut().zip(&mut handles) {
+            cache.resolve(&[FREQUENT; 4], handles);
+            cache.resolve(&[RARE], handles);
+        }
+        for (cache, handles) in caches.iter_mut().zip(&handles) {
+            for handle in [handles[0], handles[1], handles[4]] {
+                cache.update(handle, &vec![0.5; dim]);
+            }
+            cache.exchange(3, 2).unwrap();
+        }
+        // The second exchange found the updates of the first; the first has not looked since.
+        let [first, second] = &caches;
+        let n = |row: &crate::Row| row.state[1];
+        let row = table.get(FREQUENT).unwrap();
+        assert_eq!((row.version, row.frequency), (4, 4));
+        assert_eq!(second.weights(handles[1][0]), row.weights);
+        assert_ne!(first.weights(handles[0][0]), row.weights);
+        if factors == 0 {
+            assert_eq!(n(&row), 4.0 * 0.25);
+        }
+        assert!(table.get(RARE).is_none());
+        for (cache, handles) in caches.iter_mut().zip(&handles) {
+            for handle in [handles[2], handles[3]] {
+                cache.update(handle, &vec![0.5; dim]);
+            }
+            // No more exchange is due.
+            cache.exchange(3, 2).unwrap();
+        }
+        for cache in caches {
+            cache.flush().unwrap();
+        }
+        let (frequent, rare) = (table.get(FREQUENT).unwrap(), table.get(RARE).unwrap());
+        assert_eq!((frequent.version, frequent.frequency), (8, 8));
+        assert_eq!((rare.version, rare.frequency), (2, 2));
+        if factors == 0 {
+            assert_eq!((n(&frequent), n(&rare)), (8.0 * 0.25, 2.0 * 0.25));
+        }
     }
 }

@@ -128,8 +128,9 @@ impl Placement {
             (true, true) => (self.weights, self.rest),
         };
         // Otherwise the lines from the first word on are all.
-        let is_aligned =
-            |words: usize, stride: usize| lines(words, stride) == PERIOD * words.div_ceil(LINE_WORDS);
+        let is_aligned = |words: usize, stride: usize| {
+            words == 0 || lines(words, stride) == PERIOD * words.div_ceil(LINE_WORDS)
+        };
         let all = is_aligned(first, self.weights_stride) && is_aligned(rest, self.rest_stride);
         let last_words = (!all).then(|| (first.max(1) - 1, rest.max(1) - 1));
         RowLines { first: first.div_ceil(LINE_WORDS).max(1), rest: rest.div_ceil(LINE_WORDS), last_words }
@@ -184,6 +185,8 @@ mod tests {
                 let placement = Placement::new(weights, HEADER_WORDS + state, packing);
                 for whole in [false, true] {
                     let RowLines { first, rest, last_words } = placement.prefetched(whole);
+                    // Aligned parts need no further line.
+                    assert!(last_words.is_none() || packing == Packing::Compact, "{weights} {state} {whole}");
                     for row in 0..PERIOD {
                         let covers = |at: usize, words: usize, count: usize, last: Option<usize>| {
                             let asked = (0..count)

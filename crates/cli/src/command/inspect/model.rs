@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use sanderling_learner::{Model, table_summary};
+use sanderling_learner::{DeepModel, Model, is_deep, table_summary};
 use sanderling_store::Table;
 use serde::Serialize;
 
@@ -18,7 +18,18 @@ struct ModelView {
     path: std::path::PathBuf,
     rows: u64,
     table_bytes: u64,
+    /// Of a deep model.
+    #[serde(flatten)]
+    deep: Option<DeepView>,
     tables: Vec<TableView>,
+}
+
+/// What only a deep model has.
+#[derive(Serialize)]
+struct DeepView {
+    dense_weights: Option<u64>,
+    dense_bytes: u64,
+    server_tables: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -51,22 +62,39 @@ struct KeyView {
 }
 
 pub(super) fn show(args: &Args) -> Result<u8, Failure> {
-    let model = Model::load(&args.path)?;
-    let top = args.top as usize;
-    let tables = model.client().tables().iter().map(|table| view(table, top));
-    let view = ModelView {
-        model: model.config().model.describe(),
-        path: args.path.clone(),
-        rows: model.rows(),
-        table_bytes: model.table_bytes(),
-        tables: tables.collect(),
-    };
+    let view = if is_deep(&args.path) { deep(args)? } else { built_in(args)? };
     if args.json {
         output::json(&view)?;
     } else {
         output::prose(&describe(&view, width::of_stdout()))?;
     }
     Ok(0)
+}
+
+fn built_in(args: &Args) -> Result<ModelView, Failure> {
+    let model = Model::load(&args.path)?;
+    let tables = model.client().tables().iter().map(|table| view(table, args.top as usize));
+    Ok(ModelView {
+        model: model.config().model.describe(),
+        path: args.path.clone(),
+        rows: model.rows(),
+        table_bytes: model.table_bytes(),
+        deep: None,
+        tables: tables.collect(),
+    })
+}
+
+fn deep(args: &Args) -> Result<ModelView, Failure> {
+    let DeepModel { description, dense_weights, dense_bytes, tables, server_tables } =
+        DeepModel::open(&args.path)?;
+    Ok(ModelView {
+        model: description,
+        path: args.path.clone(),
+        rows: tables.iter().map(|table| table.len() as u64).sum(),
+        table_bytes: tables.iter().map(|table| table.bytes()).sum(),
+        deep: Some(DeepView { dense_weights, dense_bytes, server_tables }),
+        tables: tables.iter().map(|table| view(table, args.top as usize)).collect(),
+    })
 }
 
 fn view(table: &Table, top: usize) -> TableView {
@@ -133,12 +161,24 @@ fn describe(view: &ModelView, width: Option<usize>) -> String {
             ]
         })
         .collect();
-    let mut text = output::pairs(&[
+    let mut facts = vec![
         ("model", view.model.clone()),
         ("path", view.path.display().to_string()),
         ("rows", output::count(view.rows)),
         ("memory", output::bytes(view.table_bytes)),
-    ]);
+    ];
+    if let Some(deep) = &view.deep {
+        let weights =
+            deep.dense_weights.map_or(String::new(), |count| format!("{} weights, ", output::count(count)));
+        facts.push((
+            "dense part",
+            format!("{weights}{} with optimizer state", output::bytes(deep.dense_bytes)),
+        ));
+        if !deep.server_tables.is_empty() {
+            facts.push(("on servers", deep.server_tables.join(", ")));
+        }
+    }
+    let mut text = output::pairs(&facts);
     text += &format!("\n\n{}", output::columns_within(&header, &rows, &[0, header.len() - 1], width));
     let keys = |keys: &[KeyView]| {
         let keys = keys

@@ -8,12 +8,12 @@ use arrow_array::builder::BinaryViewBuilder;
 use arrow_array::types::{Int8Type, Int16Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type};
 use arrow_array::{ArrayRef, Float32Array, Float64Array, Int32Array, Int64Array};
 use arrow_buffer::{ArrowNativeType, Buffer, NullBuffer, ScalarBuffer};
-use arrow_cast::cast;
 use arrow_schema::DataType;
 use bytes::Bytes;
 use parquet::basic::{Compression, Type};
 
 use super::super::cells::{Cells, cells_of};
+use super::super::convert::reinterpret;
 use super::super::pages::header::Header;
 use super::super::pages::lengths::unpack;
 use super::runs::{Cursor, Runs, WIDTH_MAX};
@@ -102,7 +102,7 @@ impl Kind {
             D::UInt16 => Arc::new(array.unary::<_, UInt16Type>(|value| value as u16)),
             D::UInt32 => Arc::new(array.unary::<_, UInt32Type>(|value| value as u32)),
             D::Int32 => Arc::new(array),
-            _ => cast(&array, &self.kind).map_err(|error| error.to_string())?,
+            _ => reinterpret(&array, &self.kind).map_err(|error| error.to_string())?,
         })
     }
 
@@ -110,7 +110,7 @@ impl Kind {
         Ok(match self.kind {
             DataType::UInt64 => Arc::new(array.unary::<_, UInt64Type>(|value| value as u64)),
             DataType::Int64 => Arc::new(array),
-            _ => cast(&array, &self.kind).map_err(|error| error.to_string())?,
+            _ => reinterpret(&array, &self.kind).map_err(|error| error.to_string())?,
         })
     }
 

@@ -1,6 +1,5 @@
 //! The store's benchmark, tiny: it measures all that was asked for, and its JSON has the promised keys. Says nothing of
 //! how fast anything is.
-#![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
 use sanderling_bench::{BenchError, Dist, Ids, Op, RowOptimizer, StoreOptions, StoreReport, store};
 

@@ -1,5 +1,4 @@
 //! `sanderling bench` end to end, tiny: what it prints where, and what its JSON promises. Judges no number.
-#![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
 use std::process::{Command, Output};
 

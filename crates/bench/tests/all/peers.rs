@@ -1,9 +1,8 @@
 //! The race against the peers, tiny: all give the same rows, and all are measured. Says nothing of who is faster.
-#![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
-#[path = "../benches/peers/race.rs"]
+#[path = "../../benches/peers/race.rs"]
 mod race;
-#[path = "../benches/peers/rivals.rs"]
+#[path = "../../benches/peers/rivals.rs"]
 mod rivals;
 
 use sanderling_bench::{Dist, Ids, StoreOptions};

@@ -1,0 +1,6 @@
+//! The integration tests of the benchmarks, one program.
+#![allow(clippy::unwrap_used)] // In a test a panic is the report.
+
+mod command;
+mod peers;
+mod store;

@@ -1,0 +1,77 @@
+//! Scoring of single rows in memory, as a service asks for them. Opens no input and starts no thread.
+
+use std::sync::Arc;
+
+use sanderling_sample::{Batch, Encoder, Field, FieldError, LabelUse, Rows};
+
+use crate::error::LearnError;
+use crate::evaluate::Scorer;
+use crate::model::Model;
+
+/// Encodes and scores rows one after the other; a scratch for one thread.
+pub struct RowScorer {
+    encoder: Arc<Encoder>,
+    scorer: Scorer,
+    batch: Batch,
+}
+
+impl RowScorer {
+    /// Prepares for rows of a model.
+    ///
+    /// # Errors
+    /// A spec that does not compile.
+    pub fn new(model: &Model) -> Result<RowScorer, LearnError> {
+        let encoder = model.encoder(LabelUse::Optional, false)?;
+        let (scorer, batch) = (Scorer::new(model), encoder.new_batch());
+        Ok(RowScorer { encoder, scorer, batch })
+    }
+
+    /// The columns of a row; fields run parallel to them.
+    #[must_use]
+    pub fn columns(&self) -> &[String] {
+        self.encoder.input_columns()
+    }
+
+    /// Whether a row may lack a column, such as the label.
+    #[must_use]
+    pub fn is_optional(&self, column: usize) -> bool {
+        self.encoder.is_optional(column)
+    }
+
+    /// Encodes a row, to be scored with those before it by [`RowScorer::score`].
+    ///
+    /// # Errors
+    /// The field that does not encode; the row is left out.
+    pub fn add(&mut self, fields: &[Field<'_>]) -> Result<(), FieldError> {
+        self.encoder.encode_row(fields, self.batch.len() as u64 + 1, &mut self.batch).map(|_| ())
+    }
+
+    /// Number of rows that wait to be scored.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.batch.len()
+    }
+
+    /// Whether no row waits to be scored.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.batch.is_empty()
+    }
+
+    /// Scores the rows that were added and forgets them; `probabilities` gets one per row.
+    ///
+    /// # Errors
+    /// [`LearnError::Prediction`] where a prediction is infinite or undefined.
+    pub fn score(&mut self, model: &Model, probabilities: &mut Vec<f32>) -> Result<(), LearnError> {
+        let rows = Rows::all(&self.batch);
+        let scored = self.scorer.probabilities(model, &["row".to_owned()], &rows, 0);
+        let scored = scored.map(|scored| probabilities.extend_from_slice(scored));
+        self.batch.clear();
+        scored
+    }
+
+    /// Forgets the rows that were added.
+    pub fn clear(&mut self) {
+        self.batch.clear();
+    }
+}
