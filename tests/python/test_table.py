@@ -187,8 +187,10 @@ def test_properties_say_what_the_table_is_made_of(make: Make) -> None:
     assert block["dims"] == 3
     assert block["init"] == {"type": "normal", "std": 0.1}
     assert block["optimizer"] == {"type": "adam", "lr": 0.1, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "l2": 0.0}
-    defaults = {"admission": {"type": "always"}, "eviction": {"type": "never"}, "writes": "in_place"}
-    assert table.config == {"blocks": [block], "seed": 9, "budget_bytes": None, "dtype": "f32", **defaults}
+    defaults = {"admission": {"type": "always"}, "eviction": {"type": "never"}}
+    places = {"writes": "in_place", "packing": "fast"}
+    assert table.config == {"blocks": [block], "seed": 9, "budget_bytes": None, "dtype": "f32", **defaults, **places}
+    assert make("dense", 3, packing="compact").config["packing"] == "compact"
 
 
 def test_threads_share_a_table(make: Make) -> None:

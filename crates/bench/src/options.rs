@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use sanderling_store::{Distances, Dtype, Init, Optimizer, StoreError, Table, TableConfig};
+use sanderling_store::{Distances, Dtype, Init, Optimizer, Packing, StoreError, Table, TableConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::keys::{Dist, Ids, KEYS_MAX};
@@ -98,6 +98,8 @@ pub struct StoreOptions {
     pub optimizer: RowOptimizer,
     /// How its weights are kept.
     pub dtype: Dtype,
+    /// How densely rows and index are stored.
+    pub packing: Packing,
     /// How far its look-ups run ahead of themselves.
     pub distances: Distances,
     /// Keys per request.
@@ -128,6 +130,7 @@ impl Default for StoreOptions {
             dim: 32,
             optimizer: RowOptimizer::Adagrad,
             dtype: Dtype::F32,
+            packing: Packing::Fast,
             distances: Distances::default(),
             batch: 512,
             samples: 1024,
@@ -173,7 +176,7 @@ impl StoreOptions {
             RowOptimizer::Sgd => Optimizer::Sgd { lr: 0.01, l2: 0.0 },
         };
         let config = TableConfig::single("bench", self.dim, Init::Zero, optimizer);
-        let mut table = Table::new(TableConfig { dtype: self.dtype, ..config })?;
+        let mut table = Table::new(TableConfig { dtype: self.dtype, packing: self.packing, ..config })?;
         table.set_distances(self.distances);
         table.reserve(self.keys);
         Ok(table)

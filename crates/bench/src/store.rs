@@ -28,7 +28,7 @@ const SWEEP_ROUNDS: usize = 7;
 pub const FEATURES: usize = 26;
 /// Rows per push while filling.
 const LOAD_BATCH: usize = 4096;
-const LINE_BYTES: usize = 64;
+const LINE_BYTES: f64 = 64.0;
 
 /// Runs the benchmark. `progress` is told what comes next, how many steps are done, and of how many.
 ///
@@ -245,12 +245,9 @@ impl Cell<'_> {
 
     /// Bytes of the cache lines that must be touched.
     fn bytes_per_key(&self) -> f64 {
-        let lines = |words: usize| (words * size_of::<f32>()).div_ceil(LINE_BYTES) * LINE_BYTES;
-        let limit = Roofline::of(self.table);
-        let bytes = match self.op {
-            Op::Push => LINE_BYTES + 2 * lines(limit.row_words()),
-            _ => LINE_BYTES + lines(limit.weight_words()),
-        };
-        bytes as f64
+        let (pull_lines, push_lines) = Roofline::of(self.table).lines_per_row();
+        // One line of the index, and what is read, or read and written, of a row.
+        let lines = if self.op == Op::Push { 1.0 + 2.0 * push_lines } else { 1.0 + pull_lines };
+        lines * LINE_BYTES
     }
 }

@@ -1,6 +1,6 @@
 //! A table's configuration as the wire format has it. Knows no table and no server.
 
-use sanderling_store::{Admission, Block, Dtype, Eviction, Init, Optimizer, TableConfig, Writes};
+use sanderling_store::{Admission, Block, Dtype, Eviction, Init, Optimizer, Packing, TableConfig, Writes};
 use serde::Serialize;
 
 /// The object; defaults are left out, and the name goes beside it.
@@ -19,6 +19,8 @@ struct Description {
     eviction: Eviction,
     #[serde(skip_serializing_if = "is_default")]
     writes: Writes,
+    #[serde(skip_serializing_if = "is_default")]
+    packing: Packing,
     #[serde(skip_serializing_if = "is_default")]
     temporary: bool,
 }
@@ -46,6 +48,7 @@ pub(crate) fn describe(config: &TableConfig, servers: usize, temporary: bool) ->
         admission: config.admission,
         eviction: config.eviction,
         writes: config.writes,
+        packing: config.packing,
         temporary,
     };
     // A struct of numbers has a JSON form.
@@ -74,6 +77,7 @@ mod tests {
             admission: Admission::Sightings { sightings: 3, filter_bytes: 4096 },
             eviction: Eviction::Clock,
             writes: Writes::CopyOnWrite,
+            packing: Packing::Compact,
         };
         let golden = include_str!("../../wire/tests/golden/configuration.json");
         let golden: Vec<serde_json::Value> = serde_json::from_str(golden).expect("JSON");

@@ -145,7 +145,7 @@ impl PyConnection {
 
     /// Makes a table, or opens the one that is there with the same configuration.
     #[pyo3(signature = (name, dim, *, optimizer = None, init = None, seed = 42, budget_bytes = None, dtype = None,
-        admission = None, eviction = None, writes = None))]
+        admission = None, eviction = None, writes = None, packing = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn table(
         &self,
@@ -160,8 +160,10 @@ impl PyConnection {
         admission: Option<&Bound<'_, PyAny>>,
         eviction: Option<&Bound<'_, PyAny>>,
         writes: Option<&Bound<'_, PyAny>>,
+        packing: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<PyRemoteTable> {
-        let words = Words { optimizer, init, seed, budget_bytes, dtype, admission, eviction, writes };
+        let words =
+            Words { optimizer, init, seed, budget_bytes, dtype, admission, eviction, writes, packing };
         let config = words.config(name, dim)?;
         let cluster = self.cluster()?;
         let table = py.detach(|| RemoteTable::create(&cluster, &config)).map_err(of_client)?;

@@ -47,6 +47,7 @@ pub(crate) struct Words<'py, 'a> {
     pub(crate) admission: Option<&'a Bound<'py, PyAny>>,
     pub(crate) eviction: Option<&'a Bound<'py, PyAny>>,
     pub(crate) writes: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) packing: Option<&'a Bound<'py, PyAny>>,
 }
 
 impl Words<'_, '_> {
@@ -73,6 +74,9 @@ impl Words<'_, '_> {
         if let Some(writes) = self.writes {
             config.writes = from_python("writes", writes)?;
         }
+        if let Some(packing) = self.packing {
+            config.packing = from_python("packing", packing)?;
+        }
         Ok(config)
     }
 }
@@ -81,7 +85,7 @@ impl Words<'_, '_> {
 impl PyTable {
     #[new]
     #[pyo3(signature = (name, dim, *, optimizer = None, init = None, seed = 42, budget_bytes = None, dtype = None,
-        admission = None, eviction = None, writes = None))]
+        admission = None, eviction = None, writes = None, packing = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
         name: &str,
@@ -94,8 +98,10 @@ impl PyTable {
         admission: Option<&Bound<'_, PyAny>>,
         eviction: Option<&Bound<'_, PyAny>>,
         writes: Option<&Bound<'_, PyAny>>,
+        packing: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<PyTable> {
-        let words = Words { optimizer, init, seed, budget_bytes, dtype, admission, eviction, writes };
+        let words =
+            Words { optimizer, init, seed, budget_bytes, dtype, admission, eviction, writes, packing };
         let config = words.config(name, dim)?;
         Ok(PyTable::of(Arc::new(Table::new(config).map_err(of_store)?)))
     }

@@ -1,6 +1,6 @@
 //! Configuration of a table for Python, in one form for local tables and tables on servers.
 
-use sanderling_store::{Admission, Block, Dtype, Eviction, Init, Optimizer, TableConfig, Writes};
+use sanderling_store::{Admission, Block, Dtype, Eviction, Init, Optimizer, Packing, TableConfig, Writes};
 use serde::{Deserialize, Serialize};
 
 /// As servers have it (`docs/wire-format.md`), with what is left out there.
@@ -20,6 +20,8 @@ pub(crate) struct MadeFrom {
     eviction: Eviction,
     #[serde(default)]
     writes: Writes,
+    #[serde(default)]
+    packing: Packing,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -45,6 +47,7 @@ impl MadeFrom {
             admission: self.admission,
             eviction: self.eviction,
             writes: self.writes,
+            packing: self.packing,
             ..TableConfig::new(name, self.blocks.iter().map(block).collect())
         }
     }
@@ -63,6 +66,7 @@ impl MadeFrom {
             admission: config.admission,
             eviction: config.eviction,
             writes: config.writes,
+            packing: config.packing,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A table's configuration as the JSON of the wire format, in both directions.
 
-use sanderling_store::{Admission, Block, Dtype, Eviction, Init, Optimizer, TableConfig, Writes};
+use sanderling_store::{Admission, Block, Dtype, Eviction, Init, Optimizer, Packing, TableConfig, Writes};
 use serde::{Deserialize, Serialize};
 
 use crate::refusal::Refusal;
@@ -24,6 +24,8 @@ struct Description {
     eviction: Eviction,
     #[serde(default, skip_serializing_if = "is_default")]
     writes: Writes,
+    #[serde(default, skip_serializing_if = "is_default")]
+    packing: Packing,
     #[serde(default, skip_serializing_if = "is_default")]
     temporary: bool,
 }
@@ -51,11 +53,14 @@ pub(crate) fn parse_asked(name: &str, text: &str) -> Result<(TableConfig, bool),
         let reason = format!("table {name:?}: the configuration is not what it should be: {error}");
         Refusal::new(Fault::BadConfig, reason)
     })?;
-    let Description { blocks, seed, budget_bytes, dtype, admission, eviction, writes, temporary } = described;
+    let Description { blocks, seed, budget_bytes, dtype, admission, eviction, writes, packing, temporary } =
+        described;
     let block = |BlockDescription { dims, init, optimizer }| Block { dims, init, optimizer };
     let name = name.to_owned();
     let blocks = blocks.into_iter().map(block).collect();
-    Ok((TableConfig { name, blocks, seed, budget_bytes, dtype, admission, eviction, writes }, temporary))
+    let config =
+        TableConfig { name, blocks, seed, budget_bytes, dtype, admission, eviction, writes, packing };
+    Ok((config, temporary))
 }
 
 /// The configuration as text that [`parse`] reads.
@@ -66,9 +71,10 @@ pub(crate) fn describe(config: &TableConfig) -> String {
 /// The configuration of a table that may be temporary, as text.
 pub(crate) fn describe_as(config: &TableConfig, temporary: bool) -> String {
     let block = |&Block { dims, init, optimizer }: &Block| BlockDescription { dims, init, optimizer };
-    let &TableConfig { seed, budget_bytes, dtype, admission, eviction, writes, .. } = config;
+    let &TableConfig { seed, budget_bytes, dtype, admission, eviction, writes, packing, .. } = config;
     let blocks = config.blocks.iter().map(block).collect();
-    let described = Description { blocks, seed, budget_bytes, dtype, admission, eviction, writes, temporary };
+    let described =
+        Description { blocks, seed, budget_bytes, dtype, admission, eviction, writes, packing, temporary };
     serde_json::to_string(&described).expect("numbers and names become JSON")
 }
 

@@ -39,7 +39,7 @@ mod update;
 pub use checkpoint::{BlobEntry, Checkpoint, CheckpointWriter, SkippedRows, TableEntry};
 pub use checkpoint::{create_regular, open_regular};
 pub use config::optimizer::{Init, Optimizer};
-pub use config::{Admission, Block, Dtype, Eviction, PushScale, TableConfig, Writes};
+pub use config::{Admission, Block, Dtype, Eviction, Packing, PushScale, TableConfig, Writes};
 pub use config::{BLOCKS_MAX, DIM_MAX, FILTER_BYTES_MAX, GRADIENT_ABS_MAX, NAME_BYTES_MAX, bad_gradient};
 pub use error::StoreError;
 pub use index::hash::index_part;

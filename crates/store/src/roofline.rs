@@ -6,11 +6,10 @@
 #![allow(unsafe_code)] // rewrites rows without their locks
 
 use std::hint::black_box;
-use std::sync::atomic::AtomicU32;
 
 use crate::index::directory::IndexGuard;
-use crate::memory::prefetch::{PrefetchHint, prefetch_lines};
-use crate::rows::slab::LINE_WORDS;
+use crate::memory::prefetch::PrefetchHint;
+use crate::rows::slab::{RowPrefetcher, RowsView};
 use crate::simd::{self, Vector, Width, Work};
 use crate::sync::lanes::lane;
 use crate::table::Table;
@@ -20,8 +19,9 @@ use crate::table::Table;
 pub struct Roofline<'a> {
     view: IndexGuard<'a>,
     table: &'a Table,
-    words: &'a [AtomicU32],
-    stride: usize,
+    rows: RowsView<'a>,
+    weights: RowPrefetcher<'a>,
+    whole: RowPrefetcher<'a>,
     weight_words: usize,
     width: Width,
 }
@@ -32,10 +32,17 @@ impl<'a> Roofline<'a> {
     /// Pushes that grow the table's index wait while this lives, so the same thread must not push new keys.
     #[must_use]
     pub fn of(table: &'a Table) -> Roofline<'a> {
-        let (words, stride) = table.slab.all_words();
         let (weight_words, width) = (table.layout.weight_words, table.width());
         table.directory.finish_growth(lane());
-        Roofline { view: table.directory.pin(lane()), table, words, stride, weight_words, width }
+        Roofline {
+            view: table.directory.pin(lane()),
+            table,
+            rows: table.slab.view(),
+            weights: table.slab.prefetcher(false),
+            whole: table.slab.prefetcher(true),
+            weight_words,
+            width,
+        }
     }
 
     /// Cache lines of the index.
@@ -50,10 +57,10 @@ impl<'a> Roofline<'a> {
         self.weight_words
     }
 
-    /// 32-bit words of a row, including header and optimizer state.
+    /// Used 32-bit words of a row, including header and optimizer state.
     #[must_use]
     pub fn row_words(&self) -> usize {
-        self.stride
+        self.table.layout.words()
     }
 
     /// Allocated rows.
@@ -62,15 +69,16 @@ impl<'a> Roofline<'a> {
         self.table.row_allocator.charged() as usize
     }
 
-    #[inline(always)]
-    fn row(&self, row: u32) -> &[AtomicU32] {
-        &self.words[row as usize * self.stride..][..self.stride]
+    /// Cache lines that a pull and a push touch per row, averaged over all rows.
+    #[must_use]
+    pub fn lines_per_row(&self) -> (f64, f64) {
+        self.table.layout.placement.lines_per_row()
     }
 
     #[inline(always)]
-    fn prefetch_row(&self, row: u32, words: usize) {
-        let lines = words.div_ceil(LINE_WORDS).max(1);
-        prefetch_lines(self.words, row as usize * self.stride, lines, PrefetchHint::Read);
+    fn prefetch(&self, row: u32, whole: bool) {
+        let prefetcher = if whole { self.whole } else { self.weights };
+        prefetcher.row(row, PrefetchHint::Read, true);
     }
 
     /// Traffic of a pull.
@@ -88,7 +96,7 @@ impl<'a> Roofline<'a> {
         simd::run(self.width, Pool { limit: self, rows, offsets, ahead, out });
     }
 
-    /// Traffic of a push: per position, reads and rewrites the first `copy.len()` words of a row.
+    /// Traffic of a push: per position, reads and rewrites a row of `copy.len()` words.
     ///
     /// Like a push it waits for a [`crate::TableWriter`], so it must not be called by a thread that holds a `Roofline` or a
     /// writer.
@@ -131,7 +139,7 @@ impl Work for Gather<'_> {
         let (index, words) = (limit.view.view().index, limit.weight_words.min(dim));
         let ask = |line: u32, row: u32| {
             index.prefetch_bucket(line);
-            limit.prefetch_row(row, words);
+            limit.prefetch(row, false);
         };
         lines.iter().zip(rows).take(ahead).for_each(|(&line, &row)| ask(line, row));
         let mut sum = 0_u64;
@@ -140,7 +148,7 @@ impl Work for Gather<'_> {
                 ask(line, row);
             }
             sum ^= index.word(lines[at]);
-            simd::load(vector, limit.row(rows[at]), &mut out[..words]);
+            simd::load(vector, limit.rows.words(rows[at]), &mut out[..words]);
         }
         black_box(sum);
     }
@@ -159,13 +167,13 @@ impl Roofline<'_> {
         let index = self.view.view().index;
         let ask = |line: u32, row: u32| {
             index.prefetch_bucket(line);
-            self.prefetch_row(row, DIM);
+            self.prefetch(row, false);
         };
         lines.iter().zip(rows).take(ahead).for_each(|(&line, &row)| ask(line, row));
         let mut sum = 0_u64;
         let mut take = |line: u32, row: u32, out: &mut [f32; DIM]| {
             sum ^= index.word(line);
-            simd::load(vector, self.row(row), out);
+            simd::load(vector, self.rows.words(row), out);
         };
         let later = rows.len().saturating_sub(ahead);
         let (out, out_end) = out.split_at_mut(later);
@@ -206,14 +214,14 @@ impl Work for Pool<'_> {
         }
         let words = limit.weight_words.min(dim);
         let mut copy = vec![0.0; words.next_multiple_of(simd::PAD)];
-        rows.iter().take(ahead).for_each(|&row| limit.prefetch_row(row, words));
+        rows.iter().take(ahead).for_each(|&row| limit.prefetch(row, false));
         for (sample, sum) in offsets.windows(2).zip(out.chunks_exact_mut(dim.max(1))) {
             sum.fill(0.0);
             for at in sample[0] as usize..sample[1] as usize {
                 if let Some(&row) = rows.get(at + ahead) {
-                    limit.prefetch_row(row, words);
+                    limit.prefetch(row, false);
                 }
-                simd::load_padded(vector, &limit.row(rows[at])[..words], &mut copy);
+                simd::load_padded(vector, &limit.rows.words(rows[at])[..words], &mut copy);
                 sum.iter_mut().zip(&copy).for_each(|(sum, weight)| *sum += weight);
             }
         }
@@ -231,16 +239,16 @@ impl Roofline<'_> {
         ahead: usize,
         out: &mut [[f32; DIM]],
     ) {
-        rows.iter().take(ahead).for_each(|&row| self.prefetch_row(row, DIM));
+        rows.iter().take(ahead).for_each(|&row| self.prefetch(row, false));
         let mut later = rows.iter().skip(ahead);
         let mut weights = [0.0; DIM];
         for (sample, out) in offsets.windows(2).zip(out) {
             let mut sum = [0.0; DIM];
             for &row in &rows[sample[0] as usize..sample[1] as usize] {
                 if let Some(&row) = later.next() {
-                    self.prefetch_row(row, DIM);
+                    self.prefetch(row, false);
                 }
-                simd::load(vector, self.row(row), &mut weights);
+                simd::load(vector, self.rows.words(row), &mut weights);
                 sum.iter_mut().zip(&weights).for_each(|(sum, weight)| *sum += weight);
             }
             *out = sum;
@@ -261,13 +269,14 @@ impl Work for Rewrite<'_> {
     #[inline(always)]
     fn run(self, vector: impl Vector) {
         let Rewrite { limit, rows, ahead, copy } = self;
-        rows.iter().take(ahead).for_each(|&row| limit.prefetch_row(row, copy.len()));
+        rows.iter().take(ahead).for_each(|&row| limit.prefetch(row, true));
         for (at, &row) in rows.iter().enumerate() {
             if let Some(&row) = rows.get(at + ahead) {
-                limit.prefetch_row(row, copy.len());
+                limit.prefetch(row, true);
             }
-            simd::load(vector, limit.row(row), copy);
-            simd::store(vector, limit.row(row), copy);
+            let row = limit.table.slab.unpublished(row).by(vector);
+            row.load_row(copy);
+            row.store_row(copy);
         }
     }
 }
@@ -297,7 +306,7 @@ mod tests {
             }
             for ahead in [0, 1, 3, 100] {
                 // SAFETY: no other thread knows the table.
-                unsafe { Roofline::rewrite(&table, &rows, ahead, &mut vec![7.0; dim]) };
+                unsafe { Roofline::rewrite(&table, &rows, ahead, &mut vec![7.0; table.layout.words()]) };
                 let limit = Roofline::of(&table);
                 assert!(limit.rows() >= 5);
                 let last = limit.lines() as u32 - 1;
@@ -330,7 +339,7 @@ mod tests {
             scope.spawn(|| {
                 begun.wait();
                 // SAFETY: the writer excludes it, and other threads do not use the table afterwards.
-                unsafe { Roofline::rewrite(&table, &[0], 0, &mut [0.0; 4]) };
+                unsafe { Roofline::rewrite(&table, &[0], 0, &mut [0.0; 9]) };
                 done.store(true, SeqCst);
             });
             begun.wait();

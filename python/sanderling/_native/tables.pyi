@@ -35,7 +35,8 @@ class Table:
     random share (`{"type": "probability", "probability": p}`). `eviction` selects rows to remove when the budget is
     used up: "never" (default; a push then raises TableFullError), the longest unused rows ("clock"), rows unused for n
     pushes (`{"type": "age", "pushes": n}`, n below 2^31), or rows of small norm (`{"type": "norm", "below": x}`).
-    `writes`: update rows in place or copy on write.
+    `writes`: update rows in place or copy on write. `packing` is how densely rows and index are stored: "fast"
+    (default), or "compact" for the fewest bytes.
 
     Arrays must have the stated dtype; others raise TypeError. Contiguous arrays are used without a copy. Several
     threads may use a table; the interpreter lock is released during the work.
@@ -54,6 +55,7 @@ class Table:
         admission: dict[str, Any] | str | None = None,
         eviction: dict[str, Any] | str | None = None,
         writes: Literal["in_place", "copy_on_write"] | None = None,
+        packing: Literal["fast", "compact"] | None = None,
     ) -> Table: ...
     @property
     def name(self) -> str:
@@ -74,7 +76,7 @@ class Table:
     def config(self) -> dict[str, Any]:
         """Configuration of the table with defaults filled in, without name and width.
 
-        `blocks`, `seed`, `budget_bytes`, `dtype`, `admission`, `eviction`, `writes`.
+        `blocks`, `seed`, `budget_bytes`, `dtype`, `admission`, `eviction`, `writes`, `packing`.
         """
     def stats(self) -> dict[str, int]:
         """Sizes and counters.
@@ -179,7 +181,7 @@ class RemoteTable:
     def config(self) -> dict[str, Any]:
         """Configuration of the table with defaults filled in, without name and width.
 
-        `blocks`, `seed`, `budget_bytes` (share of one server), `dtype`, `admission`, `eviction`, `writes`.
+        `blocks`, `seed`, `budget_bytes` (share of one server), `dtype`, `admission`, `eviction`, `writes`, `packing`.
         """
     def stats(self) -> dict[str, int]:
         """Sizes over all servers: `rows`, `bytes`. See `sanderling ctl stats` for counters."""
@@ -246,6 +248,7 @@ class Connection:
         admission: dict[str, Any] | str | None = None,
         eviction: dict[str, Any] | str | None = None,
         writes: Literal["in_place", "copy_on_write"] | None = None,
+        packing: Literal["fast", "compact"] | None = None,
     ) -> RemoteTable:
         """Create a table, or open an existing one with this configuration; see `Table`.
 

@@ -28,6 +28,7 @@ class TableSpec:
     dtype: Literal["f32", "f16", "bf16"] | None = None
     admission: dict[str, Any] | str | None = None
     eviction: dict[str, Any] | str | None = None
+    packing: Literal["fast", "compact"] | None = None
 
     def options(self) -> dict[str, Any]:
         """Return all entries except `dim`, as keyword arguments of `sanderling.Table`."""

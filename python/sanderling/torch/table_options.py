@@ -42,10 +42,10 @@ def table_options(
         admission = {"type": "sightings", "sightings": admission["after"], **size}
     if admission is not None:
         made["admission"] = admission
-    made |= {key: options.pop(key) for key in ("dtype", "eviction") if key in options}
+    made |= {key: options.pop(key) for key in ("dtype", "eviction", "packing") if key in options}
     if options:
         raise sanderling.ConfigError(
-            f"table.{name}.{next(iter(options))} is unknown; the entries are budget, dtype, admission, eviction"
+            f"table.{name}.{next(iter(options))} is unknown; the entries are budget, dtype, admission, eviction, packing"
         )
     return made
 

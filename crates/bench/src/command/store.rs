@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use sanderling_bench::{Op, StoreOptions, StoreReport, TableArgs, store};
 use sanderling_observe::Machine;
-use sanderling_store::{Distances, Dtype};
+use sanderling_store::{Distances, Dtype, Packing};
 
 use crate::failure::Failure;
 use crate::output;
@@ -33,6 +33,9 @@ pub(super) struct Args {
     /// Data type of the weights: f32, f16 or bf16
     #[arg(long, default_value = "f32", value_parser = dtype)]
     dtype: Dtype,
+    /// Packing of rows and index: fast or compact
+    #[arg(long, default_value = "fast", value_parser = packing)]
+    packing: Packing,
     /// Prefetch distances: keys ahead for index buckets, cache lines ahead for rows [default: 48,192]
     #[arg(long, value_name = "KEYS,LINES", value_parser = distances)]
     distances: Option<Distances>,
@@ -65,6 +68,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<u8, Failure> {
     let mut options = StoreOptions {
         dtype: args.dtype,
+        packing: args.packing,
         distances: args.distances.unwrap_or_default(),
         ops: args.ops.clone(),
         rounds: args.rounds,
@@ -94,6 +98,14 @@ fn dtype(name: &str) -> Result<Dtype, String> {
     }
 }
 
+fn packing(name: &str) -> Result<Packing, String> {
+    match name {
+        "fast" => Ok(Packing::Fast),
+        "compact" => Ok(Packing::Compact),
+        _ => Err("expected fast or compact".to_string()),
+    }
+}
+
 fn distances(text: &str) -> Result<Distances, String> {
     let (keys, lines) = text.split_once(',').ok_or("expected two numbers, such as 32,64")?;
     let number = |text: &str| text.trim().parse().map_err(|_| format!("{text:?} is not a number"));
@@ -107,11 +119,12 @@ fn describe(report: &StoreReport, sweep: bool) -> String {
         (
             "table",
             format!(
-                "{} keys, dim {}, {}, {}",
+                "{} keys, dim {}, {}, {}, {} packing",
                 output::count(options.keys),
                 options.dim,
                 options.optimizer,
-                format!("{:?}", options.dtype).to_lowercase()
+                format!("{:?}", options.dtype).to_lowercase(),
+                format!("{:?}", options.packing).to_lowercase()
             ),
         ),
     ];

@@ -1,6 +1,6 @@
 //! The `[table.NAME]` tables of a configuration: memory, storage type, admission and eviction. Knows no table's content.
 
-use sanderling_store::{Admission, Block, Dtype, Eviction, TableConfig};
+use sanderling_store::{Admission, Block, Dtype, Eviction, Packing, TableConfig};
 use serde::{Deserialize, Serialize};
 
 /// The name that stands for every table without an entry of its own.
@@ -27,6 +27,9 @@ pub struct TableOptions {
     /// Which rows go when the budget is used up; default: none, and a push that needs room fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eviction: Option<EvictionOption>,
+    /// How densely rows and index lie in memory; default: fast.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packing: Option<Packing>,
 }
 
 /// An admission: in short, by name, or as Python's `Table` takes it.
@@ -115,6 +118,7 @@ impl TableOptions {
         TableConfig {
             budget_bytes: self.budget_bytes.or(table.budget_bytes),
             dtype: self.dtype.unwrap_or(table.dtype),
+            packing: self.packing.unwrap_or(table.packing),
             admission: admission.unwrap_or(table.admission),
             eviction: self.eviction.map_or(table.eviction, EvictionOption::eviction),
             ..table

@@ -1,13 +1,24 @@
 //! A table as a script describes it: `#{ dim: 32, optimizer: "adagrad", lr: 0.05 }`. Knows no port.
 
 use rune::runtime::{Object, Value};
-use sanderling_store::{Admission, Block, Dtype, Eviction, Init, Optimizer, TableConfig, Writes};
+use sanderling_store::{Admission, Block, Dtype, Eviction, Init, Optimizer, Packing, TableConfig, Writes};
 use serde_json::{Map, Value as Json};
 
 use super::params::{did_you_mean, number};
 
-const OPTIONS: [&str; 10] =
-    ["dim", "optimizer", "lr", "init", "dtype", "seed", "budget", "admission", "eviction", "writes"];
+const OPTIONS: [&str; 11] = [
+    "dim",
+    "optimizer",
+    "lr",
+    "init",
+    "dtype",
+    "seed",
+    "budget",
+    "admission",
+    "eviction",
+    "writes",
+    "packing",
+];
 
 /// Parses the options; the error lists the possible values.
 pub(super) fn config(name: &str, options: &Object) -> Result<TableConfig, String> {
@@ -48,6 +59,9 @@ pub(super) fn config(name: &str, options: &Object) -> Result<TableConfig, String
     }
     if let Some(writes) = given.remove("writes") {
         config.writes = read::<Writes>("writes", writes)?;
+    }
+    if let Some(packing) = given.remove("packing") {
+        config.packing = read::<Packing>("packing", packing)?;
     }
     Ok(config)
 }

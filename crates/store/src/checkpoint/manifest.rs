@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::config::NAME_BYTES_MAX;
-use crate::{Admission, Block, Dtype, Eviction, Init, Optimizer, StoreError, TableConfig, Writes};
+use crate::{Admission, Block, Dtype, Eviction, Init, Optimizer, Packing, StoreError, TableConfig, Writes};
 
 pub(crate) const MANIFEST: &str = "manifest.json";
 pub(crate) const MANIFEST_NEW: &str = "manifest.json.new";
@@ -61,6 +61,8 @@ pub(crate) struct TableRecord {
     pub(crate) eviction: EvictionRecord,
     #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) writes: WritesRecord,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(crate) packing: PackingRecord,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -115,6 +117,7 @@ mirror!(
     EvictionRecord of Eviction { #[default] Never, Clock, Age { pushes: u32 }, Norm { below: f32 } }
 );
 mirror!(#[derive(Default)] WritesRecord of Writes { #[default] InPlace, CopyOnWrite });
+mirror!(#[derive(Default)] PackingRecord of Packing { #[default] Fast, Compact });
 mirror!(InitRecord of Init { Zero, Normal { std: f32 }, Uniform { bound: f32 } });
 mirror!(
     OptimizerRecord of Optimizer {
@@ -291,6 +294,7 @@ impl TableRecord {
             admission: config.admission.into(),
             eviction: config.eviction.into(),
             writes: config.writes.into(),
+            packing: config.packing.into(),
         }
     }
 
@@ -304,6 +308,7 @@ impl TableRecord {
             admission: self.admission.into(),
             eviction: self.eviction.into(),
             writes: self.writes.into(),
+            packing: self.packing.into(),
         }
     }
 

@@ -7,11 +7,9 @@ use std::thread::{Builder, scope};
 
 use crate::index::NO_ROW;
 use crate::index::hash::index_hash;
-use crate::memory::prefetch::PrefetchHint;
 use crate::policy::clock::ImportClock;
 use crate::rows::layout::Header;
 use crate::rows::numbers::RowNumbers;
-use crate::rows::slab::LINE_WORDS;
 use crate::sync::lanes::lane;
 use crate::{StoreError, Table};
 
@@ -150,8 +148,7 @@ impl Restoration<'_> {
             let view = table.directory.pin(lane);
             hashes.iter().take(AHEAD_BUCKETS).for_each(|&hash| view.prefetch_to_change(hash));
         }
-        let lines = table.layout.words().div_ceil(LINE_WORDS);
-        let ask_for = |row: &u32| table.slab.view().prefetch(*row, lines, PrefetchHint::Write, true);
+        let ask_for = |row: &u32| table.slab.prefetch_to_fill(*row);
         block.rows.iter().take(AHEAD_ROWS).for_each(ask_for);
         for (at, (&number, &row)) in block.kept.iter().zip(&block.rows).enumerate() {
             block.rows.get(at + AHEAD_ROWS).map(ask_for);

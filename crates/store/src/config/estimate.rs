@@ -2,6 +2,7 @@
 
 use crate::TableConfig;
 use crate::index::Index;
+use crate::index::fill::Fill;
 use crate::rows::layout::Layout;
 
 impl TableConfig {
@@ -13,8 +14,9 @@ impl TableConfig {
         if self.check().is_err() {
             return 0;
         }
-        let row_bytes = (Layout::new(self).stride * size_of::<f32>()) as u64;
-        let bytes = rows.saturating_mul(row_bytes).saturating_add(Index::bytes_of_keys(rows));
+        let row_bytes = Layout::new(self).placement.row_bytes() as u64;
+        let bytes =
+            rows.saturating_mul(row_bytes).saturating_add(Index::bytes_of_keys(rows, Fill::of(self.packing)));
         self.budget_bytes.map_or(bytes, |budget| bytes.min(budget))
     }
 }

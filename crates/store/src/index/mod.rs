@@ -13,6 +13,7 @@
 
 pub(crate) mod bucket;
 pub(crate) mod directory;
+pub(crate) mod fill;
 pub(crate) mod growth;
 pub(crate) mod hash;
 pub(crate) mod removals;
@@ -22,6 +23,7 @@ use std::sync::atomic::Ordering::Acquire;
 
 pub(crate) use crate::index::bucket::NO_ROW;
 use crate::index::bucket::{Bucket, Probe, SLOTS};
+use crate::index::fill::Fill;
 use crate::index::hash::part;
 use crate::memory::Region;
 use crate::memory::prefetch::{PrefetchHint, prefetch};
@@ -30,16 +32,6 @@ use crate::sync::fence;
 
 /// Buckets of a new index.
 const BUCKETS_MIN: usize = if cfg!(loom) { 2 } else { 4 };
-/// Fill of the slots in percent: after growth, the threshold for growth, and the maximum if growth fails.
-const FILL_GROWN_PERCENT: usize = 50;
-const FILL_GROW_PERCENT: usize = 70;
-const FILL_MAX_PERCENT: usize = 88;
-/// Fill after growth of a small index without a budget. It doubles, because copying and page faults dominate while
-/// a table is new.
-const FILL_DOUBLED_PERCENT: usize = 35;
-const SMALL_BYTES: usize = 64 << 20;
-/// Fill when the number of keys is known beforehand: 21.3 bytes per key.
-const FILL_DEFAULT_PERCENT: usize = 60;
 
 /// Searches buckets with vector instructions; see [`Index::searcher`].
 #[derive(Debug, Clone, Copy)]
@@ -113,6 +105,7 @@ impl<V: Vector> Searcher<'_, V> {
 #[derive(Debug)]
 pub(crate) struct Index {
     buckets: Region<Bucket>,
+    fill: Fill,
     width: Width,
 }
 
@@ -127,7 +120,13 @@ impl Index {
 
     /// An empty index with `bytes` of buckets; `None` if memory is exhausted.
     pub(crate) fn with_bytes(bytes: usize) -> Option<Index> {
-        Some(Index { buckets: Region::zeroed(bytes / size_of::<Bucket>())?, width: Width::detect() })
+        let (buckets, width) = (Region::zeroed(bytes / size_of::<Bucket>())?, Width::detect());
+        Some(Index { buckets, fill: Fill::FAST, width })
+    }
+
+    /// The index, as full as this says.
+    pub(crate) fn with_fill(self, fill: Fill) -> Index {
+        Index { fill, ..self }
     }
 
     /// The number of buckets.
@@ -164,26 +163,28 @@ impl Index {
 
     /// The maximum number of keys.
     pub(crate) fn keys_max(&self) -> usize {
-        self.slots() * FILL_MAX_PERCENT / 100
+        self.slots() * self.fill.max / 100
     }
 
     /// Bytes of the larger index that should replace this one before it holds `keys` keys; 0 if there is room. An
     /// index with a budget grows by less.
     pub(crate) fn grown_bytes(&self, keys: usize, is_bounded: bool) -> usize {
-        if keys * 100 <= self.slots() * FILL_GROW_PERCENT {
+        if keys * 100 <= self.slots() * self.fill.grow {
             return 0;
         }
-        let doubles = !is_bounded && self.bytes() < SMALL_BYTES;
-        let fill_percent = if doubles { FILL_DOUBLED_PERCENT } else { FILL_GROWN_PERCENT };
+        let doubles = !is_bounded && self.bytes() < self.fill.small_bytes;
+        let fill_percent = if doubles { self.fill.doubled } else { self.fill.grown };
         buckets_for(keys, fill_percent) * size_of::<Bucket>()
     }
 
     /// The fills to try when the number of keys is known, best first.
-    pub(crate) const RESERVED_PERCENTS: RangeInclusive<usize> = FILL_DEFAULT_PERCENT..=FILL_MAX_PERCENT;
+    pub(crate) fn reserved_percents(fill: Fill) -> RangeInclusive<usize> {
+        fill.reserved..=fill.max
+    }
 
     /// Approximate bytes of an index of `keys` keys.
-    pub(crate) fn bytes_of_keys(keys: u64) -> u64 {
-        let slots = keys.saturating_mul(100) / FILL_DEFAULT_PERCENT as u64;
+    pub(crate) fn bytes_of_keys(keys: u64, fill: Fill) -> u64 {
+        let slots = keys.saturating_mul(100) / fill.reserved as u64;
         (slots / SLOTS as u64).saturating_mul(size_of::<Bucket>() as u64)
     }
 

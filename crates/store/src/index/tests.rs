@@ -89,7 +89,7 @@ fn filled(n: u64, fill_percent: usize, id: &dyn Fn(u64) -> u64) -> Index {
 fn structured_ids_find_their_home() {
     let n = if cfg!(miri) { 2000 } else { 200_000 };
     let check = |what: &str, id: &dyn Fn(u64) -> u64| {
-        let index = filled(n, FILL_DEFAULT_PERCENT, id);
+        let index = filled(n, Fill::FAST.reserved, id);
         assert!(index.bytes() <= 22 * n as usize, "{what}: {} bytes", index.bytes());
         let lines: usize = (0..n).map(|i| index.lines(mix(id(i)))).sum();
         // Random hashes need 1.13 lines.

@@ -5,8 +5,8 @@ use crate::StoreError;
 use crate::index::NO_ROW;
 use crate::index::removals::RemovalStamp;
 use crate::lookup::{CHUNK_KEYS, CachedRows, Lookup, with_lookup};
-use crate::rows::layout::version_after;
-use crate::rows::slab::RowMut;
+use crate::rows::access::RowMut;
+use crate::rows::layout::{FREQUENCY, LAST_USE, VERSION, version_after};
 use crate::simd::{self, Vector, Work};
 use crate::table::Table;
 use crate::update::edit::{Edit, edit_rows};
@@ -128,7 +128,7 @@ impl Edit for Copies<'_> {
     #[inline(always)]
     fn edit(&mut self, vector: impl Vector, at: usize, row: RowMut<'_>, is_new: bool) {
         let row = row.by(vector);
-        let version = row.get(self.table.layout.header_at() + 4);
+        let version = row.get(VERSION);
         let is_as_fetched = if is_new {
             self.initializes(at)
         } else if self.are_the_same {
@@ -159,10 +159,10 @@ impl Copies<'_> {
     /// Updates the header of a row as if every occurrence had been pushed on its own.
     #[inline(always)]
     fn note(&self, at: usize, row: RowMut<'_, impl Vector>, version: u32) {
-        let (header, count) = (self.table.layout.header_at(), self.counts[at]);
-        row.set(header + 2, row.get(header + 2).saturating_add(count));
-        row.set(header + 3, self.clock);
-        row.set(header + 4, version_after(version, count));
+        let count = self.counts[at];
+        row.set(FREQUENCY, row.get(FREQUENCY).saturating_add(count));
+        row.set(LAST_USE, self.clock);
+        row.set(VERSION, version_after(version, count));
     }
 
     /// Returns whether the row's state equals the fetched one, bit by bit.
@@ -186,7 +186,7 @@ impl Copies<'_> {
         if let ([block], &[w, z, n, _]) = (self.blocks, copy)
             && w.is_finite() & z.is_finite()
         {
-            row.set(0, w.to_bits());
+            row.set_weight(0, w.to_bits());
             row.set(block.z_at, z.to_bits());
             row.set(block.n_at, n.to_bits());
             return true;
@@ -198,10 +198,10 @@ impl Copies<'_> {
             }
             return false;
         }
-        row.store(0, &copy[..dim]);
+        row.store_weights(0, &copy[..dim]);
         for block in self.blocks {
-            row.store(block.z_at, &copy[dim + block.first..][..block.dims]);
-            row.store(block.n_at, &copy[2 * dim + block.first..][..block.dims]);
+            row.store_rest(block.z_at, &copy[dim + block.first..][..block.dims]);
+            row.store_rest(block.n_at, &copy[2 * dim + block.first..][..block.dims]);
         }
         true
     }
@@ -211,7 +211,7 @@ impl Copies<'_> {
     fn store_first(&self, at: usize, row: RowMut<'_, impl Vector>) {
         let layout = &self.table.layout;
         let mut unpacked = vec![0.0; layout.unpacked()];
-        row.store(0, layout.init_row(self.keys[at], &mut unpacked));
+        row.store_row(layout.init_row(self.keys[at], &mut unpacked));
     }
 
     /// Adds the changes of the copy to a row that other threads have updated or created meanwhile, if the sums are
@@ -238,7 +238,7 @@ impl Copies<'_> {
             let (w, z, n) = sums(block, i);
             row.set(block.z_at + i, z.to_bits());
             row.set(block.n_at + i, n.to_bits());
-            row.set(block.first + i, w.to_bits());
+            row.set_weight(block.first + i, w.to_bits());
         }
         true
     }

@@ -15,9 +15,8 @@ use crate::index::removals::RemovalStamp;
 use crate::lookup::dedup::Dedup;
 use crate::lookup::{CHUNK_KEYS, Lookup, Visit, with_lookup};
 use crate::memory::prefetch::PrefetchHint;
-use crate::rows::layout::{HEADER_WORDS, Layout};
-use crate::rows::slab::RowsView;
-use crate::simd::halves::Singles;
+use crate::rows::access::WholeRowReader;
+use crate::rows::layout::{HEADER_WORDS, Layout, VERSION};
 use crate::simd::{self, Vector, Work};
 use crate::sync::lanes::lane;
 use crate::table::Table;
@@ -49,7 +48,7 @@ struct CachedBlock {
     /// First coordinate, and number of coordinates.
     first: usize,
     dims: usize,
-    /// Words of a row where z and n begin.
+    /// Positions of z and n after the weights.
     z_at: usize,
     n_at: usize,
     step: FtrlStep,
@@ -106,10 +105,9 @@ impl Table {
         buffers.versions.clear();
         buffers.places.clear();
         buffers.frequent.clear();
-        let header = self.layout.header_at();
         let blocks = self.layout.blocks.iter().filter_map(|block| {
             let OptimizerStep::Ftrl(step) = block.kernel.step(scale.lr_scale) else { return None };
-            let z_at = header + HEADER_WORDS + block.state.start;
+            let z_at = HEADER_WORDS + block.state.start;
             Some(CachedBlock { first: block.first, dims: block.dims, z_at, n_at: z_at + block.dims, step })
         });
         let (dim, blocks) = (self.layout.dim, blocks.collect::<Vec<_>>());
@@ -230,19 +228,20 @@ impl Target<'_> {
     /// Stores a row of the table, or the initial row of a key.
     #[inline(always)]
     fn take(&mut self, at: usize, words: &[f32]) {
-        let (dim, header) = (self.layout.dim, self.layout.header_at());
+        let dim = self.layout.dim;
+        let (weights, rest) = words.split_at(dim);
         if let ([block], 1) = (self.blocks, dim) {
-            let (z, n) = (words[block.z_at], words[block.n_at]);
-            self.rows.as_chunks_mut::<PARTS>().0[at] = [words[0], z, n, n.sqrt()];
+            let (z, n) = (rest[block.z_at], rest[block.n_at]);
+            self.rows.as_chunks_mut::<PARTS>().0[at] = [weights[0], z, n, n.sqrt()];
             self.fetched.as_chunks_mut::<2>().0[at] = [z, n];
-            self.versions[at] = words[header + 4].to_bits();
+            self.versions[at] = rest[VERSION].to_bits();
             return;
         }
         let copy = &mut self.rows[at * PARTS * dim..][..PARTS * dim];
         let fetched = &mut self.fetched[at * 2 * dim..][..2 * dim];
-        copy_few(&mut copy[..dim], &words[..dim]);
+        copy_few(&mut copy[..dim], weights);
         for block in self.blocks {
-            let (z, n) = (&words[block.z_at..][..block.dims], &words[block.n_at..][..block.dims]);
+            let (z, n) = (&rest[block.z_at..][..block.dims], &rest[block.n_at..][..block.dims]);
             copy_few(&mut copy[dim + block.first..][..block.dims], z);
             copy_few(&mut copy[2 * dim + block.first..][..block.dims], n);
             let roots = &mut copy[3 * dim + block.first..][..block.dims];
@@ -250,7 +249,7 @@ impl Target<'_> {
             copy_few(&mut fetched[block.first..][..block.dims], z);
             copy_few(&mut fetched[dim + block.first..][..block.dims], n);
         }
-        self.versions[at] = words[header + 4].to_bits();
+        self.versions[at] = rest[VERSION].to_bits();
     }
 }
 
@@ -283,8 +282,7 @@ fn copy_few(to: &mut [f32], from: &[f32]) {
 
 /// Fetches the rows of a chunk one after another.
 struct Fetcher<'a, V> {
-    view: RowsView<'a>,
-    vector: V,
+    reader: WholeRowReader<'a, V>,
     into: Target<'a>,
     words: &'a mut [f32],
 }
@@ -300,7 +298,7 @@ impl<V: Vector> Visit for Fetcher<'_, V> {
             let words = layout.init_row(self.into.keys[at], self.words);
             self.into.take(at, words);
         } else {
-            self.view.reader::<_, _, false>(Singles, self.vector).weights(row, self.words);
+            self.reader.row(row, self.words);
             self.into.take(at, self.words);
         }
     }
@@ -316,8 +314,8 @@ impl Work for Fetch<'_> {
         let mut words = std::mem::take(&mut lookup.words);
         // Rows of f32 are as long packed as unpacked.
         words.resize(table.layout.unpacked(), 0.0);
-        let mut fetcher = Fetcher { view: table.slab.view(), vector, into, words: &mut words };
-        table.search(vector, lane, lookup, table.layout.words(), &mut fetcher);
+        let mut fetcher = Fetcher { reader: table.slab.whole_reader(vector), into, words: &mut words };
+        table.search(vector, lane, lookup, &mut fetcher);
         lookup.words = words;
     }
 }

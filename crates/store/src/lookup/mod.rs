@@ -18,7 +18,7 @@ use crate::index::growth::IndexView;
 use crate::index::hash::HashKey;
 use crate::index::removals::RemovalStamp;
 use crate::memory::prefetch::{PrefetchHint, prefetch};
-use crate::rows::slab::{LINE_WORDS, RowsView};
+use crate::rows::slab::RowPrefetcher;
 use crate::simd::Vector;
 use crate::update::kernel::OptimizerStep;
 
@@ -60,6 +60,8 @@ impl Default for Distances {
 pub(crate) trait Visit {
     /// The use of the rows.
     const HINT: PrefetchHint;
+    /// Whether whole rows are used; otherwise only their weights.
+    const WHOLE: bool = true;
     /// Whether the caller validates the whole read afterwards. If so, versions are not checked, and rows may be
     /// torn.
     const OPTIMISTIC: bool = false;
@@ -129,22 +131,19 @@ impl Lookup {
         self.hashes[at / STEP][at % STEP]
     }
 
-    /// Searches the chunk and passes every key's row to `f`, in order, with the first `words` words of the row in
-    /// the cache.
+    /// Searches the chunk and passes every key's row to `f`, in order, with the row, or its weights, in the cache.
     #[inline(always)]
     pub(crate) fn walk<F: Visit>(
         &self,
         vector: impl Vector,
         view: IndexView<'_>,
-        slab: RowsView<'_>,
-        words: usize,
+        prefetcher: RowPrefetcher<'_>,
         distances: Distances,
         f: &mut F,
     ) {
         let (steps, searcher) = (self.hashes.as_slice(), view.index.searcher(vector));
-        let lines = words.div_ceil(LINE_WORDS).max(1);
         // Distances are in steps from here on.
-        let lag = (distances.row_lines / lines / STEP).clamp(DISPLACED_LAG + 1, RING - 2);
+        let lag = (distances.row_lines / prefetcher.lines() / STEP).clamp(DISPLACED_LAG + 1, RING - 2);
         let ahead = (distances.bucket_keys / STEP).clamp(1, RING - 2);
         // All at once, long before they are used: a load soon after its store waits for all stores before it.
         let homes = &mut *self.homes.borrow_mut();
@@ -169,7 +168,7 @@ impl Lookup {
                     view.find_step(hashes, steps.get(step + ahead), rows);
                     0
                 };
-                slab.prefetch_all(rows, lines, F::HINT, F::OPTIMISTIC);
+                prefetcher.all(rows, F::HINT, F::OPTIMISTIC);
                 while go_on != 0 {
                     // The next buckets are fetched while other keys are searched.
                     let at = go_on.trailing_zeros() as usize % STEP;
@@ -194,7 +193,7 @@ impl Lookup {
                     row = view.index.find(*hash);
                 }
                 if row != NO_ROW {
-                    slab.prefetch(row, lines, F::HINT, F::OPTIMISTIC);
+                    prefetcher.row(row, F::HINT, F::OPTIMISTIC);
                 }
                 rows[place / STEP % RING][place % STEP] = row;
             }
@@ -227,12 +226,11 @@ impl CachedRows<'_> {
 
     /// Passes every row to `f`, prefetched like those of [`Lookup::walk`].
     #[inline(always)]
-    pub(crate) fn walk<F: Visit>(self, slab: RowsView<'_>, words: usize, distances: Distances, f: &mut F) {
-        let lines = words.div_ceil(LINE_WORDS).max(1);
-        let ahead = (distances.row_lines / lines).max(1);
+    pub(crate) fn walk<F: Visit>(self, prefetcher: RowPrefetcher<'_>, distances: Distances, f: &mut F) {
+        let ahead = (distances.row_lines / prefetcher.lines()).max(1);
         let ask_for = |&row: &u32| {
             if row != NO_ROW {
-                slab.prefetch(row, lines, F::HINT, F::OPTIMISTIC);
+                prefetcher.row(row, F::HINT, F::OPTIMISTIC);
             }
         };
         self.rows.iter().take(ahead).for_each(ask_for);

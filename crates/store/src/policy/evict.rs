@@ -10,7 +10,7 @@ use crate::memory::prefetch::PrefetchHint;
 use crate::policy::clock::age;
 use crate::policy::cursor::{Candidate, EvictionCursor, ScanPause};
 use crate::rows::allocator::RESERVE_MAX;
-use crate::rows::layout::HEADER_WORDS;
+use crate::rows::layout::{LAST_USE, VERSION};
 use crate::sync::lock;
 use crate::sync::write_gate::SharedGuard;
 use crate::table::Table;
@@ -242,11 +242,9 @@ impl Table {
         let charged = self.row_allocator.charged();
         let rows = (rows as u64).min(charged);
         let mut left = rows;
-        let header = self.layout.header_at();
         let ask_for = |rows: Range<u64>| {
             for row in rows.start as u32..rows.end.min(charged) as u32 {
-                self.slab.prefetch_word(row, header, PrefetchHint::ReadOnce);
-                self.slab.prefetch_word(row, header + HEADER_WORDS - 1, PrefetchHint::ReadOnce);
+                self.slab.prefetch_header(row, PrefetchHint::ReadOnce);
             }
         };
         ask_for(cursor.at..cursor.at + left.min(GROUP));
@@ -259,9 +257,9 @@ impl Table {
             // Prefetches the next group while this one is scanned.
             ask_for(next..next + GROUP.min(left - group));
             for row in cursor.at as u32..next as u32 {
-                let word = |at: usize| self.slab.word(row, header + at);
-                let key = u64::from(word(0)) | u64::from(word(1)) << 32;
-                let candidate = Candidate { row, key, last_use: word(3), version: word(4) };
+                let word = |at: usize| self.slab.header_word(row, at);
+                let (key, last_use, version) = (self.key_of(row), word(LAST_USE), word(VERSION));
+                let candidate = Candidate { row, key, last_use, version };
                 if good(candidate) {
                     cursor.found.push(candidate);
                 }
@@ -296,10 +294,10 @@ impl Table {
             for row in group {
                 let hash = index_hash(row.key);
                 let locked = self.directory.lock(hash);
-                let word = |at: usize| self.slab.word(row.row, self.layout.header_at() + at);
+                let word = |at: usize| self.slab.header_word(row.row, at);
                 // Compares the version too, because pushes of several threads may have the same reading of the use
                 // clock.
-                let is_unused = || (word(3), word(4)) == (row.last_use, row.version);
+                let is_unused = || (word(LAST_USE), word(VERSION)) == (row.last_use, row.version);
                 // A row under construction is complete once its key lock is released.
                 let mut is_small = || policy.as_mut().is_none_or(|policy| policy.is_expired(*row));
                 let should_evict = |found| found == row.row && is_unused() && is_small();

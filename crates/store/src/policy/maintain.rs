@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::index::NO_ROW;
 use crate::policy::clock::age;
 use crate::policy::hot_keys::HotKeys;
+use crate::rows::layout::LAST_USE;
 use crate::sync::lanes::lane;
 use crate::sync::lock;
 use crate::sync::write_gate::SharedGuard;
@@ -87,11 +88,11 @@ impl Table {
         }
         if self.evicts_by_use() {
             let view = self.directory.pin(lane());
-            let (now, last_use) = (self.clock.now(), self.layout.header_at() + 3);
+            let now = self.clock.now();
             for &hash in hashes {
                 let row = view.find(hash);
-                if row != NO_ROW && age(now, self.slab.word(row, last_use)) > 0 {
-                    self.slab.write(row, shared).row.set(last_use, now);
+                if row != NO_ROW && age(now, self.slab.header_word(row, LAST_USE)) > 0 {
+                    self.slab.write(row, shared).row.set(LAST_USE, now);
                 }
             }
         }

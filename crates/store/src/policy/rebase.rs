@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use crate::index::hash::index_hash;
 use crate::policy::clock::{ImportClock, OLD, UseClock, age};
+use crate::rows::layout::LAST_USE;
 use crate::sync::lanes::lane;
 use crate::sync::lock;
 use crate::sync::write_gate::SharedGuard;
@@ -49,17 +50,16 @@ impl Table {
     /// Changes the last use of the rows in use to `rebased` of it.
     fn rebase(&self, lane: usize, rows: Range<u64>, shared: &SharedGuard<'_>, rebased: impl Fn(u32) -> u32) {
         let view = self.directory.pin(lane);
-        let at = self.layout.header_at() + 3;
         for row in rows.start as u32..rows.end as u32 {
             let is_off = || {
-                let last_use = self.slab.word(row, at);
+                let last_use = self.slab.header_word(row, LAST_USE);
                 rebased(last_use) != last_use
             };
             // A row is in use if its key leads to it. It is not reused during the index guard.
             if is_off() && view.find(index_hash(self.key_of(row))) == row {
                 let writing = self.slab.write(row, shared);
                 // Reads again, because the row may just have been used.
-                writing.row.set(at, rebased(self.slab.word(row, at)));
+                writing.row.set(LAST_USE, rebased(self.slab.header_word(row, LAST_USE)));
             }
         }
     }

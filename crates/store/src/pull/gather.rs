@@ -3,8 +3,7 @@
 use crate::index::NO_ROW;
 use crate::lookup::{CHUNK_KEYS, Lookup, Visit, with_lookup};
 use crate::memory::prefetch::PrefetchHint;
-use crate::rows::slab::RowReader;
-use crate::simd::halves::Singles;
+use crate::rows::access::WholeRowReader;
 use crate::simd::{self, Vector, Work};
 use crate::sync::lanes::lane;
 use crate::table::Table;
@@ -42,17 +41,16 @@ impl Work for CopyRows<'_> {
     #[inline(always)]
     fn run(self, vector: impl Vector) {
         let CopyRows { table, lane, lookup, copied, rows } = self;
-        let reader = table.slab.view().reader::<_, _, false>(Singles, vector);
+        let reader = table.slab.whole_reader(vector);
         // A row in the slab has this layout except for 16-bit weights.
         let packed = table.layout.dim - table.layout.weight_words;
-        let words = table.layout.unpacked() - packed;
-        table.search(vector, lane, lookup, words, &mut Copying { table, reader, copied, packed, rows });
+        table.search(vector, lane, lookup, &mut Copying { table, reader, copied, packed, rows });
     }
 }
 
 struct Copying<'a, V> {
     table: &'a Table,
-    reader: RowReader<'a, Singles, V, false>,
+    reader: WholeRowReader<'a, V>,
     copied: &'a mut [f32],
     packed: usize,
     rows: &'a mut RowColumns,
@@ -67,7 +65,7 @@ impl<V: Vector> Visit for Copying<'_, V> {
             return;
         }
         let layout = &self.table.layout;
-        self.reader.weights(row, &mut self.copied[self.packed..]);
+        self.reader.row(row, &mut self.copied[self.packed..]);
         if let Some(half) = layout.half {
             half.unpack(&mut self.copied[..layout.dim]);
         }

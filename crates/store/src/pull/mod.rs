@@ -9,8 +9,8 @@ use crate::index::NO_ROW;
 use crate::lookup::{CHUNK_KEYS, Lookup, STEP, Visit};
 use crate::memory::prefetch::PrefetchHint;
 use crate::pull::pool::Pooler;
+use crate::rows::access::RowReader;
 use crate::rows::layout::Layout;
-use crate::rows::slab::RowReader;
 use crate::simd::halves::{Format, Singles};
 use crate::simd::{Vector, Work};
 use crate::table::Table;
@@ -157,7 +157,7 @@ impl<S: Sink> Part<'_, S> {
         let reader = self.table.slab.view().reader::<_, _, OPTIMISTIC>(format, vector);
         let (table, lane, lookup) = (self.table, self.lane, self.lookup);
         let mut visitor = Visitor { part: self, reader, absent_keys: 0 };
-        table.walk(vector, lane, lookup, table.layout.weight_words, &mut visitor);
+        table.walk(vector, lane, lookup, &mut visitor);
         visitor.absent_keys
     }
 }
@@ -171,6 +171,7 @@ struct Visitor<'a, 'b, S, F, V, const OPTIMISTIC: bool> {
 // Not closures: everything must be inlined to be compiled for the detected instructions.
 impl<S: Sink, F: Format, V: Vector, const OPTIMISTIC: bool> Visit for Visitor<'_, '_, S, F, V, OPTIMISTIC> {
     const HINT: PrefetchHint = PrefetchHint::Read;
+    const WHOLE: bool = false;
     const OPTIMISTIC: bool = OPTIMISTIC;
 
     #[inline(always)]

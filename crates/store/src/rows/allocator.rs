@@ -72,7 +72,7 @@ struct Lane {
     ready: Vec<u32>,
 }
 
-/// A linked list of rows that no reader can see. Each holds the next one's number in its first word.
+/// A linked list of rows that no reader can see. Each holds the next one's number in its first word of weights.
 #[derive(Debug)]
 struct List {
     first: u32,
@@ -95,7 +95,7 @@ impl Default for List {
 
 impl List {
     fn push(&mut self, slab: &Slab, row: u32) {
-        slab.unpublished(row).set(0, self.first);
+        slab.unpublished(row).set_weight(0, self.first);
         self.first = row;
         self.len += 1;
     }
@@ -103,7 +103,7 @@ impl List {
     fn push_all(&mut self, slab: &Slab, rows: &[u32]) {
         for (at, &row) in rows.iter().enumerate() {
             if let Some(&later) = rows.get(at + AHEAD_ROWS) {
-                slab.prefetch_word(later, 0, PrefetchHint::Write);
+                slab.prefetch_first(later, PrefetchHint::Write);
             }
             self.push(slab, row);
         }
@@ -111,7 +111,7 @@ impl List {
 
     fn pop(&mut self, slab: &Slab) -> Option<u32> {
         let row = Some(self.first).filter(|&row| row != NO_NEXT)?;
-        self.first = slab.word(row, 0);
+        self.first = slab.first_word(row);
         self.len -= 1;
         Some(row)
     }
@@ -394,15 +394,24 @@ impl RowAllocator {
 mod tests {
     use super::*;
     use crate::index::Index;
+    use crate::rows::placement::Placement;
+
+    /// Rows of exactly these words; of 72, split into parts of 32 and 40.
+    fn placed(words: usize) -> Placement {
+        let is_split = words == 72;
+        let (weights, rest, strides) =
+            if is_split { (32, 40, (32, 40)) } else { (1, words - 1, (words, words)) };
+        Placement { weights, rest, weights_stride: strides.0, rest_stride: strides.1, is_split }
+    }
 
     #[test]
     fn rows_are_handed_out_once_reused_and_counted() {
-        for (stride, rows) in [(6, 150_000), (8, 70_000), (37, 3000), (200_000, 70)] {
+        for (stride, rows) in [(6, 150_000), (8, 70_000), (37, 3000), (72, 3000), (200_000, 70)] {
             if cfg!(miri) && stride > 100 {
                 continue;
             }
             let count = if cfg!(miri) { 20 } else { rows };
-            let (slab, budget) = (Slab::new(stride, None).unwrap(), Budget::new(None));
+            let (slab, budget) = (Slab::new(placed(stride), None).unwrap(), Budget::new(None));
             let (rows, directory) =
                 (RowAllocator::new(&slab).unwrap(), Directory::new(Index::new().unwrap()));
             let take = |lane: usize, count: usize| {
@@ -413,7 +422,7 @@ mod tests {
             // In order and contiguous.
             assert_eq!(take(0, count), (0..count as u32).collect::<Vec<_>>());
             for row in 0..count as u32 {
-                slab.unpublished(row).store(0, &vec![row as f32; stride]);
+                slab.write_unpublished(row, &vec![row as f32; stride]);
             }
             let mut values = vec![0.0; stride];
             for row in 0..count as u32 {
@@ -438,15 +447,15 @@ mod tests {
     #[test]
     fn rows_end_where_the_address_space_does() {
         for (row_words, visited_words, expected) in [(10 * 37 + 5, 1, 10), (100 * 37, 1, 64), (37, 1, 1)] {
-            let slab = Slab::of(Region::zeroed(row_words).unwrap(), 37).unwrap();
+            let slab = Slab::of(placed(37), Region::zeroed(row_words).unwrap(), None).unwrap();
             let rows = RowAllocator::of(&slab, Region::zeroed(visited_words).unwrap());
             let (budget, directory) = (Budget::new(None), Directory::new(Index::new().unwrap()));
             let mut taken = Vec::new();
             rows.take(0, 200, &slab, &budget, &directory, &mut taken);
             assert_eq!(taken, (0..expected).collect::<Vec<u32>>(), "{row_words} {visited_words}");
-            taken.iter().for_each(|&row| slab.unpublished(row).store(0, &[1.0; 37]));
+            taken.iter().for_each(|&row| slab.write_unpublished(row, &[1.0; 37]));
         }
-        assert!(Slab::of(Region::zeroed(36).unwrap(), 37).is_none());
+        assert!(Slab::of(placed(37), Region::zeroed(36).unwrap(), None).is_none());
     }
 
     /// Every lane can take the shared rows, and the array of their numbers is bounded.
@@ -455,7 +464,7 @@ mod tests {
         if cfg!(miri) {
             return;
         }
-        let (slab, budget) = (Slab::new(8, None).unwrap(), Budget::new(None));
+        let (slab, budget) = (Slab::new(placed(8), None).unwrap(), Budget::new(None));
         let (rows, directory) = (RowAllocator::new(&slab).unwrap(), Directory::new(Index::new().unwrap()));
         let mut taken = Vec::new();
         rows.take(0, 3 * RESERVE_MAX, &slab, &budget, &directory, &mut taken);
@@ -474,7 +483,7 @@ mod tests {
     /// Every lane can use the whole budget.
     #[test]
     fn lanes_help_each_other_out() {
-        let slab = Slab::new(8, None).unwrap();
+        let slab = Slab::new(placed(8), None).unwrap();
         // Including a version per row.
         let budget = Budget::new(Some(36 * 5000));
         let (rows, directory) = (RowAllocator::new(&slab).unwrap(), Directory::new(Index::new().unwrap()));

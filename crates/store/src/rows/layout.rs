@@ -1,11 +1,14 @@
 //! Layout of a row: weights, header, then the optimizer state of each block.
 //!
-//! Weights come first, aligned to a cache line where that matters, because a pull reads nothing else. They may be
-//! 16-bit halves, two per word; everything else is words. Outside the slab, weights are always f32.
+//! Weights are a part of their own, because a pull reads nothing else ([`crate::rows::placement`]). They may be 16-bit
+//! halves, two per word; everything else is words. Outside the slab, weights are always f32, and the parts are
+//! contiguous.
 
+use crate::rows::access::RowMut;
 use crate::rows::half::{Half, Noise};
+use crate::rows::placement::Placement;
 use crate::rows::row::RowRef;
-use crate::rows::slab::{RowMut, Slab, stride_words};
+use crate::rows::slab::Slab;
 use crate::simd::halves::{Format, Singles};
 use crate::simd::{Vector, Work};
 use crate::update::init;
@@ -14,6 +17,10 @@ use crate::{Absent, Init, TableConfig};
 
 /// Words of a row's header: key low, key high, frequency, last use, version; stored as the bits of f32 values.
 pub(crate) const HEADER_WORDS: usize = 5;
+/// Words of the header after the key.
+pub(crate) const FREQUENCY: usize = 2;
+pub(crate) const LAST_USE: usize = 3;
+pub(crate) const VERSION: usize = 4;
 
 /// A block of a row.
 #[derive(Debug, Clone)]
@@ -33,12 +40,12 @@ pub(crate) struct Layout {
     pub(crate) dim: usize,
     /// The 16-bit format of the weights; `None` for f32.
     pub(crate) half: Option<Half>,
-    /// Words of the weights; the header begins after them.
+    /// Words of the weights.
     pub(crate) weight_words: usize,
     /// Values of optimizer state.
     pub(crate) state: usize,
-    /// Words from one row to the next.
-    pub(crate) stride: usize,
+    /// Positions of the rows in the slab.
+    pub(crate) placement: Placement,
     pub(crate) seed: u64,
     pub(crate) blocks: Vec<BlockLayout>,
     /// The whole row is computed before anything is stored, so that a rejected update needs no undo.
@@ -95,9 +102,9 @@ impl Layout {
         }
         let half = Half::of(config.dtype);
         let weight_words = if half.is_some() { dim.div_ceil(2) } else { dim };
-        let stride = stride_words(weight_words + HEADER_WORDS + state, weight_words);
+        let placement = Placement::new(weight_words, HEADER_WORDS + state, config.packing);
         let is_one_piece = matches!(blocks.as_slice(), [block] if block.kernel.is_one_piece(block.dims));
-        Layout { dim, half, weight_words, state, stride, seed: config.seed, blocks, is_one_piece }
+        Layout { dim, half, weight_words, state, placement, seed: config.seed, blocks, is_one_piece }
     }
 
     /// Used words of a row.
@@ -108,11 +115,6 @@ impl Layout {
     /// Length of an unpacked row, whose weights are f32.
     pub(crate) fn unpacked(&self) -> usize {
         self.dim + HEADER_WORDS + self.state
-    }
-
-    /// Position of the header.
-    pub(crate) fn header_at(&self) -> usize {
-        self.weight_words
     }
 
     /// Copies a row out of the slab and unpacks it.
@@ -204,29 +206,28 @@ impl Layout {
         before: &mut Vec<f32>,
     ) -> bool {
         let Update { count, clock, gradient } = update;
-        let header = self.weight_words;
-        let version = version_after(row.get(header + 4), 1);
+        let version = version_after(row.get(VERSION), 1);
         if let ([OptimizerStep::Ftrl(step)], [gradient], None) = (steps, gradient, format.half()) {
-            // The row of logistic regression: w, header, z, n. No array `map()`: it is not inlined here, and then
+            // The row of logistic regression: w; header, z, n. No array `map()`: it is not inlined here, and then
             // costs more than the update.
-            let w = f32::from_bits(row.get(0));
-            let z = f32::from_bits(row.get(1 + HEADER_WORDS));
-            let n = f32::from_bits(row.get(2 + HEADER_WORDS));
+            let w = f32::from_bits(row.weight(0));
+            let z = f32::from_bits(row.get(HEADER_WORDS));
+            let n = f32::from_bits(row.get(HEADER_WORDS + 1));
             let (w, z, n) = step.update(w, z, n, *gradient);
             // The sum of squares is always finite.
             if !(w.is_finite() & z.is_finite()) {
                 return false;
             }
-            row.set(0, w.to_bits());
-            row.set(1 + HEADER_WORDS, z.to_bits());
-            row.set(2 + HEADER_WORDS, n.to_bits());
+            row.set_weight(0, w.to_bits());
+            row.set(HEADER_WORDS, z.to_bits());
+            row.set(HEADER_WORDS + 1, n.to_bits());
         } else {
             if !self.is_one_piece {
                 before.resize(self.words(), 0.0);
-                row.load(before);
+                row.load_row(before);
             }
             let is_finite = if let Some(half) = format.half() {
-                let key = u64::from(row.get(header)) | u64::from(row.get(header + 1)) << 32;
+                let key = u64::from(row.get(0)) | u64::from(row.get(1)) << 32;
                 let noise = Noise::new(self.seed, key, version);
                 self.update_blocks(steps, row, Halves { half, noise }, version, gradient)
             } else {
@@ -234,15 +235,25 @@ impl Layout {
             };
             if !is_finite {
                 if !self.is_one_piece {
-                    row.store(0, before);
+                    row.store_row(before);
                 }
                 return false;
             }
         }
-        row.set(header + 2, row.get(header + 2).saturating_add(count));
-        row.set(header + 3, clock);
-        row.set(header + 4, version);
+        row.set(FREQUENCY, row.get(FREQUENCY).saturating_add(count));
+        row.set(LAST_USE, clock);
+        row.set(VERSION, version);
         true
+    }
+
+    /// A row over test words: weights, header, state.
+    #[cfg(test)]
+    fn test_row<'a>(
+        &self,
+        words: &'a [std::sync::atomic::AtomicU32],
+        width: crate::simd::Width,
+    ) -> RowMut<'a> {
+        RowMut::new(words, &words[self.weight_words..], false, width)
     }
 
     /// Updates the blocks; returns whether all results are finite.
@@ -259,7 +270,7 @@ impl Layout {
         for (block, step) in self.blocks.iter().zip(steps) {
             let span = BlockSpan {
                 first: block.first,
-                state_at: self.weight_words + HEADER_WORDS + block.state.start,
+                state_at: HEADER_WORDS + block.state.start,
                 dims: block.dims,
             };
             step.update(row, weights, span, version, &gradient[block.first..][..block.dims], &mut largest);
@@ -353,7 +364,7 @@ mod tests {
                     let gradient: Vec<f32> =
                         (0..layout.dim).map(|at| (at as f32 + 7.3 * clock as f32).sin()).collect();
                     let update = Update { count: 1, clock, gradient: &gradient };
-                    let row = RowMut::of(&words, width);
+                    let row = layout.test_row(&words, width);
                     let (layout, steps) = (&layout, steps.as_slice());
                     let before = &mut before;
                     let is_finite = match layout.half {
@@ -381,10 +392,10 @@ mod tests {
             let sgd = Optimizer::Sgd { lr: 0.1, l2: 0.0 };
             Layout::new(&TableConfig { dtype, ..TableConfig::single("t", dims, Init::Zero, sgd) })
         };
-        for (dims, words, stride) in [(64, 32, 48), (1, 1, 8), (5, 3, 8), (32, 16, 32)] {
+        for (dims, words, row_words) in [(64, 32, 40), (1, 1, 8), (5, 3, 8), (32, 16, 24)] {
             for dtype in [Dtype::F16, Dtype::Bf16] {
                 let layout = layout(dtype, dims);
-                assert_eq!((layout.weight_words, layout.stride), (words, stride), "{dims}");
+                assert_eq!((layout.weight_words, layout.placement.words()), (words, row_words), "{dims}");
                 assert_eq!(layout.words(), words + HEADER_WORDS);
             }
             assert_eq!(layout(Dtype::F32, dims).weight_words, dims);

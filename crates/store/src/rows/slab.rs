@@ -1,4 +1,4 @@
-//! The slab: memory of a table's rows, runs of 32-bit words that never move.
+//! The slab: memory of a table's rows, runs of 32-bit words that never move ([`crate::rows::placement`]).
 //!
 //! It reserves address space for all rows that the machine or the budget could hold, so that the row number gives
 //! the address without a look-up. Memory is committed when a row is first stored.
@@ -11,10 +11,12 @@ use crate::index::NO_ROW;
 use crate::memory::address_space::Space;
 use crate::memory::prefetch::{PrefetchHint, prefetch, prefetch_lines};
 use crate::memory::{RESERVED_BYTES_MAX, Region, machine_bytes};
-use crate::rows::half::Half;
-use crate::simd::halves::{Format, Singles};
-use crate::simd::{self, Vector, Width, halves};
-use crate::sync::seqlock::{RowWriteGuard, SeqLocks, SeqLocksView};
+use crate::rows::access::{RowMut, RowReader, RowWrite, WholeRowReader};
+use crate::rows::layout::HEADER_WORDS;
+use crate::rows::placement::{Placement, RowLines};
+use crate::simd::halves::Format;
+use crate::simd::{Vector, Width};
+use crate::sync::seqlock::{SeqLocks, SeqLocksView};
 use crate::sync::write_gate::{ExclusiveGuard, SharedGuard};
 
 /// Reserved address space as a multiple of the machine's memory.
@@ -22,16 +24,20 @@ const RESERVE_FACTOR: usize = 2;
 /// A table without a budget takes one part in this many of the granted space, if the system grants less than
 /// requested.
 const GRANTED_SHARE: usize = 8;
-/// Words per cache line.
-pub(crate) const LINE_WORDS: usize = 16;
 /// The maximum number of rows: the index stores row numbers plus one, and `u32::MAX` is "no row".
 const ROWS_MAX: usize = u32::MAX as usize - 2;
 
 #[derive(Debug)]
 pub(crate) struct Slab {
+    /// The weights; whole rows if they lie in one piece.
     words: Region<AtomicU32>,
+    /// Headers and states, if rows are split.
+    rests: Option<Region<AtomicU32>>,
     seq_locks: SeqLocks,
-    stride: usize,
+    placement: Placement,
+    /// Lines to prefetch of weights, and of whole rows.
+    weight_lines: RowLines,
+    row_lines: RowLines,
     /// Rows with address space.
     rows: usize,
     width: Width,
@@ -46,65 +52,72 @@ pub(crate) enum NoSpace {
     Budget { bytes: usize, room: usize },
 }
 
-/// Words from one row to the next, so that neither a row nor its first `hot` words touch more cache lines than
-/// necessary.
-pub(crate) fn stride_words(words: usize, hot: usize) -> usize {
-    // Rows start at multiples of a power of two, up to a line, which must hold the words beyond the last full line.
-    let hangs_over = |words: usize| (words - 1) % LINE_WORDS + 1;
-    let grain = hangs_over(words).max(hangs_over(hot.max(1))).next_power_of_two();
-    words.next_multiple_of(grain)
-}
-
 impl Slab {
-    /// Creates a slab for rows of `stride` words.
+    /// Creates a slab for rows placed like this.
     ///
     /// It reserves `budget_bytes`, or a share of the address space without a budget. Threads and the heap keep
     /// their part.
-    pub(crate) fn new(stride: usize, budget_bytes: Option<u64>) -> Result<Slab, NoSpace> {
+    pub(crate) fn new(placement: Placement, budget_bytes: Option<u64>) -> Result<Slab, NoSpace> {
         let (space, _reserving) = Space::measure();
+        let row_bytes = placement.row_bytes();
         let wanted = match budget_bytes {
-            Some(bytes) => Slab::rows_wanted(stride, bytes) * stride,
-            None => Slab::rows_wanted(stride, space.share().ok_or(NoSpace::Share)? as u64) * stride,
+            Some(bytes) => Slab::rows_wanted(row_bytes, bytes),
+            None => Slab::rows_wanted(row_bytes, space.share().ok_or(NoSpace::Share)? as u64),
         };
-        let bytes = wanted * size_of::<u32>();
+        let bytes = wanted * row_bytes;
         if budget_bytes.is_some() && bytes > space.room() {
             return Err(NoSpace::Budget { bytes, room: space.room() });
         }
-        let mut words = Region::reserved(wanted).ok_or(NoSpace::Share)?;
-        if words.len() < wanted {
-            let granted = words.bytes();
-            drop(words);
+        let mut slab = Slab::of_rows(placement, wanted).ok_or(NoSpace::Share)?;
+        if slab.rows < wanted {
+            let granted = slab.rows * row_bytes;
+            drop(slab);
             if budget_bytes.is_some() {
                 return Err(NoSpace::Budget { bytes, room: granted });
             }
             // The system grants less than its room (`vm.overcommit_memory` = 2).
-            let share = (granted / size_of::<u32>() / GRANTED_SHARE).max(stride);
-            words = Region::reserved(share).ok_or(NoSpace::Share)?;
+            let share = (granted / row_bytes / GRANTED_SHARE).max(1);
+            slab = Slab::of_rows(placement, share).ok_or(NoSpace::Share)?;
         }
-        Slab::of(words, stride).ok_or(NoSpace::Share)
+        Ok(slab)
     }
 
     /// The number of rows to reserve address space for.
-    pub(crate) fn rows_wanted(stride: usize, limit_bytes: u64) -> usize {
-        let row_bytes = stride * size_of::<u32>();
+    pub(crate) fn rows_wanted(row_bytes: usize, limit_bytes: u64) -> usize {
         let reserve_bytes = usize::try_from(limit_bytes).unwrap_or(usize::MAX);
         let machine_bytes = machine_bytes().saturating_mul(RESERVE_FACTOR);
         let reserve_bytes = reserve_bytes.min(machine_bytes).min(RESERVED_BYTES_MAX).max(row_bytes);
         (reserve_bytes / row_bytes).min(ROWS_MAX)
     }
 
-    /// A slab of as many rows as `words` holds; `None` if it holds none.
-    pub(crate) fn of(words: Region<AtomicU32>, stride: usize) -> Option<Slab> {
-        let rows = words.len() / stride;
+    /// A slab of up to `rows` rows, or as many as the system grants; `None` if it grants none.
+    fn of_rows(placement: Placement, rows: usize) -> Option<Slab> {
+        let words = Region::reserved(rows * placement.weights_stride)?;
+        let rests =
+            if placement.is_split { Some(Region::reserved(rows * placement.rest_stride)?) } else { None };
+        Slab::of(placement, words, rests)
+    }
+
+    /// A slab of as many rows as the regions hold; `None` if they hold none.
+    pub(crate) fn of(
+        placement: Placement,
+        words: Region<AtomicU32>,
+        rests: Option<Region<AtomicU32>>,
+    ) -> Option<Slab> {
+        debug_assert_eq!(rests.is_some(), placement.is_split);
+        let in_rests = rests.as_ref().map_or(usize::MAX, |rests| rests.len() / placement.rest_stride);
+        let rows = (words.len() / placement.weights_stride).min(in_rests);
         if rows == 0 {
             return None;
         }
-        Some(Slab { words, seq_locks: SeqLocks::new()?, stride, rows, width: Width::detect() })
+        let (weight_lines, row_lines) = (placement.prefetched(false), placement.prefetched(true));
+        let (seq_locks, width) = (SeqLocks::new()?, Width::detect());
+        Some(Slab { words, rests, seq_locks, placement, weight_lines, row_lines, rows, width })
     }
 
     /// Bytes of a row.
     pub(crate) fn row_bytes(&self) -> usize {
-        self.stride * size_of::<u32>()
+        self.placement.row_bytes()
     }
 
     /// Rows with address space.
@@ -112,16 +125,14 @@ impl Slab {
         self.rows as u64
     }
 
-    /// Address range of the first `rows` rows.
-    pub(crate) fn addresses(&self, rows: u64) -> (usize, usize) {
-        let (first, _) = self.words.addresses();
-        (first, first + rows as usize * self.row_bytes())
-    }
-
-    /// The words of all rows, and the words per row.
-    #[cfg(any(test, feature = "bench"))]
-    pub(crate) fn all_words(&self) -> (&[AtomicU32], usize) {
-        (&self.words, self.stride)
+    /// Address ranges of the first `rows` rows.
+    pub(crate) fn addresses(&self, rows: u64) -> impl Iterator<Item = (usize, usize)> {
+        let Placement { weights_stride, rest_stride, .. } = self.placement;
+        let rests = self.rests.as_ref().map(|rests| (rests, rest_stride));
+        std::iter::once((&self.words, weights_stride)).chain(rests).map(move |(words, stride)| {
+            let (first, _) = words.addresses();
+            (first, first + rows as usize * stride * size_of::<u32>())
+        })
     }
 
     /// The widest supported vector width.
@@ -130,43 +141,97 @@ impl Slab {
         self.width
     }
 
+    /// Headers and states of the rows.
     #[inline(always)]
-    fn words(&self, row: u32) -> &[AtomicU32] {
-        self.view().words(row)
+    fn rests(&self) -> &[AtomicU32] {
+        // Rows in one piece have more words than weights.
+        self.rests.as_deref().unwrap_or(&self.words[self.placement.weights..])
     }
 
-    /// Prefetches the line of a word of a row.
-    pub(crate) fn prefetch_word(&self, row: u32, at: usize, hint: PrefetchHint) {
-        prefetch(&self.words, row as usize * self.stride + at, hint);
+    /// Prefetches the header of a row.
+    pub(crate) fn prefetch_header(&self, row: u32, hint: PrefetchHint) {
+        let header = row as usize * self.placement.rest_stride;
+        prefetch(self.rests(), header, hint);
+        prefetch(self.rests(), header + HEADER_WORDS - 1, hint);
     }
 
-    /// Copies the first words of a row, consistent under concurrent writes.
+    /// Prefetches a whole row for a change, without its sequence lock.
+    pub(crate) fn prefetch_to_fill(&self, row: u32) {
+        self.prefetcher(true).row(row, PrefetchHint::Write, true);
+    }
+
+    /// Prefetches the first line of a row.
+    pub(crate) fn prefetch_first(&self, row: u32, hint: PrefetchHint) {
+        prefetch(&self.words, row as usize * self.placement.weights_stride, hint);
+    }
+
+    /// Prefetches whole rows, or weights alone.
+    #[inline(always)]
+    pub(crate) fn prefetcher(&self, whole: bool) -> RowPrefetcher<'_> {
+        RowPrefetcher {
+            words: &self.words,
+            rests: self.rests(),
+            weights_stride: self.placement.weights_stride,
+            rest_stride: self.placement.rest_stride,
+            lines: if whole { self.row_lines } else { self.weight_lines },
+            seq_locks: self.seq_locks.view(),
+        }
+    }
+
+    /// Copies the words of a row, consistent under concurrent writes.
     pub(crate) fn read(&self, row: u32, out: &mut [f32]) {
-        self.view().reader::<_, _, false>(Singles, self.width.elsewhere()).weights(row, out);
+        self.whole_reader(self.width.elsewhere()).row(row, out);
+    }
+
+    /// A reader of weights, headers and states.
+    #[inline(always)]
+    pub(crate) fn whole_reader<V: Vector>(&self, vector: V) -> WholeRowReader<'_, V> {
+        WholeRowReader::new(self.view(), self.rests(), self.placement, vector)
     }
 
     /// A reader's view by value, so that it stays in registers.
     #[inline(always)]
     pub(crate) fn view(&self) -> RowsView<'_> {
-        let (words, stride, rows) = (&*self.words, self.stride, self.rows);
-        RowsView { words, stride, rows, seq_locks: self.seq_locks.view() }
+        let stride = self.placement.weights_stride;
+        RowsView { words: &self.words, stride, rows: self.rows, seq_locks: self.seq_locks.view() }
     }
 
-    /// A word of a row, without a version check.
+    /// Address and bytes of a row's weights, and of its header and state.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn parts(&self, row: u32) -> ((usize, usize), (usize, usize)) {
+        let Placement { weights, rest, rest_stride, .. } = self.placement;
+        let part = |words: &[AtomicU32]| (words.as_ptr() as usize, size_of_val(words));
+        let rest = &self.rests()[row as usize * rest_stride..][..rest];
+        (part(&self.view().words(row)[..weights]), part(rest))
+    }
+
+    /// The first word of a row that no reader can find, for a list of free rows.
+    pub(crate) fn first_word(&self, row: u32) -> u32 {
+        self.view().first_word(row)
+    }
+
+    /// A word of a row's header, without a version check.
     #[inline(always)]
-    pub(crate) fn word(&self, row: u32, at: usize) -> u32 {
-        self.view().word(row, at)
+    pub(crate) fn header_word(&self, row: u32, at: usize) -> u32 {
+        self.rests()[row as usize * self.placement.rest_stride + at].load(Relaxed)
     }
 
     /// Stores the words of an unpublished row.
     pub(crate) fn write_unpublished(&self, row: u32, words: &[f32]) {
-        self.unpublished(row).by(self.width.elsewhere()).store(0, words);
+        self.unpublished(row).by(self.width.elsewhere()).store_row(words);
     }
 
     /// A row that no reader can find, or is about to be removed.
     #[inline(always)]
     pub(crate) fn unpublished(&self, row: u32) -> RowMut<'_> {
-        RowMut { words: self.words(row), width: self.width }
+        let Placement { weights, rest, rest_stride, is_split, .. } = self.placement;
+        let words = self.view().words(row);
+        // Without a view of the rests, which costs more per row.
+        let rest = match &self.rests {
+            Some(rests) => &rests[row as usize * rest_stride..][..rest],
+            None => &words[weights..][..rest],
+        };
+        RowMut::new(words, rest, is_split, self.width)
     }
 
     /// Locks a row for a write. Readers see it as it was before or after; it is unlocked when the result is
@@ -174,7 +239,7 @@ impl Slab {
     #[inline(always)]
     pub(crate) fn write<'a>(&'a self, row: u32, shared: &SharedGuard<'_>) -> RowWrite<'a> {
         let guard = self.seq_locks.write(row, shared);
-        RowWrite { row: self.unpublished(row), _guard: guard }
+        RowWrite::new(self.unpublished(row), guard)
     }
 
     /// Marks a row as being written, without competing writers.
@@ -185,90 +250,56 @@ impl Slab {
         exclusive: &mut ExclusiveGuard<'_>,
     ) -> RowWrite<'a> {
         let guard = self.seq_locks.write_exclusive(row, exclusive);
-        RowWrite { row: self.unpublished(row), _guard: guard }
+        RowWrite::new(self.unpublished(row), guard)
     }
 
-    /// Borrows the first `len` words of a row.
+    /// Borrows the weights of a row.
     #[inline(always)]
-    pub(crate) fn peek<'a>(&'a self, row: u32, len: usize, _: &'a ExclusiveGuard<'_>) -> &'a [f32] {
-        let words = &self.words(row)[..len];
+    pub(crate) fn peek<'a>(&'a self, row: u32, _: &'a ExclusiveGuard<'_>) -> &'a [f32] {
+        let words = &self.view().words(row)[..self.placement.weights];
         // SAFETY: same size, alignment and lifetime, and every bit pattern is an f32. Published rows are stored
         // only under the write gate. The exclusive guard excludes all other writers, and borrowing it excludes its
         // own writes. Readers only load.
-        unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<f32>(), len) }
+        unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<f32>(), words.len()) }
     }
 
     /// Returns the memory of the first rows; they read as zeros. No thread may know any of them.
     pub(crate) fn discard(&self, rows: u64) {
-        self.words.discard(rows as usize * self.stride, |word| word.store(0, Relaxed));
+        let zero = |word: &AtomicU32| word.store(0, Relaxed);
+        self.words.discard(rows as usize * self.placement.weights_stride, zero);
+        if let Some(rests) = &self.rests {
+            rests.discard(rows as usize * self.placement.rest_stride, zero);
+        }
     }
 }
 
-/// A copyable view of the rows, see [`Slab::view`].
+/// A copyable view of the weights, see [`Slab::view`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RowsView<'a> {
+    /// Weights; whole rows if they lie in one piece.
     words: &'a [AtomicU32],
     stride: usize,
-    /// The number of rows in `words`.
+    /// The number of rows.
     rows: usize,
-    seq_locks: SeqLocksView<'a>,
+    pub(super) seq_locks: SeqLocksView<'a>,
 }
 
 impl<'a> RowsView<'a> {
-    /// Prefetches the first lines of a row, and its sequence lock unless the read is optimistic.
+    /// The words of a row's weights; of the whole row if it lies in one piece.
     #[inline(always)]
-    pub(crate) fn prefetch(self, row: u32, lines: usize, hint: PrefetchHint, optimistic: bool) {
-        prefetch_lines(self.words, row as usize * self.stride, lines, hint);
-        if !optimistic {
-            self.seq_locks.prefetch(row, hint);
-        }
-    }
-
-    /// Prefetches the rows other than [`NO_ROW`].
-    #[inline(always)]
-    pub(crate) fn prefetch_all<const N: usize>(
-        self,
-        rows: &[u32; N],
-        lines: usize,
-        hint: PrefetchHint,
-        optimistic: bool,
-    ) {
-        // Specialized for the usual numbers of lines.
-        match lines {
-            1 => self.prefetch_lines_of(rows, 1, hint, optimistic),
-            2 => self.prefetch_lines_of(rows, 2, hint, optimistic),
-            _ => self.prefetch_lines_of(rows, lines, hint, optimistic),
-        }
-    }
-
-    #[inline(always)]
-    fn prefetch_lines_of<const N: usize>(
-        self,
-        rows: &[u32; N],
-        lines: usize,
-        hint: PrefetchHint,
-        optimistic: bool,
-    ) {
-        for &row in rows {
-            if row != NO_ROW {
-                self.prefetch(row, lines, hint, optimistic);
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn words(self, row: u32) -> &'a [AtomicU32] {
+    pub(crate) fn words(self, row: u32) -> &'a [AtomicU32] {
         let row = row as usize;
         assert!(row < self.rows, "row {row} of {}", self.rows);
-        // One check instead of two, which is measurable in a pull. SAFETY: `words` has at least `rows * stride`
-        // words, as computed in `Slab::of`; neither changes later. The row is below `rows`.
+        // One check instead of two, which is measurable in a pull. SAFETY: `words` has at least
+        // `rows * stride` words, as computed in `Slab::of`; none of them changes later. The row is below
+        // `rows`.
         unsafe { self.words.get_unchecked(row * self.stride..(row + 1) * self.stride) }
     }
 
-    /// A word of a row, without a version check.
+    /// The first word of a row, without a version check.
     #[inline(always)]
-    pub(crate) fn word(self, row: u32, at: usize) -> u32 {
-        self.words(row)[at].load(Relaxed)
+    pub(super) fn first_word(self, row: u32) -> u32 {
+        self.words(row)[0].load(Relaxed)
     }
 
     /// A reader of weights in this format.
@@ -278,191 +309,124 @@ impl<'a> RowsView<'a> {
         format: F,
         vector: V,
     ) -> RowReader<'a, F, V, OPTIMISTIC> {
-        RowReader { rows: self, format, vector }
+        RowReader::new(self, format, vector)
     }
 }
 
-/// Copies weights out of rows, consistent under concurrent writes.
-///
-/// With `OPTIMISTIC`, versions are not checked: the caller excludes writers or validates the whole read afterwards
-/// ([`crate::sync::write_gate::WriteGate::validate`]).
+/// Prefetches rows, or their weights.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct RowReader<'a, F, V, const OPTIMISTIC: bool> {
-    rows: RowsView<'a>,
-    format: F,
-    vector: V,
-}
-
-// Explicit loops, because closures are not always inlined, and only inlined code is compiled for the detected
-// instructions.
-impl<F: Format, V: Vector, const OPTIMISTIC: bool> RowReader<'_, F, V, OPTIMISTIC> {
-    /// Copies the first weights of a row, as f32.
-    #[inline(always)]
-    pub(crate) fn weights(self, row: u32, out: &mut [f32]) {
-        let (words, seq_locks) = (self.rows.words(row), self.rows.seq_locks);
-        if OPTIMISTIC {
-            return self.format.load(self.vector, words, out);
-        }
-        loop {
-            let before = seq_locks.read_begin(row);
-            self.format.load(self.vector, words, out);
-            if seq_locks.read_validate(row, before) {
-                return;
-            }
-        }
-    }
-
-    /// Copies `len` weights and pads them with zeros to the length of `out`, see [`simd::load_padded`].
-    #[inline(always)]
-    pub(crate) fn padded(self, row: u32, len: usize, out: &mut [f32]) {
-        let (words, seq_locks) = (self.rows.words(row), self.rows.seq_locks);
-        if OPTIMISTIC {
-            return self.format.load_padded(self.vector, words, len, out);
-        }
-        loop {
-            let before = seq_locks.read_begin(row);
-            self.format.load_padded(self.vector, words, len, out);
-            if seq_locks.read_validate(row, before) {
-                return;
-            }
-        }
-    }
-
-    /// The only weight of a row of one; a single word is never torn.
-    #[inline(always)]
-    pub(crate) fn one(self, row: u32) -> f32 {
-        self.format.one(self.rows.word(row, 0))
-    }
-}
-
-/// A row locked for a write.
-#[derive(Debug)]
-pub(crate) struct RowWrite<'a> {
-    pub(crate) row: RowMut<'a>,
-    _guard: RowWriteGuard<'a>,
-}
-
-/// The words of a row that only the caller may change.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct RowMut<'a, V = Width> {
+pub(crate) struct RowPrefetcher<'a> {
     words: &'a [AtomicU32],
-    width: V,
+    rests: &'a [AtomicU32],
+    weights_stride: usize,
+    rest_stride: usize,
+    lines: RowLines,
+    seq_locks: SeqLocksView<'a>,
 }
 
-impl<'a> RowMut<'a> {
-    /// A row of test words.
-    #[cfg(test)]
-    pub(crate) fn of(words: &'a [AtomicU32], width: Width) -> RowMut<'a> {
-        RowMut { words, width }
+impl RowPrefetcher<'_> {
+    /// Cache lines per row.
+    #[inline(always)]
+    pub(crate) fn lines(&self) -> usize {
+        self.lines.first + self.lines.rest
     }
 
-    /// For work that is compiled for this width.
+    /// Prefetches a row, and its sequence lock unless the read is optimistic.
     #[inline(always)]
-    pub(crate) fn by<V: Vector>(self, vector: V) -> RowMut<'a, V> {
-        RowMut { words: self.words, width: vector }
-    }
-}
-
-impl<V: Vector> RowMut<'_, V> {
-    /// Loads `len` halves from number `first` on, padded like [`RowMut::load_padded`].
-    #[inline(always)]
-    pub(crate) fn load_halves(&self, half: Half, first: usize, len: usize, out: &mut [f32]) {
-        halves::load_halves_padded(self.width, half, self.words, first, len, out);
-    }
-
-    /// Stores the first `len` halves, from number `first` on.
-    #[inline(always)]
-    pub(crate) fn store_halves<const N: usize>(&self, first: usize, len: usize, halves: &[u16; N]) {
-        halves::store_halves(self.width, self.words, first, len, halves);
-    }
-
-    /// Loads the first words.
-    #[inline(always)]
-    pub(crate) fn load(&self, out: &mut [f32]) {
-        simd::load(self.width, self.words, out);
+    pub(crate) fn row(&self, row: u32, hint: PrefetchHint, optimistic: bool) {
+        let RowLines { first, rest, last_words } = self.lines;
+        let (weights_at, rest_at) = (row as usize * self.weights_stride, row as usize * self.rest_stride);
+        prefetch_lines(self.words, weights_at, first, hint);
+        if rest > 0 {
+            prefetch_lines(self.rests, rest_at, rest, hint);
+        }
+        if let Some((last, last_of_rest)) = last_words {
+            prefetch(self.words, weights_at + last, hint);
+            if rest > 0 {
+                prefetch(self.rests, rest_at + last_of_rest, hint);
+            }
+        }
+        if !optimistic {
+            self.seq_locks.prefetch(row, hint);
+        }
     }
 
-    /// Loads `len` words and pads them with zeros to the length of `out`, see [`simd::load_padded`].
+    /// Prefetches the rows other than [`NO_ROW`].
     #[inline(always)]
-    pub(crate) fn load_padded(&self, first: usize, len: usize, out: &mut [f32]) {
-        simd::load_padded(self.width, &self.words[first..][..len], out);
-    }
-
-    /// Pads values that belong to the row, such as a gradient, to the length of `out`.
-    #[inline(always)]
-    pub(crate) fn pad(&self, values: &[f32], out: &mut [f32; simd::PAD]) {
-        simd::pad(self.width, values, out);
+    pub(crate) fn all<const N: usize>(&self, rows: &[u32; N], hint: PrefetchHint, optimistic: bool) {
+        // Specialized for the usual numbers of lines, which are constants then.
+        match self.lines {
+            RowLines { first: 1, rest: 0, last_words: None } => self.lines_of(rows, 1, hint, optimistic),
+            RowLines { first: 2, rest: 0, last_words: None } => self.lines_of(rows, 2, hint, optimistic),
+            _ => self.any_lines_of(rows, hint, optimistic),
+        }
     }
 
     #[inline(always)]
-    pub(crate) fn store(&self, first: usize, values: &[f32]) {
-        simd::store(self.width, &self.words[first..], values);
+    fn lines_of<const N: usize>(&self, rows: &[u32; N], first: usize, hint: PrefetchHint, optimistic: bool) {
+        let lines = RowLines { first, rest: 0, last_words: None };
+        let ask = RowPrefetcher { lines, ..*self };
+        for &row in rows {
+            if row != NO_ROW {
+                ask.row(row, hint, optimistic);
+            }
+        }
     }
 
-    #[inline(always)]
-    pub(crate) fn get(&self, at: usize) -> u32 {
-        self.words[at].load(Relaxed)
-    }
-
-    #[inline(always)]
-    pub(crate) fn set(&self, at: usize, word: u32) {
-        self.words[at].store(word, Relaxed);
+    /// A call, because this much code in the loop over keys would slow all others down.
+    #[inline(never)]
+    fn any_lines_of(&self, rows: &[u32], hint: PrefetchHint, optimistic: bool) {
+        for &row in rows {
+            if row != NO_ROW {
+                self.row(row, hint, optimistic);
+            }
+        }
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::Packing;
     use crate::sync::write_gate::WriteGate;
 
-    #[test]
-    fn rows_straddle_no_more_lines_than_they_must() {
-        let lines = |words: usize, at: usize| (at + words).div_ceil(LINE_WORDS) - at / LINE_WORDS;
-        for words in 1..100 {
-            for hot in 1..=words {
-                let stride = stride_words(words, hot);
-                assert!(stride >= words && stride < words + LINE_WORDS);
-                for row in 0..64 {
-                    assert_eq!(lines(words, row * stride), lines(words, 0), "{words} {hot}");
-                    assert_eq!(lines(hot, row * stride), lines(hot, 0), "{words} {hot}");
-                }
-            }
-        }
-        assert_eq!((stride_words(8, 1), stride_words(69, 32)), (8, 80));
-    }
-
-    /// The property of sequence locks: rows of equal words stay equal under two writers.
+    /// The property of sequence locks: rows of equal words stay equal under two writers, in one piece or split.
     #[test]
     fn readers_see_whole_rows() {
-        const STRIDE: usize = 37;
-        let rounds = if cfg!(miri) { 8 } else { 100_000 };
-        let (slab, write_gate) = (Slab::new(STRIDE, None).unwrap(), WriteGate::new());
-        for row in 0..4 {
-            slab.unpublished(row).store(0, &[1.0; STRIDE]);
-        }
-        std::thread::scope(|scope| {
-            for lane in 0..2 {
-                let (slab, write_gate) = (&slab, &write_gate);
-                scope.spawn(move || {
+        for (weights, rest, is_split) in [(8, 29, false), (32, 37, true), (16, 21, true)] {
+            let words = weights + rest;
+            let rounds = if cfg!(miri) { 8 } else { 30_000 };
+            let placement = Placement::new(weights, rest, Packing::Fast);
+            assert_eq!(placement.is_split, is_split, "{weights} {rest}");
+            let (slab, write_gate) = (Slab::new(placement, None).unwrap(), WriteGate::new());
+            for row in 0..4 {
+                slab.write_unpublished(row, &vec![1.0; words]);
+            }
+            std::thread::scope(|scope| {
+                for lane in 0..2 {
+                    let (slab, write_gate) = (&slab, &write_gate);
+                    scope.spawn(move || {
+                        for round in 0..rounds {
+                            let shared = write_gate.lock_shared(lane);
+                            let writing = slab.write(round % 4, &shared);
+                            let mut values = vec![0.0; words];
+                            writing.row.load_row(&mut values);
+                            assert!(values.iter().all(|&value| value == values[0]));
+                            values.iter_mut().for_each(|value| *value += 1.0);
+                            writing.row.store_row(&values);
+                        }
+                    });
+                }
+                scope.spawn(|| {
+                    let mut values = vec![0.0; words];
                     for round in 0..rounds {
-                        let shared = write_gate.lock_shared(lane);
-                        let writing = slab.write(round % 4, &shared);
-                        let mut values = [0.0; STRIDE.next_multiple_of(16)];
-                        writing.row.load_padded(0, STRIDE, &mut values);
-                        assert!(values[..STRIDE].iter().all(|&value| value == values[0]));
-                        writing.row.store(0, &values.map(|value| value + 1.0)[..STRIDE]);
+                        slab.read(round % 4, &mut values);
+                        assert!(values.iter().all(|&value| value == values[0]), "{values:?}");
                     }
                 });
-            }
-            scope.spawn(|| {
-                let mut values = [0.0; STRIDE];
-                for round in 0..rounds {
-                    slab.read(round % 4, &mut values);
-                    assert!(values.iter().all(|&value| value == values[0]), "{values:?}");
-                }
             });
-        });
-        let sum: f32 = (0..4).map(|row| slab.peek(row, 1, &write_gate.lock_exclusive())[0] - 1.0).sum();
-        assert_eq!(sum, 2.0 * rounds as f32);
+            let sum: f32 = (0..4).map(|row| slab.peek(row, &write_gate.lock_exclusive())[0] - 1.0).sum();
+            assert_eq!(sum, 2.0 * rounds as f32);
+        }
     }
 }

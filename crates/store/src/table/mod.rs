@@ -9,12 +9,15 @@
 
 pub(crate) mod row;
 pub(crate) mod stats;
+#[cfg(all(test, not(loom)))]
+mod touched;
 pub(crate) mod walk;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::index::directory::Directory;
+use crate::index::fill::Fill;
 use crate::index::hash::index_hash;
 use crate::index::removals::RemovalCounter;
 use crate::index::{Index, NO_ROW};
@@ -116,7 +119,7 @@ impl Table {
                  limit (ulimit -v, vm.overcommit_ratio) or lower the budget"
             ))
         };
-        let slab = match Slab::new(layout.stride, config.budget_bytes) {
+        let slab = match Slab::new(layout.placement, config.budget_bytes) {
             Ok(slab) => slab,
             Err(NoSpace::Budget { bytes, room }) => return no_space(bytes as u64, room as u64),
             Err(NoSpace::Share) => return fail(NO_SPACE.to_string()),
@@ -125,16 +128,16 @@ impl Table {
             return fail(NO_SPACE.to_string());
         };
         // Without a budget, the share of the address space limits the rows.
-        let wanted = Slab::rows_wanted(layout.stride, budget.limit_bytes()) as u64;
+        let wanted = Slab::rows_wanted(slab.row_bytes(), budget.limit_bytes()) as u64;
         if config.budget_bytes.is_some() && rows.rows_max() < wanted {
             let [granted, wanted] = [rows.rows_max(), wanted].map(|rows| rows * slab.row_bytes() as u64);
             return no_space(wanted, granted);
         }
-        let hot_keys = HotKeys::new(&budget);
+        let (hot_keys, packing) = (HotKeys::new(&budget), config.packing);
         Ok(Table {
             config,
             layout,
-            directory: Directory::new(index),
+            directory: Directory::new(index.with_fill(Fill::of(packing))),
             slab,
             row_allocator: rows,
             write_gate: WriteGate::new(),
@@ -218,16 +221,23 @@ impl Table {
     pub fn stats(&self) -> TableStats {
         let slab_bytes = self.row_allocator.bytes() as u64;
         let index = self.directory.pin(lane()).view().latest().addresses();
+        let rows = self.slab.addresses(self.row_allocator.charged());
+        let ranges: Vec<(usize, usize)> = std::iter::once(index).chain(rows).collect();
         TableStats {
             rows: self.directory.len() as u64,
             free_rows: self.row_allocator.free_rows() as u64,
             pushes: self.clock.total(),
             index_bytes: self.budget.used_bytes().saturating_sub(slab_bytes),
             slab_bytes,
-            huge_bytes: granted_huge_bytes(&[index, self.slab.addresses(self.row_allocator.charged())]),
+            huge_bytes: granted_huge_bytes(&ranges),
             ..TableStats::default()
         }
         .count(&self.counters)
+    }
+
+    /// How full the index may be.
+    fn fill(&self) -> Fill {
+        Fill::of(self.config.packing)
     }
 
     /// The widest supported vector width.
@@ -237,16 +247,9 @@ impl Table {
 
     /// Searches a chunk like [`Table::search`] and records some of its keys as used.
     #[inline(always)]
-    pub(crate) fn walk(
-        &self,
-        vector: impl Vector,
-        lane: usize,
-        lookup: &Lookup,
-        words: usize,
-        f: &mut impl Visit,
-    ) {
+    pub(crate) fn walk(&self, vector: impl Vector, lane: usize, lookup: &Lookup, f: &mut impl Visit) {
         self.note(lane, lookup);
-        self.search(vector, lane, lookup, words, f);
+        self.search(vector, lane, lookup, f);
     }
 
     /// Records some of the chunk's keys as used.
@@ -255,36 +258,23 @@ impl Table {
         self.key_sampler.note(lane, lookup.hashes());
     }
 
-    /// Searches a chunk and passes every key's row, or [`NO_ROW`], to `f` in order, with the first `words` words of
-    /// the row in the cache. Rows are not reused before this returns.
+    /// Searches a chunk and passes every key's row, or [`NO_ROW`], to `f` in order, with the row, or its weights, in
+    /// the cache. Rows are not reused before this returns.
     #[inline(always)]
-    pub(crate) fn search(
-        &self,
-        vector: impl Vector,
-        lane: usize,
-        lookup: &Lookup,
-        words: usize,
-        f: &mut impl Visit,
-    ) {
+    pub(crate) fn search<F: Visit>(&self, vector: impl Vector, lane: usize, lookup: &Lookup, f: &mut F) {
         let view = self.directory.pin(lane);
-        lookup.walk(vector, view.view(), self.slab.view(), words, self.distances, f);
+        lookup.walk(vector, view.view(), self.slab.prefetcher(F::WHOLE), self.distances, f);
     }
 
     /// Passes cached rows to `f` without a search. Returns false and does nothing if rows may have been removed or
     /// replaced since. The caller must hold the write gate shared.
     #[inline(always)]
-    pub(crate) fn visit_cached(
-        &self,
-        lane: usize,
-        cached: CachedRows<'_>,
-        words: usize,
-        f: &mut impl Visit,
-    ) -> bool {
+    pub(crate) fn visit_cached<F: Visit>(&self, lane: usize, cached: CachedRows<'_>, f: &mut F) -> bool {
         let _view = self.directory.pin(lane);
         if !self.removals.unchanged_since(cached.since) {
             return false;
         }
-        cached.walk(self.slab.view(), words, self.distances, f);
+        cached.walk(self.slab.prefetcher(F::WHOLE), self.distances, f);
         true
     }
 
@@ -305,10 +295,12 @@ impl Table {
                 if more_bytes == 0 || !self.budget.take(more_bytes) {
                     return Err(more_bytes == 0);
                 }
-                Index::with_bytes(index.bytes() + more_bytes).ok_or_else(|| {
-                    self.budget.give_back(more_bytes);
-                    false
-                })
+                Index::with_bytes(index.bytes() + more_bytes)
+                    .map(|index| index.with_fill(self.fill()))
+                    .ok_or_else(|| {
+                        self.budget.give_back(more_bytes);
+                        false
+                    })
             });
             match begun {
                 Some(begun) => return begun.map_or_else(|has_room| has_room, |()| true),
@@ -365,6 +357,7 @@ impl Table {
         let _alone = self.write_gate.lock_exclusive();
         let _removing = self.removals.begin();
         let Some(index) = Index::new() else { return };
+        let index = index.with_fill(self.fill());
         // From here on no thread can find a row.
         let bytes = self.directory.clear(index);
         self.budget.give_back(bytes - Index::NEW_BYTES);
@@ -381,7 +374,7 @@ impl Table {
         // Row numbers have 32 bits.
         let Some(rows) = u32::try_from(rows).ok().filter(|&rows| rows < NO_ROW) else { return false };
         let rows = rows as usize;
-        let has_room = self.grow(|index| index.reserved_bytes(rows, *Index::RESERVED_PERCENTS.start()));
+        let has_room = self.grow(|index| index.reserved_bytes(rows, self.fill().reserved));
         self.directory.finish_growth(lane());
         has_room
     }

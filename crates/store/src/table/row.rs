@@ -1,5 +1,6 @@
 //! Access to single rows: copies for callers, and room for the rows of a checkpoint.
 
+use crate::index::fill::Fill;
 use crate::index::hash::index_hash;
 use crate::index::{Index, NO_ROW};
 use crate::sync::lanes::lane;
@@ -28,7 +29,7 @@ impl Table {
         let shared = self.write_gate.lock_shared(lane);
         let row = self.directory.pin(lane).find(hash);
         if row != NO_ROW {
-            self.slab.write(row, &shared).row.set(0, f32::NAN.to_bits());
+            self.slab.write(row, &shared).row.set_weight(0, f32::NAN.to_bits());
         }
         row != NO_ROW
     }
@@ -43,7 +44,7 @@ impl Table {
         let left = u64::from(self.config().writes == Writes::CopyOnWrite);
         self.row_allocator.charge_ahead(lane(), rows + left, &self.slab, &self.budget);
         let keys = usize::try_from(rows).unwrap_or(usize::MAX / 128);
-        for fill_percent in Index::RESERVED_PERCENTS {
+        for fill_percent in Index::reserved_percents(Fill::of(self.config().packing)) {
             if self.grow(|index| index.reserved_bytes(keys, fill_percent)) {
                 break;
             }

@@ -76,8 +76,7 @@ impl Table {
 
     /// The key of a row, if it has one.
     pub(crate) fn key_of(&self, row: u32) -> u64 {
-        let header = self.layout.header_at();
-        u64::from(self.slab.word(row, header)) | u64::from(self.slab.word(row, header + 1)) << 32
+        u64::from(self.slab.header_word(row, 0)) | u64::from(self.slab.header_word(row, 1)) << 32
     }
 
     /// Copies the key's row if it is still to be visited and, if `row` is given, is that row. A row is in use if

@@ -4,7 +4,7 @@ use crate::index::NO_ROW;
 use crate::index::directory::KeyLock;
 use crate::lookup::{Lookup, Visit};
 use crate::memory::prefetch::PrefetchHint;
-use crate::rows::slab::RowMut;
+use crate::rows::access::RowMut;
 use crate::simd::Width;
 use crate::sync::write_gate::WriteGate;
 use crate::update::create::RowInit;
@@ -105,7 +105,7 @@ pub(super) fn edit_rows_cow(
     let mut exclusive = None;
     take(keys.len(), &mut mover.spare);
     let vector = mover.updater.vector;
-    table.search(vector, lane, lookup, table.layout.words(), &mut mover);
+    table.search(vector, lane, lookup, &mut mover);
     // The table is nearly full: rows that become free serve the next keys, which free others.
     let have_spare = |mover: &mut CowEditor<'_, _>| {
         if mover.spare.is_empty() {

@@ -6,8 +6,7 @@ use crate::index::directory::KeyLock;
 use crate::index::hash::{HashKey, mix};
 use crate::index::{Index, NO_ROW};
 use crate::lookup::Lookup;
-use crate::memory::prefetch::PrefetchHint;
-use crate::rows::slab::{LINE_WORDS, RowMut};
+use crate::rows::access::RowMut;
 use crate::sync::write_gate::SharedGuard;
 use crate::table::Table;
 
@@ -63,8 +62,7 @@ impl Table {
             let claimed = self.claim(wanted);
             self.row_allocator.take(lane, claimed, &self.slab, &self.budget, &self.directory, &mut spare);
             self.directory.unclaim(claimed - spare.len());
-            let lines = self.layout.words().div_ceil(LINE_WORDS);
-            let ask_for = |row: &u32| self.slab.view().prefetch(*row, lines, PrefetchHint::Write, true);
+            let ask_for = |row: &u32| self.slab.prefetch_to_fill(*row);
             spare.iter().take(AHEAD_ROWS).for_each(ask_for);
             let mut used = 0;
             while let (Some(&row), Some(&at)) = (spare.get(used), absent.get(done)) {

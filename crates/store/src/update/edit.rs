@@ -4,7 +4,7 @@ use crate::index::NO_ROW;
 use crate::index::directory::KeyLock;
 use crate::lookup::{CachedRows, Lookup, Visit};
 use crate::memory::prefetch::PrefetchHint;
-use crate::rows::slab::RowMut;
+use crate::rows::access::RowMut;
 use crate::simd::{self, Vector, Work};
 use crate::sync::write_gate::SharedGuard;
 use crate::table::Table;
@@ -50,12 +50,11 @@ pub(crate) fn edit_rows(
         return edit_rows_cow(lane, lookup, keys, updater, cow_gate);
     }
     let mut updater = InPlaceEditor { edit, vector, table, shared, absent };
-    let words = table.layout.words();
     // A key that had no row may have got one, and must not be admitted like a new one.
     let may_use = |cached: &CachedRows<'_>| table.admission_filter.admits_all() || cached.is_complete();
-    if !cached.filter(may_use).is_some_and(|cached| table.visit_cached(lane, cached, words, &mut updater)) {
+    if !cached.filter(may_use).is_some_and(|cached| table.visit_cached(lane, cached, &mut updater)) {
         updater.edit.invalidate_cached();
-        table.search(vector, lane, lookup, words, &mut updater);
+        table.search(vector, lane, lookup, &mut updater);
     }
     lookup.absent = std::mem::take(&mut updater.absent);
     if lookup.absent.is_empty() {

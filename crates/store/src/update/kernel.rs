@@ -5,8 +5,8 @@
 //! operations of a single coordinate, so that results do not depend on the machine.
 
 use crate::Optimizer;
+use crate::rows::access::RowMut;
 use crate::rows::half::{Half, Noise};
-use crate::rows::slab::RowMut;
 use crate::simd::Vector;
 use crate::simd::halves::Singles;
 
@@ -74,7 +74,7 @@ impl MaxMagnitude {
 pub(crate) struct BlockSpan {
     /// First weight.
     pub(crate) first: usize,
-    /// Word of the first state value.
+    /// Position of the first state value after the weights.
     pub(crate) state_at: usize,
     pub(crate) dims: usize,
 }
@@ -90,12 +90,12 @@ pub(crate) trait Weights: Copy {
 impl Weights for Singles {
     #[inline(always)]
     fn load(self, row: RowMut<'_, impl Vector>, first: usize, len: usize, out: &mut [f32; LANES]) {
-        row.load_padded(first, len, out);
+        row.load_weights(first, len, out);
     }
 
     #[inline(always)]
     fn store(self, row: RowMut<'_, impl Vector>, first: usize, len: usize, values: &[f32; LANES]) {
-        row.store(first, &values[..len]);
+        row.store_weights(first, &values[..len]);
     }
 }
 
@@ -346,7 +346,7 @@ fn lanes<const S: usize>(
     let mut state = [Lanes([0.0; LANES]); S];
     format.load(row, span.first + first, len, &mut weights.0);
     for (slot, values) in state.iter_mut().enumerate() {
-        row.load_padded(span.state_at + slot * span.dims + first, len, &mut values.0);
+        row.load_rest(span.state_at + slot * span.dims + first, len, &mut values.0);
     }
     for lane in 0..LANES {
         let old = std::array::from_fn(|slot| state[slot].0[lane]);
@@ -364,7 +364,7 @@ fn lanes<const S: usize>(
     }
     format.store(row, span.first + first, len, &weights.0);
     for (slot, values) in state.iter().enumerate() {
-        row.store(span.state_at + slot * span.dims + first, &values.0[..len]);
+        row.store_rest(span.state_at + slot * span.dims + first, &values.0[..len]);
     }
 }
 

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use crate::lookup::scratch::{Scratch, with_scratch};
 use crate::lookup::{CHUNK_KEYS, CachedRows, Lookup, with_lookup};
+use crate::rows::access::RowMut;
 use crate::rows::layout::{Layout, Update};
-use crate::rows::slab::RowMut;
 use crate::simd::halves::{Format, Singles};
 use crate::simd::{self, Vector, Work};
 use crate::sync::lanes::lane;

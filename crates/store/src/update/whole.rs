@@ -4,10 +4,10 @@ use crate::StoreError;
 use crate::lookup::scratch::with_scratch;
 use crate::lookup::{CHUNK_KEYS, Lookup, with_lookup};
 use crate::policy::clock::ImportClock;
-use crate::rows::layout::{HEADER_WORDS, Layout};
+use crate::rows::access::RowMut;
+use crate::rows::layout::{FREQUENCY, HEADER_WORDS, LAST_USE, Layout, VERSION};
 use crate::rows::numbers::RowNumbers;
 use crate::rows::row::RowRef;
-use crate::rows::slab::RowMut;
 use crate::simd::{self, Vector, Work};
 use crate::sync::lanes::lane;
 use crate::table::Table;
@@ -222,18 +222,17 @@ impl Edit for Replace<'_> {
         let RowRef { frequency, last_use, version, weights, state, .. } =
             self.rows.row(at, layout.dim, layout.state);
         match layout.half {
-            None => row.store(0, weights),
+            None => row.store_weights(0, weights),
             Some(half) => {
                 self.weights.copy_from_slice(weights);
                 let first = half.pack(&mut self.weights);
-                row.store(0, &self.weights[first..]);
+                row.store_weights(0, &self.weights[first..]);
             }
         }
         // The key before these words is already right.
-        let header = layout.header_at();
-        row.set(header + 2, frequency);
-        row.set(header + 3, self.uses.reading(last_use));
-        row.set(header + 4, version);
-        row.store(header + HEADER_WORDS, state);
+        row.set(FREQUENCY, frequency);
+        row.set(LAST_USE, self.uses.reading(last_use));
+        row.set(VERSION, version);
+        row.store_rest(HEADER_WORDS, state);
     }
 }

@@ -4,8 +4,8 @@
 use crate::index::NO_ROW;
 use crate::index::directory::KeyLock;
 use crate::lookup::{CHUNK_KEYS, with_lookup};
+use crate::rows::access::RowMut;
 use crate::rows::layout::{RowUpdate, Update};
-use crate::rows::slab::RowMut;
 use crate::simd::halves::Singles;
 use crate::simd::{self, Vector, Width, Work};
 use crate::sync::lanes::lane;
@@ -101,18 +101,12 @@ impl<'a> TableWriter<'a> {
                 let (first, mut absent) = (handles.len(), std::mem::take(&mut lookup.absent));
                 absent.clear();
                 let vector = self.width.elsewhere();
-                self.table.walk(
-                    vector,
-                    self.lane,
-                    lookup,
-                    self.table.layout.words(),
-                    &mut |at: usize, row: u32| {
-                        handles.push(RowHandle(row));
-                        if row == NO_ROW {
-                            absent.push(at as u32);
-                        }
-                    },
-                );
+                self.table.walk(vector, self.lane, lookup, &mut |at: usize, row: u32| {
+                    handles.push(RowHandle(row));
+                    if row == NO_ROW {
+                        absent.push(at as u32);
+                    }
+                });
                 lookup.absent = absent;
                 if !lookup.absent.is_empty() {
                     let mut made = NewHandles { handles: &mut handles[first..] };
@@ -131,7 +125,7 @@ impl<'a> TableWriter<'a> {
     #[inline]
     #[must_use]
     pub fn weights(&self, handle: RowHandle) -> &[f32] {
-        self.table.slab.peek(handle.0, self.table.layout.dim, &self.exclusive)
+        self.table.slab.peek(handle.0, &self.exclusive)
     }
 
     /// The first weight of a row, for logistic regression.

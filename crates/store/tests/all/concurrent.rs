@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Draw, Stop, always, duration};
 use sanderling_store::{
-    Absent, CacheBuffers, Eviction, Init, Maintenance, Optimizer, Pooling, PushScale, Table, TableConfig,
-    Writes,
+    Absent, CacheBuffers, Eviction, Init, Maintenance, Optimizer, Packing, Pooling, PushScale, Table,
+    TableConfig, Writes,
 };
 
 const DIM: usize = 37;
@@ -48,6 +48,13 @@ fn assert_whole(row: &[f32]) {
 #[test]
 fn rows_are_seen_whole() {
     rows_are_seen_whole_in(TableConfig::single("t", DIM, Init::Zero, SGD));
+}
+
+/// Neighbouring rows share cache lines.
+#[test]
+fn compact_rows_are_seen_whole() {
+    let packing = Packing::Compact;
+    rows_are_seen_whole_in(TableConfig { packing, ..TableConfig::single("t", DIM, Init::Zero, SGD) });
 }
 
 #[test]

@@ -8,14 +8,16 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::support::Stop;
 use proptest::prelude::*;
 use sanderling_store::{
-    Dtype, Init, Optimizer, PushScale, Row, RowColumns, Table, TableConfig, WholeRows, Writes,
+    Dtype, Init, Optimizer, Packing, PushScale, Row, RowColumns, Table, TableConfig, WholeRows, Writes,
 };
 
 const ADAGRAD: Optimizer = Optimizer::Adagrad { lr: 0.1, eps: 1e-10, initial: 0.0, l2: 0.0 };
 
 fn table(dim: usize, dtype: Dtype, writes: Writes) -> Table {
     let init = Init::Normal { std: 0.1 };
-    Table::new(TableConfig { dtype, writes, ..TableConfig::single("t", dim, init, ADAGRAD) }).unwrap()
+    let packing = if dim.is_multiple_of(2) { Packing::Compact } else { Packing::Fast };
+    Table::new(TableConfig { dtype, writes, packing, ..TableConfig::single("t", dim, init, ADAGRAD) })
+        .unwrap()
 }
 
 fn push(t: &Table, keys: &[u64], gradient: f32) {

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 use sanderling_store::{
-    Absent, Block, Checkpoint, CheckpointWriter, Dtype, Init, Optimizer, PushScale, Table, TableConfig,
-    Writes,
+    Absent, Block, Checkpoint, CheckpointWriter, Dtype, Init, Optimizer, Packing, PushScale, Table,
+    TableConfig, Writes,
 };
 
 /// Tolerance relative to the larger of 1 and the value: up to 60 updates of a few f32 roundings each.
@@ -129,8 +129,8 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(blocks: Vec<Block>, dtype: Dtype, writes: Writes) -> Pair {
-        let config = TableConfig { seed: 3, dtype, writes, ..TableConfig::new("t", blocks) };
+    fn new(blocks: Vec<Block>, dtype: Dtype, writes: Writes, packing: Packing) -> Pair {
+        let config = TableConfig { seed: 3, dtype, writes, packing, ..TableConfig::new("t", blocks) };
         Pair { table: Table::new(config).unwrap(), model: HashMap::new(), clock: 0 }
     }
 
@@ -267,10 +267,15 @@ fn gradients(n: usize, mut seed: u64) -> Vec<f32> {
 
 fn run(blocks: &[Block], operations: &[Operation]) {
     let (in_place, copied) = (Writes::InPlace, Writes::CopyOnWrite);
-    for (dtype, writes) in
-        [(Dtype::F32, in_place), (Dtype::F32, copied), (Dtype::F16, in_place), (Dtype::Bf16, copied)]
-    {
-        run_with(Pair::new(blocks.to_vec(), dtype, writes), operations.to_vec());
+    let (fast, compact) = (Packing::Fast, Packing::Compact);
+    for (dtype, writes, packing) in [
+        (Dtype::F32, in_place, fast),
+        (Dtype::F32, in_place, compact),
+        (Dtype::F32, copied, compact),
+        (Dtype::F16, in_place, compact),
+        (Dtype::Bf16, copied, fast),
+    ] {
+        run_with(Pair::new(blocks.to_vec(), dtype, writes, packing), operations.to_vec());
     }
 }
 
@@ -344,6 +349,17 @@ proptest! {
         run(&[Block { dims: 37, init: NORMAL, optimizer: adagrad() }], &operations);
     }
 
+    /// Rows in two parts.
+    #[test]
+    fn adagrad_dim_16(operations in prop::collection::vec(operation(), 1..24)) {
+        run(&[Block { dims: 16, init: NORMAL, optimizer: adagrad() }], &operations);
+    }
+
+    #[test]
+    fn ftrl_dim_32(operations in prop::collection::vec(operation(), 1..16)) {
+        run(&[Block { dims: 32, init: NORMAL, optimizer: ftrl() }], &operations);
+    }
+
     #[test]
     fn blocks_of_every_kind(operations in prop::collection::vec(operation(), 1..24)) {
         run(
@@ -364,10 +380,12 @@ proptest! {
 /// Many more keys than a chunk, through several growths of the index and several pieces of the slab.
 #[test]
 fn growth_over_many_chunks() {
-    let mut pair =
-        Pair::new(vec![Block { dims: 2, init: NORMAL, optimizer: adagrad() }], Dtype::F16, Writes::InPlace);
-    let keys: Vec<u64> = (0..100_000_u64).map(|i| (i % 70_000) << 20).collect();
-    pair.push(&keys, &gradients(keys.len() * 2, 5), 1.0);
-    pair.check(&keys);
-    assert_eq!(pair.table.len(), 70_000);
+    for packing in [Packing::Fast, Packing::Compact] {
+        let blocks = vec![Block { dims: 2, init: NORMAL, optimizer: adagrad() }];
+        let mut pair = Pair::new(blocks, Dtype::F16, Writes::InPlace, packing);
+        let keys: Vec<u64> = (0..100_000_u64).map(|i| (i % 70_000) << 20).collect();
+        pair.push(&keys, &gradients(keys.len() * 2, 5), 1.0);
+        pair.check(&keys);
+        assert_eq!(pair.table.len(), 70_000);
+    }
 }
