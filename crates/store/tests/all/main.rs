@@ -5,6 +5,8 @@
 mod concurrent;
 mod contract;
 mod damage;
+#[cfg(target_os = "linux")]
+mod drill;
 mod epoch;
 mod flood;
 mod full;
