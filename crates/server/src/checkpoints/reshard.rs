@@ -133,7 +133,7 @@ impl Resharder<'_> {
                             config,
                             created_unix_ms: *created_unix_ms,
                             temporary: false,
-                            table: Table::new(tables.limited(asked))?,
+                            table: tables.make(tables.limited(asked), false)?,
                         });
                     }
                 }
