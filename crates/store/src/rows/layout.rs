@@ -392,7 +392,7 @@ mod tests {
             let sgd = Optimizer::Sgd { lr: 0.1, l2: 0.0 };
             Layout::new(&TableConfig { dtype, ..TableConfig::single("t", dims, Init::Zero, sgd) })
         };
-        for (dims, words, row_words) in [(64, 32, 40), (1, 1, 8), (5, 3, 8), (32, 16, 24)] {
+        for (dims, words, row_words) in [(64, 32, 48), (1, 1, 8), (5, 3, 8), (32, 16, 32)] {
             for dtype in [Dtype::F16, Dtype::Bf16] {
                 let layout = layout(dtype, dims);
                 assert_eq!((layout.weight_words, layout.placement.words()), (words, row_words), "{dims}");

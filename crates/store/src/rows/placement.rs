@@ -160,7 +160,11 @@ mod tests {
                 let rest = HEADER_WORDS + state;
                 let fast = Placement::new(weights, rest, Packing::Fast);
                 assert_eq!(fast.pull_lines(), PERIOD * weights.div_ceil(LINE_WORDS), "{weights} {rest}");
-                assert_eq!(fast.push_lines(), PERIOD * (weights + rest).div_ceil(LINE_WORDS), "{weights} {rest}");
+                assert_eq!(
+                    fast.push_lines(),
+                    PERIOD * (weights + rest).div_ceil(LINE_WORDS),
+                    "{weights} {rest}"
+                );
                 let compact = Placement::new(weights, rest, Packing::Compact);
                 assert_eq!(compact.words(), weights + rest, "{weights} {rest}");
             }
