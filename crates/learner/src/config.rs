@@ -261,7 +261,10 @@ impl Config {
         self.names
             .check(&self.feature, self.format())
             .map_err(|reason| LearnError::Config { path: path.into(), reason })?;
-        let factors = self.model.factors();
+        self.model
+            .check_fields(&self.feature)
+            .map_err(|reason| LearnError::Config { path: path.into(), reason })?;
+        let factors = self.factors();
         let dim = 1 + factors;
         if let Some(feature) = self.feature.iter().find(|feature| feature.dim.is_some_and(|d| d != dim)) {
             let reason = format!(
@@ -272,6 +275,12 @@ impl Config {
             return Err(LearnError::Config { path: path.into(), reason });
         }
         Ok(self)
+    }
+
+    /// Numbers of a key's factors: 0 for logistic regression.
+    #[must_use]
+    pub fn factors(&self) -> usize {
+        self.model.factors(self.feature.len())
     }
 
     /// The feature spec: what the file says, or the spec that its format implies.

@@ -284,7 +284,7 @@ impl Scorer {
     pub(crate) fn new(model: &Model) -> Self {
         let mut lookup = model.client().lookup();
         lookup.note_missing();
-        let compute = Compute::new(model.config().model.factors());
+        let compute = Compute::new(model.config());
         Scorer { lookup, compute, unknown: Vec::new(), feature_sums: FeatureSums::default() }
     }
 

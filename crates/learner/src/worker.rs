@@ -97,7 +97,7 @@ pub(crate) struct Worker<'a> {
 
 impl<'a> Worker<'a> {
     pub(crate) fn new(model: &Model, feed: Feed<'a>, timer: StageTimer) -> Self {
-        let compute = Compute::new(model.config().model.factors());
+        let compute = Compute::new(model.config());
         let run_rows = model.client().online_rows(model.config().train.threads) as u64;
         Worker {
             feed,

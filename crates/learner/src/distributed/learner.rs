@@ -85,7 +85,7 @@ impl<'a> Learner<'a> {
             algorithm,
             lookup: model.client().lookup(),
             handles: Handles::default(),
-            compute: Compute::new(config.model.factors()),
+            compute: Compute::new(config),
             magnitudes: Magnitudes::new(config.feature.len()),
             has_looked: false,
             staleness,

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is a failed test")]
 
 mod arithmetic;
+mod field_aware;
 mod holdout;
 mod jobs;
 mod model_by_hand;
