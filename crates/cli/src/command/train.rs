@@ -137,7 +137,7 @@ impl Args {
         let Some(model) = &self.model else { return Ok(()) };
         Err(deep(model).unwrap_or_else(|| {
             Failure::Usage(format!(
-                "--model {model}: one of {}; lr and fm are chosen in the configuration, by [model] type",
+                "--model {model}: one of {}; lr, fm and ffm are chosen in the configuration, by [model] type",
                 DEEP_MODELS.join(", ")
             ))
         }))
