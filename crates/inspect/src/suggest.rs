@@ -138,7 +138,10 @@ fn write_all(
     writeln!(out, "type = \"fm\"")?;
     writeln!(out, "# type = \"lr\"    # logistic regression, without the factors")?;
     if profile.format == Format::Libffm && profile.columns.len() > 1 {
-        writeln!(out, "# type = \"ffm\"    # field-aware: a factor per field in every row; a rank of 4 suits it")?;
+        writeln!(
+            out,
+            "# type = \"ffm\"    # field-aware: a factor per field in every row; a rank of 4 suits it"
+        )?;
     }
     writeln!(out, "rank = 8")?;
     writeln!(out, "# table_budget = \"4GiB\"    # memory limit per table\n")?;

@@ -68,6 +68,9 @@ fn difference(config: &Config, saved: &Config) -> Option<String> {
             "model.rank is {now} now, and the saved rows have {before} factors: {put_back}"
         ));
     }
+    if config.train.loss != saved.train.loss {
+        return Some(format!("train.loss differs from that of the saved model: {put_back}"));
+    }
     if model.normalizes() != before.normalizes() {
         let (now, before) = (model.normalizes(), before.normalizes());
         return Some(format!("model.normalize is {now} now, and was {before}: {put_back}"));

@@ -113,8 +113,7 @@ fn gradients_equal_finite_differences() {
             features(fields)
         );
         let untrained = Model::new(Config::parse(&toml, Path::new("ffm.toml"), "run").unwrap()).unwrap();
-        let mut before =
-            Reference { rank, normalizes: normalize, bias: 0.0, rows: BTreeMap::new() };
+        let mut before = Reference { rank, normalizes: normalize, bias: 0.0, rows: BTreeMap::new() };
         for &(field, key, _) in data[..batch].iter().flat_map(|(_, pairs)| pairs) {
             let mut start = vec![0.0; 1 + fields * rank];
             let table = untrained.table(&format!("field_{field}")).unwrap();
@@ -153,7 +152,8 @@ fn a_trained_model_scores_by_the_definition() {
     let place = Place::new();
     let (fields, rank) = (4, 3);
     let data = examples(300, fields);
-    let (train, valid) = (place.file("train.ffm", &libffm(&data)), place.file("valid.ffm", &libffm(&data[..200])));
+    let (train, valid) =
+        (place.file("train.ffm", &libffm(&data)), place.file("valid.ffm", &libffm(&data[..200])));
     let toml = format!(
         "data = {{ train = {train}, valid = {valid} }}\n\
          model = {{ type = \"ffm\", rank = {rank}, init_std = 0.3 }}\n\
@@ -200,7 +200,8 @@ const FEATURES: &str = "[[feature]]\nname = \"user\"\nkey = \"raw\"\n[[feature]]
 /// Rows of several columns, some of them empty, and the same ones each with an empty one that weighs nothing.
 fn csv() -> (String, String) {
     let mut random = Random(3);
-    let (mut alone, mut paired) = ("label,w,user,ad,tags\n".to_string(), "label,w,user,ad,tags\n".to_string());
+    let (mut alone, mut paired) =
+        ("label,w,user,ad,tags\n".to_string(), "label,w,user,ad,tags\n".to_string());
     for _ in 0..600 {
         let first = random.below(50);
         let tags = format!("t{first}|t{}|t{}", first + 50, first + 100 + random.below(20));
@@ -304,7 +305,10 @@ fn a_run_is_resumed_and_continued() {
     let (first, rest) = FEATURES.split_at(FEATURES.rfind("[[feature]]").unwrap());
     check(&toml("turned", 1, &format!("{rest}\n{first}")), "features came or changed places");
     check(&toml("rank", 1, FEATURES).replace("rank = 2", "rank = 3"), "model.rank is 3 now");
-    check(&toml("norm", 1, FEATURES).replace("rank = 2", "rank = 2, normalize = false"), "model.normalize is false");
+    check(
+        &toml("norm", 1, FEATURES).replace("rank = 2", "rank = 2, normalize = false"),
+        "model.normalize is false",
+    );
 }
 
 #[test]

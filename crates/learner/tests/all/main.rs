@@ -7,6 +7,7 @@ mod holdout;
 mod jobs;
 mod model_by_hand;
 mod old_runs;
+mod regression;
 mod report_page;
 mod resume;
 mod runs;
