@@ -2,8 +2,8 @@
 
     python bench/ffm_vs_xlearn.py ../shared/data/criteo_80k/criteo_80k.tsv
 
-writes the rows of Criteo's format as libffm text (26 ids, 13 counts as ids of log(x)^2, keys by hash), the first 80 %
-to train on and the rest to validate on, and trains rank 4 with both in interleaved rounds, each run a process of its own,
+writes the rows of Criteo's format as libffm text (26 ids, 13 counts as ids of log(x)^2, keys by hash). The last 20 %
+validate. Both train models of rank 4 in interleaved rounds; each run is a process of its own,
 pinned to one core. Rates are rows over seconds of training: for sanderling what it reports of one pass, for xLearn the
 difference between runs of four passes and of one, since it reports no time of its own. xLearn is left out where it is
 not installed (`pip install xlearn`).
@@ -44,7 +44,10 @@ model.fit(json.loads(sys.argv[3]), sys.argv[4])
 
 SANDERLING = [
     ("sanderling, adagrad, row by row", {"optimizer.type": "adagrad", "optimizer.lr": 0.1, "train.batch_size": 1}),
-    ("sanderling, row_adagrad, row by row", {"optimizer.type": "row_adagrad", "optimizer.lr": 0.1, "train.batch_size": 1}),
+    (
+        "sanderling, row_adagrad, row by row",
+        {"optimizer.type": "row_adagrad", "optimizer.lr": 0.1, "train.batch_size": 1},
+    ),
     ("sanderling, adagrad, batch 16", {"optimizer.type": "adagrad", "optimizer.lr": 0.1, "train.batch_size": 16}),
 ]
 

@@ -97,9 +97,7 @@ def test_several_steps_are_those_of_numpy(normalizes: bool, tmp_path: Path) -> N
     first = sanderling.train(config, name="first", runs_dir=tmp_path)
     reference = Reference(first.load(), normalizes)
     second = sanderling.train(config, name="second", runs_dir=tmp_path, from_model=first.model_dir)
-    losses = [
-        loss for start in range(0, len(rows), BATCH) for loss in reference.step(rows[start : start + BATCH])
-    ]
+    losses = [loss for start in range(0, len(rows), BATCH) for loss in reference.step(rows[start : start + BATCH])]
     trained = Reference(second.load(), normalizes)
     assert set(trained.rows) == set(reference.rows)
     for place, row in reference.rows.items():

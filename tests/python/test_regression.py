@@ -78,7 +78,9 @@ def test_numbers_are_predicted_as_by_least_squares(model: str, tmp_path: Path) -
 
 def test_the_commands_tell_of_errors(tmp_path: Path) -> None:
     columns, label = numbers(600, 3)
-    lines = [f"{label[row]:.4f},{columns['x'][row]:.4f},{columns['z'][row]:.4f},{columns['kind'][row]}" for row in range(600)]
+    lines = [
+        f"{label[row]:.4f},{columns['x'][row]:.4f},{columns['z'][row]:.4f},{columns['kind'][row]}" for row in range(600)
+    ]
     (tmp_path / "train.csv").write_text("\n".join(["price,x,z,kind", *lines[:500], ""]))
     (tmp_path / "valid.csv").write_text("\n".join(["price,x,z,kind", *lines[500:], ""]))
     config = """
@@ -94,7 +96,9 @@ def test_the_commands_tell_of_errors(tmp_path: Path) -> None:
     """
     (tmp_path / "price.toml").write_text(config)
     out = command("train", "price.toml", "--quiet", cwd=tmp_path)
-    assert "rmse" in out and "mae" in out and "AUC" not in out
+    assert "rmse" in out
+    assert "mae" in out
+    assert "AUC" not in out
     summary = json.loads((tmp_path / "runs/price/summary.json").read_text())
     found = json.loads(command("eval", "runs/price/model", "valid.csv", "--json", cwd=tmp_path))
     for name in ("rmse", "mae", "mse"):
@@ -106,7 +110,8 @@ def test_the_commands_tell_of_errors(tmp_path: Path) -> None:
     runs = json.loads(command("runs", "--json", cwd=tmp_path))
     assert [run["rmse"] for run in runs if run["name"] == "price"] == [summary["rmse"]]
     listed = command("runs", cwd=tmp_path)
-    assert "other metrics" in listed and f"rmse {summary['rmse']:.6f}" in listed
+    assert "other metrics" in listed
+    assert f"rmse {summary['rmse']:.6f}" in listed
     compared = json.loads(command("compare", "runs/price", "runs/other", "--json", cwd=tmp_path))
     rows = {row["number"]: row for row in compared["rows"] if row["name"] == "run"}
     assert rows["rmse"]["better"] == "lower"

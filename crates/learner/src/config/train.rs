@@ -33,7 +33,7 @@ pub struct Train {
     pub warmup_steps: u64,
     /// Stop after this many passes whose validation did not improve; 0: never.
     pub early_stop: u32,
-    /// What training minimises.
+    /// The loss that training minimises.
     pub loss: Loss,
     /// The metric that validation compares; default: `auc`, of a regression `rmse`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -162,7 +162,7 @@ pub enum Monitor {
     Mae,
 }
 
-/// What training minimises.
+/// The loss that training minimises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Loss {
