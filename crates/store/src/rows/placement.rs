@@ -7,6 +7,8 @@
 
 use crate::Packing;
 
+/// Words of a row's header: key low, key high, frequency, last use, version; stored as the bits of f32 values.
+pub(crate) const HEADER_WORDS: usize = 5;
 /// Words per cache line.
 pub(crate) const LINE_WORDS: usize = 16;
 
@@ -134,7 +136,6 @@ impl Placement {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::rows::layout::HEADER_WORDS;
 
     #[test]
     fn aligned_parts_straddle_no_more_lines_than_they_must() {
