@@ -5,7 +5,7 @@
 
 Each data set has one reading and one validation file; each model has one configuration for all data sets, which is
 stated below. Runs end by early stopping. The AUC is of the best pass on the validation rows; examples/s are of training
-without validation, with one training thread for lr and fm, and one queue and one torch thread for deep models.
+without validation, with one training thread for lr, fm and ffm, and one queue and one torch thread for deep models.
 """
 
 # ruff: noqa: T201 -- printing is what this script is for.
@@ -23,7 +23,7 @@ import numpy as np
 import sanderling
 import sanderling.torch
 
-BUILT_IN = ("lr", "fm")
+BUILT_IN = ("lr", "fm", "ffm")
 DEEP = ("dnn", "wide_deep", "deepfm", "dcn", "dcnv2", "dlrm")
 
 
@@ -40,6 +40,12 @@ def settings(model: str, numbers: bool) -> dict[str, Any]:
             "model": {"type": "fm", "rank": 8},
             "optimizer": {"type": "adagrad", "lr": 0.05},
             "train": {"batch_size": 256, "passes": 20, "early_stop": 2},
+        }
+    if model == "ffm":
+        return {
+            "model": {"type": "ffm", "rank": 4},
+            "optimizer": {"type": "adagrad", "lr": 0.05},
+            "train": {"batch_size": 16, "passes": 20, "early_stop": 2},
         }
     sizes: dict[str, Any] = {"dropout": 0.2, "hidden": [128, 64]}
     if model == "dlrm" and numbers:

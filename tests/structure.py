@@ -65,6 +65,7 @@ UNSAFE: dict[str, str] = {
     "crates/store/src/index/directory.rs": "pointers to the current and the next index, freed after their readers",
     "crates/store/src/index/bucket.rs": "promises that a bucket is made of atomics",
     "crates/store/src/roofline.rs": "rewrites rows without their locks, for benchmarks",
+    "crates/store/src/checkpoint/disk_file.rs": "the system call that starts writing a file to the device",
     "crates/store/src/memory/mod.rs": "mapping of huge pages, advice to the kernel, slices over what was mapped",
     "crates/store/src/kept/steps.rs": "runs a process step by step, in tests",
     "crates/store/src/memory/file.rs": "mapping of files, and reserving their space",

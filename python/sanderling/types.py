@@ -1,6 +1,6 @@
 """Types of the dictionaries that Sanderling returns, for type checkers and readers."""
 
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 __all__ = ["Evaluation", "KnownKeys", "Metrics", "Neighbour"]
 
@@ -25,6 +25,12 @@ class Metrics(TypedDict):
     """
     auc_exact: bool
     """Whether `auc` is exact; False if it was computed from bins, because there were too many rows to keep."""
+    mse: NotRequired[float]
+    """Mean squared error; of a regression only, whose `auc` and `logloss` are NaN and whose means are of numbers."""
+    rmse: NotRequired[float]
+    """Root of `mse`."""
+    mae: NotRequired[float]
+    """Mean absolute error; of a regression only."""
 
 
 class KnownKeys(TypedDict):

@@ -16,7 +16,7 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Workers")]
 pub(crate) struct JobArgs {
-    /// Distributed algorithm: ftrl (logistic regression) or fm (factorization machine), asynchronous or -sync
+    /// Distributed algorithm: ftrl (logistic regression) or fm (factorization machine, fm or ffm), asynchronous or -sync
     #[arg(long, value_name = "NAME", value_parser = algorithms())]
     algorithm: Option<Algorithm>,
     /// Number of workers, threads of this process without --hosts; train.threads must be equal, or 1 [default:

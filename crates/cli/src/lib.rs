@@ -20,6 +20,7 @@ mod listening;
 #[cfg(test)]
 mod names;
 mod profile;
+mod quality;
 mod reading;
 mod run_config;
 mod saved_model;

@@ -89,23 +89,35 @@ fn us(us: f64) -> String {
 }
 
 fn passes(timing: &Timing, width: Option<usize>) -> String {
-    let header =
-        ["pass", "rows", "seconds", "examples/s", "auc", "logloss", "calibration", "normalized entropy"];
+    let of_numbers = ["rmse", "mae", "predicted", "real"];
+    let of_classes = ["auc", "logloss", "calibration", "normalized entropy"];
+    let is_regression = timing.passes.iter().any(|pass| pass.metrics.numbers.is_some());
+    let metrics = if is_regression { of_numbers } else { of_classes };
+    let header: Vec<&str> = ["pass", "rows", "seconds", "examples/s"].into_iter().chain(metrics).collect();
     let left_out = timing.passes.len().saturating_sub(PASSES_MAX);
     let rows: Vec<Vec<String>> = timing.passes[left_out..]
         .iter()
         .map(|pass| {
             let finite = |value: f64| value.is_finite().then_some(value);
-            vec![
+            let metrics = &pass.metrics;
+            let scores = match metrics.numbers {
+                Some(numbers) => {
+                    [numbers.rmse, numbers.mae, metrics.prob_mean, metrics.real_mean].map(finite)
+                }
+                None => {
+                    let [auc, logloss, entropy] =
+                        [metrics.auc, metrics.logloss, metrics.normalized_entropy].map(finite);
+                    [auc, logloss, pass.calibration, entropy]
+                }
+            };
+            let mut row = vec![
                 pass.pass.to_string(),
                 if pass.measured_on == MeasuredOn::TrainSeen { "seen" } else { "new" }.to_owned(),
                 seconds(pass.seconds),
                 output::per_s(pass.metrics.examples as f64 / pass.seconds.max(1e-9)),
-                output::metric(finite(pass.metrics.auc)),
-                output::metric(finite(pass.metrics.logloss)),
-                output::metric(pass.calibration),
-                output::metric(finite(pass.metrics.normalized_entropy)),
-            ]
+            ];
+            row.extend(scores.map(output::metric));
+            row
         })
         .collect();
     output::columns_within(&header, &rows, &[], width)
@@ -180,6 +192,7 @@ pull     stage  2,000    1.500  75.0 %       750.0";
             real_mean: 0.5,
             normalized_entropy: 0.5 / std::f64::consts::LN_2,
             auc_exact: true,
+            numbers: None,
         };
         timing.passes = vec![PassTotal::new(1, 0.5, metrics)];
         timing.staleness = Some([vec![900], vec![0; 8], vec![100]].concat());

@@ -1,6 +1,8 @@
 //! A first configuration from a profile: TOML that trains as it is, with a comment at every guess. Knows the names of
 //! the settings, not their effect.
 
+mod text;
+
 use std::fmt::Write;
 
 use sanderling_formats::input::read_once;
@@ -9,6 +11,7 @@ use sanderling_sample::{SampleError, quote_text};
 
 use super::column::{ColumnKind, ColumnProfile};
 use super::{DataProfile, LabelGuess, naming, repeated};
+use text::{list, one_line, quoted, stem};
 
 /// Whole numbers with at most this many distinct values are codes.
 const CODES_MAX: u64 = 32;
@@ -137,6 +140,12 @@ fn write_all(
     writeln!(out, "[model]")?;
     writeln!(out, "type = \"fm\"")?;
     writeln!(out, "# type = \"lr\"    # logistic regression, without the factors")?;
+    if profile.format == Format::Libffm && profile.columns.len() > 1 {
+        writeln!(
+            out,
+            "# type = \"ffm\"    # field-aware: a factor per field in every row; a rank of 4 suits it"
+        )?;
+    }
     writeln!(out, "rank = 8")?;
     writeln!(out, "# table_budget = \"4GiB\"    # memory limit per table\n")?;
     writeln!(out, "[optimizer]")?;
@@ -459,40 +468,4 @@ fn about(column: &ColumnProfile) -> String {
         let _ = write!(text, ", {:.1} % are {:?}", 100.0 * top.share, top.value);
     }
     one_line(&text)
-}
-
-/// A TOML string on one line, without terminal control characters.
-fn quoted(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => quoted.extend(['\\', c]),
-            c if c.is_control() => {
-                let _ = write!(quoted, "\\u{:04x}", u32::from(c));
-            }
-            c => quoted.push(c),
-        }
-    }
-    quoted + "\""
-}
-
-/// Comments must not break the line.
-fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\t' { ' ' } else { c }).collect()
-}
-
-fn list(texts: &[String]) -> String {
-    format!("[{}]", texts.join(", "))
-}
-
-fn stem(path: &str) -> String {
-    let name = path.rsplit(['/', '\\']).next().unwrap_or(path);
-    let stem = name.split('.').next().unwrap_or(name);
-    // Characters that the name of a run may contain.
-    let plain = |c: char| if c.is_alphanumeric() || c == '-' { c } else { '_' };
-    if stem.chars().any(char::is_alphanumeric) {
-        stem.chars().map(plain).collect()
-    } else {
-        "first".to_string()
-    }
 }

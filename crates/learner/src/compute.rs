@@ -7,39 +7,55 @@
 //!
 //! d logit / d w_i = x_i,  d logit / d v_if = x_i (sum_j v_jf x_j - v_if x_i)
 //!
-//! Knows no optimizer and no table.
+//! A field-aware factorization machine has a row `[w, v_1 .. v_F]` instead, see [`field_aware`]. Knows no optimizer and no
+//! table.
 
 use sanderling_client::{Lookup, Online};
 use sanderling_sample::Rows;
 use sanderling_store::GRADIENT_ABS_MAX;
 
+use crate::config::{Config, ModelKind};
+
 mod contributions;
 mod exact;
 mod factors;
+mod field_aware;
+
+use field_aware::FieldAware;
 
 pub(crate) use contributions::FeatureSums;
 
 /// Scratch of one worker.
 #[derive(Debug)]
 pub(crate) struct Compute {
+    /// Numbers per row beside its weight.
     factors: usize,
+    field_aware: Option<FieldAware>,
     /// One per row of the minibatch.
     pub(crate) logits: Vec<f32>,
     /// Per row and factor: sum_i v_if x_i, and sum_i (v_if x_i)^2.
     sums: Vec<f32>,
     squares: Vec<f32>,
-    /// Online learning: the gradients of the rows of a sample's feature.
+    /// Online learning: the gradients of the rows of a sample's feature. Field-aware: the gradient of a row.
     gradient: Vec<f32>,
     /// Derivative of the loss by the logit, one per row; the caller fills it between the two halves.
     pub(crate) errors: Vec<f32>,
 }
 
 impl Compute {
-    /// Scratch for a model with so many factors.
+    /// Scratch for the model of a configuration.
     #[must_use]
-    pub(crate) fn new(factors: usize) -> Self {
-        let (logits, sums, squares) = (Vec::new(), Vec::new(), Vec::new());
-        Compute { factors, logits, sums, squares, gradient: Vec::new(), errors: Vec::new() }
+    pub(crate) fn new(config: &Config) -> Self {
+        let is_field_aware = config.model.kind == ModelKind::Ffm;
+        Compute {
+            factors: config.factors(),
+            field_aware: is_field_aware.then(|| FieldAware::new(&config.model, config.feature.len())),
+            logits: Vec::new(),
+            sums: Vec::new(),
+            squares: Vec::new(),
+            gradient: Vec::new(),
+            errors: Vec::new(),
+        }
     }
 
     /// Fills `logits` from the rows in `lookup`.
@@ -47,6 +63,10 @@ impl Compute {
         let bias = lookup.constant().first().copied().unwrap_or(0.0);
         self.logits.clear();
         self.logits.resize(rows.len(), bias);
+        if let Some(sample) = &mut self.field_aware {
+            let logits = self.logits.iter_mut().enumerate();
+            return logits.for_each(|(row, logit)| *logit += sample.look_up(rows, row, lookup, |_, _| ()));
+        }
         self.begin_sums(rows.len());
         for column in 0..rows.columns() {
             let (indices, weights) = (lookup.indices(column), lookup.table(column).rows());
@@ -85,7 +105,11 @@ impl Compute {
     }
 
     /// Adds the gradients of the minibatch, scaled by `errors`, to those in `lookup`.
-    pub(crate) fn backward(&self, rows: &Rows<'_>, lookup: &mut Lookup) {
+    pub(crate) fn backward(&mut self, rows: &Rows<'_>, lookup: &mut Lookup) {
+        if self.field_aware.is_some() {
+            self.field_aware_grads(rows, lookup);
+            return self.constant_grad(lookup);
+        }
         for column in 0..rows.columns() {
             let (indices, table, grads) = lookup.backward(column);
             let offsets = rows.offsets(column);
@@ -96,8 +120,31 @@ impl Compute {
                 (_, Some(values)) => self.factorized_grads(offsets, indices, |at| values[at], table, grads),
             }
         }
+        self.constant_grad(lookup);
+    }
+
+    fn constant_grad(&self, lookup: &mut Lookup) {
         if let Some(grad) = lookup.constant_grad().first_mut() {
             *grad += self.errors.iter().sum::<f32>();
+        }
+    }
+
+    fn field_aware_grads(&mut self, rows: &Rows<'_>, lookup: &mut Lookup) {
+        let Compute { field_aware: Some(sample), factors, errors, gradient, .. } = self else { return };
+        let dim = *factors + 1;
+        gradient.resize(dim, 0.0);
+        for (row, &error) in errors.iter().enumerate() {
+            sample.look_up(rows, row, lookup, |_, _| ());
+            for column in 0..rows.columns() {
+                let (indices, table, grads) = lookup.backward(column);
+                let (span, values) = (span(rows.offsets(column), row), rows.values(column));
+                for at in span {
+                    let x = values.map_or(1.0, |values| values[at]);
+                    let start = indices[at] as usize * dim;
+                    sample.gradient(column, error, x, &table[start..][..dim], gradient);
+                    grads[start..][..dim].iter_mut().zip(&*gradient).for_each(|(sum, g)| *sum += g);
+                }
+            }
         }
     }
 
@@ -136,6 +183,9 @@ impl Compute {
     /// The logit of one sample of `rows`.
     pub(crate) fn forward_row(&mut self, rows: &Rows<'_>, row: usize, online: &Online<'_>) -> f32 {
         let mut logit = online.constant();
+        if let Some(sample) = &mut self.field_aware {
+            return logit + sample.read(rows, row, online);
+        }
         self.begin_sums(1);
         for column in 0..rows.columns() {
             let (handles, table) = online.column(column);
@@ -179,7 +229,11 @@ impl Compute {
                     let gradients = self.gradient.chunks_exact_mut(dim);
                     for (at, (&handle, gradient)) in handles.iter().zip(gradients).enumerate() {
                         let x = values.map_or(1.0, |values| values[span.start + at]);
-                        factors::gradient(error * x, x, table.weights(handle), &self.sums, gradient);
+                        let weights = table.weights(handle);
+                        match &self.field_aware {
+                            None => factors::gradient(error * x, x, weights, &self.sums, gradient),
+                            Some(sample) => sample.gradient(column, error, x, weights, gradient),
+                        }
                     }
                 }
             }

@@ -23,7 +23,7 @@ pub(crate) use table::EVERY_TABLE;
 pub use table::{AdmissionOption, EvictionOption, TableOptions};
 
 mod train;
-pub use train::{Monitor, Reduction, Train};
+pub use train::{Loss, Monitor, Reduction, Train};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -226,6 +226,10 @@ impl Config {
             self.name = name.to_string();
         }
         self.check().map_err(|reason| LearnError::Config { path: path.into(), reason })?;
+        self.train.monitor = Some(self.train.monitor());
+        if self.train.loss == Loss::Mse {
+            self.label.number = true;
+        }
         if self.feature.is_empty() && self.format() == Some(Format::Batch) {
             // The file says by which spec its rows were encoded.
             let spec = completed(&self.spec(), &self.data.train.0)?;
@@ -261,7 +265,10 @@ impl Config {
         self.names
             .check(&self.feature, self.format())
             .map_err(|reason| LearnError::Config { path: path.into(), reason })?;
-        let factors = self.model.factors();
+        self.model
+            .check_fields(&self.feature)
+            .map_err(|reason| LearnError::Config { path: path.into(), reason })?;
+        let factors = self.factors();
         let dim = 1 + factors;
         if let Some(feature) = self.feature.iter().find(|feature| feature.dim.is_some_and(|d| d != dim)) {
             let reason = format!(
@@ -272,6 +279,22 @@ impl Config {
             return Err(LearnError::Config { path: path.into(), reason });
         }
         Ok(self)
+    }
+
+    /// The model in a sentence.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        match (self.train.loss, self.model.kind) {
+            (Loss::Logloss, _) => self.model.describe(),
+            (Loss::Mse, ModelKind::Lr) => "linear regression".to_owned(),
+            (Loss::Mse, _) => format!("{}, regression", self.model.describe()),
+        }
+    }
+
+    /// Numbers of a key's factors: 0 for logistic regression.
+    #[must_use]
+    pub fn factors(&self) -> usize {
+        self.model.factors(self.feature.len())
     }
 
     /// The feature spec: what the file says, or the spec that its format implies.
@@ -343,6 +366,10 @@ impl Config {
         }
         if !(self.train.class_weight > 0.0 && self.train.class_weight.is_finite()) {
             return Err(format!("train.class_weight = {}: must be above 0", self.train.class_weight));
+        }
+        self.train.check_loss()?;
+        if self.label.number && self.train.loss != Loss::Mse {
+            return Err("label.number: only train.loss = \"mse\" learns numbers; leave it out".to_owned());
         }
         self.train.check_ps_timeout()?;
         self.model.check()?;

@@ -14,12 +14,13 @@ use sanderling_sample::Rows;
 use sanderling_store::Absent;
 
 use crate::compute::{Compute, FeatureSums};
+use crate::config::Loss;
 use crate::error::{LearnError, names};
 use crate::event::ScanProgress;
 use crate::importance::{ContributionSums, Importance};
 use crate::known_keys::KnownKeys;
 use crate::magnitude;
-use crate::metrics::{EXACT_ROWS_MAX, Scores, sigmoid};
+use crate::metrics::{EXACT_ROWS_MAX, Scores};
 use crate::model::{Model, Purpose};
 use crate::threads::{join, spawn};
 
@@ -36,7 +37,7 @@ type Started<'a, T> = Result<ScopedJoinHandle<'a, T>, LearnError>;
 pub struct Evaluation {
     /// The scored rows.
     pub scores: Scores,
-    /// Rows with a positive label, each counted once.
+    /// Rows with a positive label, each counted once; 0 of a regression.
     pub positives: u64,
     /// By feature, how many of its keys the model knows.
     pub known: Vec<KnownKeys>,
@@ -166,12 +167,17 @@ impl Scan<'_> {
 
     fn score(&self, scorer: &mut Scorer, rows: &Rows<'_>, part: &mut Part) -> Result<(), LearnError> {
         let model = self.model;
+        let is_regression = model.config().train.loss == Loss::Mse;
         let logits = scorer.logits(model, rows)?;
         for (row, ((logit, label), weight)) in
             logits.iter().zip(rows.labels()).zip(rows.weights()).enumerate()
         {
             if !logit.is_finite() {
                 return Err(bad_prediction(model, self.inputs, rows, row, None));
+            }
+            if is_regression {
+                part.scores.push_number(*logit, *label, *weight);
+                continue;
             }
             part.scores.push(*logit, *label, *weight);
             part.positives += u64::from(*label > 0.5);
@@ -284,7 +290,7 @@ impl Scorer {
     pub(crate) fn new(model: &Model) -> Self {
         let mut lookup = model.client().lookup();
         lookup.note_missing();
-        let compute = Compute::new(model.config().model.factors());
+        let compute = Compute::new(model.config());
         Scorer { lookup, compute, unknown: Vec::new(), feature_sums: FeatureSums::default() }
     }
 
@@ -295,7 +301,7 @@ impl Scorer {
         Ok(&mut self.compute.logits)
     }
 
-    /// The probabilities of the rows, the first of which is row `rows_before + 1` of the input; NaN for placeholders.
+    /// The predictions of the rows, the first of which is row `rows_before + 1` of the input; NaN for placeholders.
     pub(crate) fn probabilities(
         &mut self,
         model: &Model,
@@ -303,11 +309,12 @@ impl Scorer {
         rows: &Rows<'_>,
         rows_before: u64,
     ) -> Result<&[f32], LearnError> {
+        let loss = model.config().train.loss;
         let logits = self.logits(model, rows)?;
         for (row, (x, weight)) in logits.iter_mut().zip(rows.weights()).enumerate() {
             // Only a placeholder has no weight that is a number.
-            *x = if weight.is_nan() { f32::NAN } else { sigmoid(*x) };
-            if x.is_nan() && !weight.is_nan() {
+            *x = if weight.is_nan() { f32::NAN } else { loss.prediction(*x) };
+            if !x.is_finite() && !weight.is_nan() {
                 return Err(bad_prediction(model, inputs, rows, row, Some(rows_before + row as u64 + 1)));
             }
         }

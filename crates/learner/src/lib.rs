@@ -1,4 +1,4 @@
-//! Logistic regression and factorization machines: the training loop, metrics, the saved model, the report.
+//! Logistic and linear regression, factorization machines and field-aware ones: the training loop, metrics, the saved model, the report.
 //!
 //! A run reads minibatches from the hub, pulls their rows through the client, computes, and pushes gradients. The
 //! crate knows no file format, no socket and no terminal.
@@ -21,7 +21,9 @@ mod sum;
 mod threads;
 
 pub mod metrics;
-pub use metrics::{AucInterval, Metrics, Scores};
+pub use metrics::{AucInterval, Metrics, NumberMetrics, Scores};
+
+mod loss;
 
 mod progressive;
 pub use progressive::ProgressivePoint;

@@ -1,5 +1,5 @@
-//! Exact binary-classification metrics over scored rows: AUC with ties, logloss, calibration, and the points of the
-//! ROC and calibration plots. Knows no model: a row is a logit, a label and a weight.
+//! Exact metrics over scored rows: AUC with ties, logloss, calibration, and the points of the ROC and calibration plots;
+//! of a regression the errors of its numbers. Knows no model: a row is a logit, a label and a weight.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,6 +8,10 @@ use crate::sum::Sum;
 mod binned;
 mod probabilities;
 pub(crate) use binned::BinnedScores;
+
+mod numbers;
+pub use numbers::NumberMetrics;
+use numbers::NumberSums;
 
 mod interval;
 pub use interval::AucInterval;
@@ -26,16 +30,16 @@ pub const BINS: usize = 1 << 20;
 pub struct Metrics {
     /// Rows.
     pub examples: u64,
-    /// Area under the ROC curve, ties count half, weighted; NaN (JSON: null) with one class only.
+    /// Area under the ROC curve, ties count half, weighted; NaN (JSON: null) with one class only, and of a regression.
     #[serde(with = "nan_as_null")]
     pub auc: f64,
     /// Weighted mean of `-(y ln p + (1 - y) ln(1 - p))`, natural logarithm.
     #[serde(with = "nan_as_null")]
     pub logloss: f64,
-    /// Weighted mean of the predicted probabilities.
+    /// Weighted mean of the predicted probabilities, or numbers.
     #[serde(with = "nan_as_null")]
     pub prob_mean: f64,
-    /// Weighted share of positives.
+    /// Weighted share of positives, or mean of the labels of a regression.
     #[serde(with = "nan_as_null")]
     pub real_mean: f64,
     /// `logloss` over that of predicting `real_mean` for every row (He et al. 2014): 1 is no better than knowing the
@@ -44,6 +48,9 @@ pub struct Metrics {
     pub normalized_entropy: f64,
     /// Whether `auc` is exact (see [`EXACT_ROWS_MAX`]).
     pub auc_exact: bool,
+    /// The errors of a regression.
+    #[serde(flatten)]
+    pub numbers: Option<NumberMetrics>,
 }
 
 fn not_measured() -> f64 {
@@ -122,6 +129,8 @@ pub struct Scores {
     loss: Sum,
     prob: Sum,
     exact_rows_max: Option<usize>,
+    /// Of a regression, whose rows are not kept.
+    numbers: Option<NumberSums>,
     /// Whether a row stands for several whose scores differ a little.
     grouped: bool,
 }
@@ -191,6 +200,7 @@ impl Scores {
         self.positive.merge(other.positive);
         self.loss.merge(other.loss);
         self.prob.merge(other.prob);
+        self.merge_numbers(other);
         if self.bins.is_none()
             && self.rows.len() + other.rows.len() <= self.exact_rows_max.unwrap_or(EXACT_ROWS_MAX)
         {
@@ -210,7 +220,8 @@ impl Scores {
     /// Forgets all rows, keeps the allocation.
     pub fn clear(&mut self) {
         let rows = std::mem::take(&mut self.rows);
-        *self = Scores { rows, exact_rows_max: self.exact_rows_max, ..Self::default() };
+        let numbers = self.numbers.map(|_| NumberSums::default());
+        *self = Scores { rows, numbers, exact_rows_max: self.exact_rows_max, ..Self::default() };
         self.rows.clear();
     }
 
@@ -261,6 +272,9 @@ impl Scores {
     /// The metrics of all rows.
     #[must_use]
     pub fn metrics(&self) -> Metrics {
+        if let Some(numbers) = &self.numbers {
+            return self.metrics_of_numbers(numbers);
+        }
         let (mut below, mut area, mut positives) = (0.0, 0.0, 0.0);
         self.for_each_group(|_, positive, negative| {
             area += positive * (below + negative / 2.0);
@@ -278,6 +292,7 @@ impl Scores {
             real_mean,
             normalized_entropy: if base > 0.0 { logloss / base } else { f64::NAN },
             auc_exact: self.bins.is_none() && !self.grouped,
+            numbers: None,
         }
     }
 
@@ -360,20 +375,29 @@ fn score_of_bin(bin: usize) -> f32 {
 
 /// Bytes before the rows or bins of a saved set: kind, examples and four sums of two parts.
 const SAVED_HEAD_BYTES: usize = 80;
+/// Bytes of the sums of a regression.
+const NUMBERS_BYTES: usize = 32;
 
 impl Scores {
     /// The set as bytes (little endian), for a run that is resumed.
     ///
     /// Format: 0 or 1 for rows or bins, examples, the two parts of four sums, then 12 bytes per row or 16 per bin. 2:
-    /// rows that stand for several.
+    /// rows that stand for several; 3: the two parts of the sums of a regression's squared and absolute errors.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(SAVED_HEAD_BYTES + self.rows.len() * 12);
-        let kind = if self.bins.is_some() { 1_u64 } else { 2 * u64::from(self.grouped) };
+        let kind = match (&self.numbers, &self.bins) {
+            (Some(_), _) => 3_u64,
+            (None, Some(_)) => 1,
+            (None, None) => 2 * u64::from(self.grouped),
+        };
         bytes.extend(kind.to_le_bytes());
         bytes.extend(self.examples.to_le_bytes());
         for sum in [self.weight, self.positive, self.loss, self.prob] {
             sum.parts().iter().for_each(|part| bytes.extend(part.to_le_bytes()));
+        }
+        for part in self.numbers.iter().flat_map(NumberSums::parts) {
+            bytes.extend(part.to_le_bytes());
         }
         for row in &self.rows {
             [row.score, row.positive, row.negative].iter().for_each(|x| bytes.extend(x.to_le_bytes()));
@@ -413,6 +437,9 @@ impl Scores {
             1 if body.len() == BINS * 16 => {
                 scores.bins =
                     Some(body.chunks_exact(16).map(|bin| [double(&bin[..8]), double(&bin[8..])]).collect());
+            }
+            3 if body.len() == NUMBERS_BYTES => {
+                scores.numbers = Some(NumberSums::of_parts([part(8)?, part(9)?, part(10)?, part(11)?]));
             }
             _ => return None,
         }

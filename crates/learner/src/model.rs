@@ -334,7 +334,7 @@ fn table_configs(config: &Config) -> Vec<TableConfig> {
             names.push(feature.table());
         }
     }
-    let factors = config.model.factors();
+    let factors = config.factors();
     let linear = Block { dims: 1, init: Init::Zero, optimizer: config.optimizer };
     let mut blocks = vec![linear];
     if factors > 0 {

@@ -12,6 +12,10 @@ const WORSE_THAN_NONE: f64 = 2.0;
 #[must_use]
 pub fn remarks(metrics: &Metrics, scores: Option<&Scores>) -> Vec<String> {
     let mut found = Vec::new();
+    if metrics.numbers.is_some() {
+        // Numbers are not compared with a share of positives, and of theirs no range is kept.
+        return found;
+    }
     let range = scores.and_then(Scores::range).map(|(least, most)| (probability(least), probability(most)));
     if let Some((least, most)) = range
         && least == most

@@ -15,7 +15,7 @@ use serde::{Serialize, Serializer};
 
 pub use crate::importance::{FeatureImportance, Importance};
 pub use crate::measured::{SeenMetrics, TestMetrics};
-pub use crate::metrics::{CalibrationBin, Metrics, RocPoint};
+pub use crate::metrics::{CalibrationBin, Metrics, NumberMetrics, RocPoint};
 pub use crate::progressive::ProgressivePoint;
 pub use page::render;
 pub use summary::{KeyNorm, TOP_KEYS_MAX, TableSummary, TableTally};
@@ -109,14 +109,33 @@ pub struct CurvePoint {
     pub prob_mean: f64,
     /// Share of positives.
     pub real_mean: f64,
+    /// The errors of a regression.
+    pub numbers: Option<NumberMetrics>,
 }
 
 impl CurvePoint {
     /// Metrics as a point of a curve.
     pub fn new(step: u64, pass: u32, examples: u64, metrics: &Metrics) -> Self {
-        let Metrics { auc, logloss, prob_mean, real_mean, .. } = *metrics;
-        Self { step, pass, examples, auc, logloss, prob_mean, real_mean }
+        let Metrics { auc, logloss, prob_mean, real_mean, numbers, .. } = *metrics;
+        Self { step, pass, examples, auc, logloss, prob_mean, real_mean, numbers }
     }
+
+    /// The values of [`RunReport::metric_names`].
+    fn values(&self) -> [f64; 2] {
+        self.numbers.map_or([self.auc, self.logloss], |numbers| [numbers.rmse, numbers.mae])
+    }
+}
+
+impl RunReport {
+    /// The two metrics that tables and curves show.
+    fn metric_names(&self) -> [&'static str; 2] {
+        if self.metrics.numbers.is_some() { ["RMSE", "MAE"] } else { ["AUC", "Logloss"] }
+    }
+}
+
+/// The values of [`RunReport::metric_names`].
+fn values_of(metrics: &Metrics) -> [f64; 2] {
+    metrics.numbers.map_or([metrics.auc, metrics.logloss], |numbers| [numbers.rmse, numbers.mae])
 }
 
 fn roc_pairs<S: Serializer>(points: &[RocPoint], serializer: S) -> Result<S::Ok, S::Error> {

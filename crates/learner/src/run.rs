@@ -27,7 +27,7 @@ use crate::event::Event;
 use crate::importance::Importance;
 use crate::known_keys::KnownKeys;
 use crate::measured::{SeenMetrics, TestMetrics};
-use crate::metrics::Scores;
+use crate::metrics::{NumberMetrics, Scores};
 use crate::metrics_log::{self, METRICS, MetricsLog};
 use crate::model::Model;
 use crate::model_diagnostics::{check_replaceable, is_saved};
@@ -107,6 +107,9 @@ pub struct Summary {
     pub real_mean: Option<f64>,
     /// Logloss relative to predicting the share of positives; null if there was only one class.
     pub normalized_entropy: Option<f64>,
+    /// Of a regression, whose AUC and logloss are null: the errors over the same rows.
+    #[serde(flatten)]
+    pub numbers: Option<NumberMetrics>,
     /// Rows that those metrics were measured on: `valid` or `train`.
     ///
     /// `train` are the rows of the first pass, each scored before it was learned from. `train_seen` (rows that an
@@ -315,8 +318,8 @@ fn run_in(
     };
     let train = &model.config().train;
     let words = match &options.job {
-        Some(job) => format!("{} by {}", model.config().model.describe(), job.describe(train.batch_size)),
-        None => model.config().model.describe(),
+        Some(job) => format!("{} by {}", model.config().describe(), job.describe(train.batch_size)),
+        None => model.config().describe(),
     };
     let threads = options.job.as_ref().map_or(train.threads, JobOptions::threads);
     observer(&Event::Started { model: &words, run_dir, resumed_step: state.step });

@@ -47,7 +47,7 @@ pub struct PassTotal {
     /// Metrics of the pass.
     #[serde(flatten)]
     pub metrics: Metrics,
-    /// Mean prediction by share of positives, 1 at best; null without positives.
+    /// Mean prediction by share of positives, 1 at best; null without positives, and of a regression.
     pub calibration: Option<f64>,
 }
 
@@ -76,7 +76,8 @@ impl PassTotal {
         let share = metrics.real_mean;
         let finite = |value: f64| value.is_finite().then_some(value);
         let measured_on = MeasuredOn::of_pass(pass);
-        PassTotal { pass, seconds, measured_on, metrics, calibration: finite(metrics.prob_mean / share) }
+        let calibration = finite(metrics.prob_mean / share).filter(|_| metrics.numbers.is_none());
+        PassTotal { pass, seconds, measured_on, metrics, calibration }
     }
 }
 

@@ -62,13 +62,6 @@ pub(crate) struct Segment<'a> {
 }
 
 impl Segment<'_> {
-    /// Derivative of a row's loss by its logit, from the probability.
-    #[inline]
-    fn error(&self, probability: f32, label: f32, weight: f32) -> f32 {
-        let class = if label > 0.5 { self.train.class_weight } else { 1.0 };
-        weight * class * (probability - label)
-    }
-
     /// The learning rate at a step of the run.
     fn scale(&self, step: u64) -> PushScale {
         let train = self.train;
@@ -97,7 +90,7 @@ pub(crate) struct Worker<'a> {
 
 impl<'a> Worker<'a> {
     pub(crate) fn new(model: &Model, feed: Feed<'a>, timer: StageTimer) -> Self {
-        let compute = Compute::new(model.config().model.factors());
+        let compute = Compute::new(model.config());
         let run_rows = model.client().online_rows(model.config().train.threads) as u64;
         Worker {
             feed,
@@ -217,10 +210,9 @@ impl<'a> Worker<'a> {
         };
         let scored = compute.logits.iter().zip(rows.labels()).zip(rows.weights());
         compute.errors.clear();
-        compute.errors.extend(scored.map(|((logit, label), weight)| {
-            let probability = scores.push(*logit, *label, *weight);
-            reduce * segment.error(probability, *label, *weight)
-        }));
+        let errors =
+            scored.map(|((logit, label), weight)| segment.train.score(*logit, *label, *weight, scores));
+        compute.errors.extend(errors.map(|error| reduce * error));
         timer.switch(COMPUTE);
         compute.backward(&rows, lookup);
         timer.switch(PUSH);
@@ -257,8 +249,7 @@ impl<'a> Worker<'a> {
             for row in 0..rows.len() {
                 let (label, weight) = (rows.labels()[row], rows.weights()[row]);
                 let logit = compute.forward_row(&rows, row, &online);
-                let probability = scores.push(logit, label, weight);
-                let error = segment.error(probability, label, weight);
+                let error = segment.train.score(logit, label, weight, scores);
                 let applies = logit.is_finite() && error.abs() < GRADIENT_ABS_MAX;
                 if !applies || !compute.update_row(&rows, row, error, &mut online) {
                     // The rows before it stay learned; what says that the run diverged is this row.

@@ -114,7 +114,7 @@ impl PyModel {
     /// Description of the model.
     #[getter]
     fn description(&self) -> String {
-        self.model.config().model.describe()
+        self.model.config().describe()
     }
 
     /// The configuration it was trained with, spec included.
@@ -284,7 +284,7 @@ impl PyModel {
     fn __repr__(&self) -> String {
         format!(
             "Model({}, tables={}, rows={}, bytes={})",
-            self.model.config().model.describe(),
+            self.model.config().describe(),
             self.model.client().tables().len(),
             self.model.rows(),
             self.model.table_bytes()
@@ -401,5 +401,10 @@ pub(crate) fn as_dict<'py>(py: Python<'py>, metrics: &Metrics) -> PyResult<Bound
     dict.set_item("real_mean", metrics.real_mean)?;
     dict.set_item("normalized_entropy", metrics.normalized_entropy)?;
     dict.set_item("auc_exact", metrics.auc_exact)?;
+    if let Some(numbers) = metrics.numbers {
+        dict.set_item("mse", numbers.mse)?;
+        dict.set_item("rmse", numbers.rmse)?;
+        dict.set_item("mae", numbers.mae)?;
+    }
     Ok(dict)
 }

@@ -2,7 +2,7 @@
 //! dictionary, arrays and tables.
 
 use pyo3::prelude::*;
-use sanderling_learner::report::{self, CurvePoint, RunReport, SeenMetrics, TOP_KEYS_MAX};
+use sanderling_learner::report::{self, CurvePoint, NumberMetrics, RunReport, SeenMetrics, TOP_KEYS_MAX};
 use sanderling_learner::{CALIBRATION_BINS, Metrics, ROC_POINTS, table_summary};
 use sanderling_observe::{Machine, Resident, StageTotal};
 use serde::Deserialize;
@@ -49,6 +49,8 @@ struct Line {
     logloss: Option<f64>,
     prob_mean: Option<f64>,
     real_mean: Option<f64>,
+    #[serde(flatten)]
+    numbers: Option<NumberMetrics>,
 }
 
 impl Line {
@@ -62,6 +64,7 @@ impl Line {
             logloss: number(self.logloss),
             prob_mean: number(self.prob_mean),
             real_mean: number(self.real_mean),
+            numbers: self.numbers,
         }
     }
 }

@@ -33,6 +33,12 @@ impl PyTrainResult {
         self.summary.logloss.unwrap_or(f64::NAN)
     }
 
+    /// Root mean squared error of a regression; NaN of other models.
+    #[getter]
+    fn rmse(&self) -> f64 {
+        self.summary.numbers.map_or(f64::NAN, |numbers| numbers.rmse)
+    }
+
     /// The model's directory.
     #[getter]
     fn model_dir(&self) -> PathBuf {
@@ -57,12 +63,11 @@ impl PyTrainResult {
     }
 
     fn __repr__(&self) -> String {
-        format!(
-            "TrainResult(auc={:.5}, logloss={:.5}, model_dir={:?})",
-            self.auc(),
-            self.logloss(),
-            self.summary.model.display().to_string()
-        )
+        let scores = match self.summary.numbers {
+            Some(numbers) => format!("rmse={:.5}, mae={:.5}", numbers.rmse, numbers.mae),
+            None => format!("auc={:.5}, logloss={:.5}", self.auc(), self.logloss()),
+        };
+        format!("TrainResult({scores}, model_dir={:?})", self.summary.model.display().to_string())
     }
 }
 

@@ -190,7 +190,7 @@ fn gather_runs<T: Copy + Default>(from: &[T], offsets: &[u32], rows: &[u32], end
 /// trace of the row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
-    /// 0 or 1; NaN where the input has no label (prediction).
+    /// 0 or 1, or of a regression a number; NaN where the input has no label (prediction).
     pub labels: Vec<f32>,
     /// Importance of each row in loss and metrics; 1 unless the spec says otherwise.
     pub weights: Vec<f32>,

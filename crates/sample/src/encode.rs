@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::batch::Batch;
 use crate::compile::Compiled;
 use crate::error::{FieldError, SampleError};
-use crate::field::{Field, WEIGHT_MAX, is_missing, number_of, wanted, with_text};
+use crate::field::{Field, VALUE_ABS_MAX, WEIGHT_MAX, is_missing, number_of, wanted, with_text};
 use crate::holdout::{Holdout, RowChoice, Side};
 use crate::key;
 use crate::note_name::NoteName;
@@ -291,10 +291,13 @@ impl Encoder {
         Ok(Fate::Kept)
     }
 
-    /// 1 for a positive number, 0 for a negative one, by the spec's threshold.
+    /// 1 for a positive number, 0 for a negative one, by the spec's threshold; of a regression the number.
     #[inline]
     #[must_use]
     pub fn label(&self, number: f64) -> f32 {
+        if self.label.number {
+            return number as f32;
+        }
         if number > self.label.threshold { 1.0 } else { 0.0 }
     }
 
@@ -367,6 +370,9 @@ impl Encoder {
             let number = number_of(field).ok_or_else(|| {
                 wanted(self.label_input, "a number (or list the positive texts under [label])", field)
             })?;
+            if self.label.number && number.abs() >= f64::from(VALUE_ABS_MAX) {
+                return Err(wanted(self.label_input, "a number below 1e15 in size", field));
+            }
             return Ok(self.label(number));
         }
         if let Field::Bool(is_true) = field {

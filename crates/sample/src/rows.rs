@@ -73,7 +73,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// 0 or 1 per row; NaN where the input has no label.
+    /// 0 or 1 per row, or of a regression a number; NaN where the input has no label.
     #[must_use]
     pub fn labels(&self) -> &'a [f32] {
         let labels = match self.place {

@@ -36,7 +36,8 @@ pub struct Spec {
 
 /// The label column.
 ///
-/// A row is positive if its text is listed in `positive`, or, without a list, if it is a number above `threshold`.
+/// A row is positive if its text is listed in `positive`, or, without a list, if it is a number above `threshold`. The
+/// label of a regression is a number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Label {
@@ -49,11 +50,14 @@ pub struct Label {
     /// Without `positive`: numbers above this are positive.
     #[serde(default)]
     pub threshold: f64,
+    /// Whether the label is the number itself, as a regression learns it, rather than 0 or 1.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub number: bool,
 }
 
 impl Default for Label {
     fn default() -> Self {
-        Label { column: label_column(), positive: Vec::new(), threshold: 0.0 }
+        Label { column: label_column(), positive: Vec::new(), threshold: 0.0, number: false }
     }
 }
 

@@ -37,7 +37,7 @@ class Model:
     def predict(self, source: _Row, *, data: dict[str, Any] | None = None) -> float: ...
     @overload
     def predict(self, source: object, *, data: dict[str, Any] | None = None) -> npt.NDArray[np.float32] | float:
-        """Predict a probability per row, float32 [rows], in the order of the rows.
+        """Predict a probability per row, of a regression a number, float32 [rows], in the order of the rows.
 
         `source` is a path, a glob pattern, rows in memory, or a list of these. Rows in memory are an Arrow table or
         stream, a frame of pandas or polars, a relation of duckdb, a dictionary of columns, a Batch, or a list of
@@ -99,7 +99,10 @@ class TrainResult:
         """Area under the ROC curve; NaN with a single class."""
     @property
     def logloss(self) -> float:
-        """Mean logistic loss."""
+        """Mean logistic loss; NaN of a regression."""
+    @property
+    def rmse(self) -> float:
+        """Root mean squared error of a regression; NaN of other models."""
     @property
     def model_dir(self) -> Path:
         """Model directory."""

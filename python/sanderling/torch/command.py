@@ -266,8 +266,8 @@ def _without_learner(text: dict[str, Any], options: argparse.Namespace) -> dict[
     if not isinstance(model, dict) or model.get("type", "fm") in DEEP_MODELS:
         return model
     left_out = [f"[{name}]" for name in ("optimizer", "factor_optimizer") if text.pop(name, None) is not None]
-    if "rank" in model:
-        left_out.insert(0, "model.rank")
+    of_learner = [name for name in ("rank", "normalize") if name in model]
+    left_out = [f"model.{name}" for name in of_learner] + left_out
     train = text.get("train")
     if isinstance(train, dict) and "batch_size" in train:
         text["train"] = {name: value for name, value in train.items() if name != "batch_size"}
@@ -275,4 +275,4 @@ def _without_learner(text: dict[str, Any], options: argparse.Namespace) -> dict[
     if left_out and not options.quiet:
         what = f"{', '.join(left_out)} of a built-in learner are left out: --model {options.model} has its own"
         sys.stderr.write(f"{options.config}: {what}\n")
-    return {name: value for name, value in model.items() if name != "rank"}
+    return {name: value for name, value in model.items() if name not in of_learner}

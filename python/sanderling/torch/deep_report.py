@@ -106,7 +106,11 @@ def write_report(run: DeepRun, summary: Line) -> None:
     lines = [json.loads(line) for line in (run.run_dir / "metrics.jsonl").read_text().splitlines()]
     names = ("step", "pass", "trained_examples", "auc", "logloss", "prob_mean", "real_mean")
     curves = {
-        kind: [{name: line[name] for name in names} for line in lines if line["kind"] == kind]
+        kind: [
+            {name: line[name] for name in (*names, *_OF_NUMBERS) if name in names or name in line}
+            for line in lines
+            if line["kind"] == kind
+        ]
         for kind in ("step", "valid")
     }
     metrics, _ = measured(run)
@@ -116,7 +120,9 @@ def write_report(run: DeepRun, summary: Line) -> None:
         "model": f"{run.config.model.type} in PyTorch",
         "started_unix_s": run.started_unix_s,
         "threads": run.config.train.threads,
-        "metrics": _plain({name: value for name, value in metrics.items() if name not in _further(metrics)}),
+        "metrics": _plain(
+            {name: metrics[name] for name in metrics if name in _OF_NUMBERS or name not in _further(metrics)}
+        ),
         "valid": None if run.progress.best is None else ", ".join(run.config.valid_inputs),
         "seen": summary["seen"],
         "warnings": summary["warnings"],

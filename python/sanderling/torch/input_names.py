@@ -27,7 +27,7 @@ def paths(value: object) -> list[str]:
         return [str(path) for path in value]
     if isinstance(value, Mapping) and "by" in value:
         raise sanderling.ConfigError(
-            "data.valid: rows are held out for lr and fm alone; name a file of held-out rows for a deep model"
+            "data.valid: rows are held out for lr, fm and ffm alone; name a file of held-out rows for a deep model"
         )
     raise sanderling.ConfigError(f"data: {value!r} is neither a path nor a list of paths")
 

@@ -61,6 +61,9 @@ struct Summary {
     stopped: bool,
     /// Absent in summaries of older versions.
     timing: Option<Timing>,
+    /// The others.
+    #[serde(flatten)]
+    fields: BTreeMap<String, Value>,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -228,9 +231,9 @@ fn warnings(a: &Run, b: &Run) -> Vec<String> {
     }
     let on = [a, b].map(|run| &run.summary.measured_on);
     if on[0] != on[1] {
-        warnings.push(format!("AUC and logloss are not of the same rows: data.{} and data.{}", on[0], on[1]));
+        warnings.push(format!("the metrics are not of the same rows: data.{} and data.{}", on[0], on[1]));
     } else if let Some(differing) = measured_rows_differ(&a.summary, &b.summary) {
-        warnings.push(format!("AUC and logloss are not of the same rows: {differing} in data.{}", on[0]));
+        warnings.push(format!("the metrics are not of the same rows: {differing} in data.{}", on[0]));
     }
     for (run, side) in [(a, "A"), (b, "B")] {
         if run.summary.stopped {
@@ -260,9 +263,13 @@ fn measured_rows_differ(a: &Summary, b: &Summary) -> Option<String> {
     {
         return Some(format!("{} and {}", output::count(a), output::count(b)));
     }
+    let is_regression = a.fields.contains_key("rmse");
     let (a, b) = (a.real_mean?, b.real_mean?);
     // The mean of many labels, not in the same order.
-    ((a - b).abs() > 1e-9).then(|| format!("{a:.6} and {b:.6} are positive"))
+    ((a - b).abs() > 1e-9 * a.abs().max(1.0)).then(|| match is_regression {
+        true => format!("means of {a:.6} and {b:.6}"),
+        false => format!("{a:.6} and {b:.6} are positive"),
+    })
 }
 
 fn for_people(comparison: &Comparison<'_>, width: Option<usize>) -> String {

@@ -99,6 +99,12 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         }
     })?;
     let (data, reading) = (&config.data, &config.data.reading);
+    if config.label.number {
+        return Err(Failure::Usage(format!(
+            "{}: train.loss = \"mse\": batch files hold labels of 0 and 1, not numbers; train on the files themselves",
+            args.config.display()
+        )));
+    }
     let inputs = match args.valid {
         _ if !args.input.is_empty() => &args.input,
         true if data.holdout.is_some() => {

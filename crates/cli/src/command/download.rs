@@ -16,7 +16,7 @@ Example:
   sanderling download runs/clicks/last --ps 127.0.0.1:7000,127.0.0.1:7001
 
 The rows are those that the tables RUN/TABLE have now, with their optimizer state. Afterwards the model is scored and resumed \
-without the servers. train --ps does this by itself when a run ends, unless train.download = false; models of lr and fm \
+without the servers. train --ps does this by itself when a run ends, unless train.download = false; models of lr, fm and ffm \
 always have their rows. Do not train on the tables meanwhile.")]
 pub(crate) struct Args {
     /// Model directory, such as runs/clicks/model or runs/clicks/last
@@ -32,7 +32,7 @@ pub(crate) fn run(args: &Args, models: Option<&dyn DeepModels>) -> Result<u8, Fa
     let path = &args.model;
     if !is_deep(path) {
         let text = format!(
-            "{}: is no deep model; models of lr and fm have their rows in their directory already",
+            "{}: is no deep model; models of lr, fm and ffm have their rows in their directory already",
             path.display()
         );
         return Err(Failure::Usage(text));

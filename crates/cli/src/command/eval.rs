@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use sanderling_formats::BadRows;
-use sanderling_learner::{KnownKeys, Scores, evaluate, is_deep, remarks};
+use sanderling_learner::{KnownKeys, NumberMetrics, Scores, evaluate, is_deep, remarks};
 use serde::Serialize;
 
 use crate::deep::{DeepModels, Purpose, Scoring};
 use crate::failure::Failure;
 use crate::output;
 use crate::progress::Bar;
+use crate::quality;
 use crate::reading::{ReadArgs, report_bad_rows, report_skipped};
 use crate::saved_model;
 use crate::servers::ServerArgs;
@@ -73,6 +74,9 @@ struct Evaluation {
     auc_exact: bool,
     known: Vec<KnownKeys>,
     warnings: Vec<String>,
+    /// The errors of a regression.
+    #[serde(flatten)]
+    numbers: Option<NumberMetrics>,
     /// Metrics that only a deep model has.
     #[serde(flatten)]
     further: BTreeMap<String, f64>,
@@ -184,19 +188,22 @@ pub(crate) fn run(args: &Args, models: Option<&dyn DeepModels>) -> Result<u8, Fa
         auc_exact: metrics.auc_exact,
         known: found.known,
         warnings,
+        numbers: metrics.numbers,
         further: found.further.into_iter().collect(),
     };
     if args.json {
         output::json(&result)?;
     } else {
         let (scores, means) = ((result.auc, result.logloss), (result.prob_mean, result.real_mean));
-        let mut rows = output::quality(scores, means);
+        let mut rows = quality::in_rows(scores, means, result.numbers);
         if let Some((low, high)) = result.auc_low.zip(result.auc_high) {
             rows.insert(1, ("AUC, 95 %", format!("{low:.6} to {high:.6}")));
         }
         rows.extend(result.further.iter().map(|(name, value)| (name.as_str(), format!("{value:.6}"))));
+        if result.numbers.is_none() {
+            rows.push(("positives", output::count(result.positives)));
+        }
         rows.extend([
-            ("positives", output::count(result.positives)),
             (
                 "examples",
                 format!(

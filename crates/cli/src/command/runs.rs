@@ -1,5 +1,6 @@
 //! `sanderling runs`: lists runs with their models, data and metrics.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,10 +10,11 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 use crate::output;
+use crate::quality::{Further, further_of, shortened};
 use crate::run_config;
 use crate::width;
 
-/// List runs: model, data, AUC, time
+/// List runs: model, data, metrics, time
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -46,6 +48,9 @@ struct Summary {
     stopped: bool,
     #[serde(default)]
     from: Option<PathBuf>,
+    /// The others.
+    #[serde(flatten)]
+    fields: BTreeMap<String, Value>,
 }
 
 #[derive(Debug, Serialize)]
@@ -64,6 +69,9 @@ struct RunView {
     /// The model that the run began from.
     from: Option<PathBuf>,
     ended_unix_s: u64,
+    /// Metrics that only some models have, such as `rmse` and `ndcg@20`.
+    #[serde(flatten)]
+    further: Further,
 }
 
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
@@ -108,6 +116,7 @@ fn view(path: &Path) -> Option<RunView> {
         examples: summary.examples,
         stopped: summary.stopped,
         from: summary.from,
+        further: further_of(&summary.fields),
         ended_unix_s: ended.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
     })
 }
@@ -116,7 +125,7 @@ fn for_people(runs: &[RunView], width: Option<usize>) -> String {
     if runs.is_empty() {
         return "no run has ended here".to_owned();
     }
-    let header = ["run", "model", "data", "AUC", "logloss", "measured on", "examples", "ended"];
+    let mut header = vec!["run", "model", "data", "AUC", "logloss", "measured on", "examples", "ended"];
     let row = |run: &RunView| {
         let stopped = if run.stopped { " (stopped)" } else { "" };
         vec![
@@ -130,6 +139,13 @@ fn for_people(runs: &[RunView], width: Option<usize>) -> String {
             date(run.ended_unix_s),
         ]
     };
-    let rows: Vec<Vec<String>> = runs.iter().map(row).collect();
+    let mut rows: Vec<Vec<String>> = runs.iter().map(row).collect();
+    let further: Vec<String> = runs.iter().map(|run| shortened(&run.further)).collect();
+    if further.iter().any(|metrics| !metrics.is_empty()) {
+        const PLACE: usize = 5;
+        header.insert(PLACE, "other metrics");
+        rows.iter_mut().zip(further).for_each(|(row, metrics)| row.insert(PLACE, metrics));
+        return output::columns_within(&header, &rows, &[0, 1, 2, 5, 6, 8], width);
+    }
     output::columns_within(&header, &rows, &[0, 1, 2, 5, 7], width)
 }

@@ -15,6 +15,7 @@ use crate::jobs::JobArgs;
 use crate::output;
 use crate::profile::{Profile, Written};
 use crate::progress::Bar;
+use crate::quality;
 use crate::quantity;
 use crate::reading::ReadArgs;
 use crate::servers::ServerArgs;
@@ -137,7 +138,7 @@ impl Args {
         let Some(model) = &self.model else { return Ok(()) };
         Err(deep(model).unwrap_or_else(|| {
             Failure::Usage(format!(
-                "--model {model}: one of {}; lr and fm are chosen in the configuration, by [model] type",
+                "--model {model}: one of {}; lr, fm and ffm are chosen in the configuration, by [model] type",
                 DEEP_MODELS.join(", ")
             ))
         }))
@@ -274,7 +275,7 @@ fn deep(model: &str) -> Option<Failure> {
 
 /// Warning for labels that are all alike; shown with --quiet, too.
 fn one_class(summary: &Summary) -> Option<String> {
-    let class = match summary.real_mean {
+    let class = match summary.real_mean.filter(|_| summary.numbers.is_none()) {
         Some(0.0) => "negative",
         Some(1.0) => "positive",
         _ => return None,
@@ -292,30 +293,20 @@ fn for_people(summary: &Summary, profile: Option<&Written>) -> String {
         _ => format!("training (seen) data of pass {}", summary.passes),
     };
     let (scores, means) = ((summary.auc, summary.logloss), (summary.prob_mean, summary.real_mean));
-    let mut rows = output::quality(scores, means);
+    let mut rows = quality::in_rows(scores, means, summary.numbers);
     rows.push(("measured on", on));
     // The last point is of this run, or of one before it.
     if let Some(first) = summary.progressive_curve.last().filter(|point| point.run == summary.name) {
-        let number = |value: f64| output::metric(value.is_finite().then_some(value));
-        let (auc, logloss) = (number(first.metrics.auc), number(first.metrics.logloss));
-        rows.push(("before learning", format!("AUC {auc}, logloss {logloss} over {}", first.data)));
+        rows.push(("before learning", format!("{} over {}", quality::in_words(&first.metrics), first.data)));
     }
     if let Some(seen) = summary.seen {
-        let number = |value: f64| output::metric(value.is_finite().then_some(value));
-        let (auc, logloss) = (number(seen.metrics.auc), number(seen.metrics.logloss));
-        rows.push((
-            "seen rows",
-            format!("AUC {auc}, logloss {logloss} over training (seen) data of pass {}", seen.pass),
-        ));
+        let scores = quality::in_words(&seen.metrics);
+        rows.push(("seen rows", format!("{scores} over training (seen) data of pass {}", seen.pass)));
     }
     let tests = summary.tests.iter().map(|set| (set.name.as_str(), &set.metrics));
     rows.extend(tests.map(|(name, metrics)| {
-        let number = |value: f64| output::metric(value.is_finite().then_some(value));
-        let (auc, logloss) = (number(metrics.auc), number(metrics.logloss));
-        (
-            "test set",
-            format!("{name}: AUC {auc}, logloss {logloss}, {} examples", output::count(metrics.examples)),
-        )
+        let scores = quality::in_words(metrics);
+        ("test set", format!("{name}: {scores}, {} examples", output::count(metrics.examples)))
     }));
     rows.extend([
         (

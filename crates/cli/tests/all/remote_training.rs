@@ -23,6 +23,17 @@ data = { train = "train.svm" }
 train = { batch_size = 32, threads = 1, shuffle_rows = 500, passes = 60, save_every_steps = 50 }
 "#;
 
+/// Rows with a factor per field, and numbers as labels.
+const FIELDS: &str = r#"
+model = { type = "ffm", rank = 4 }
+optimizer = { type = "adagrad", lr = 0.1 }
+data = { train = "rows.ffm" }
+train = { loss = "mse", batch_size = 32, shuffle_rows = 500 }
+[[feature]]
+each = ["field_0", "field_1", "field_2"]
+type = "sparse"
+"#;
+
 fn server(place: &Place, shard: &str) -> Process {
     Process::start_at(place.0.path(), "127.0.0.1:0", 1, "", &format!("--no-local --shard {shard}"))
 }
@@ -166,6 +177,10 @@ fn a_model_is_continued_on_servers_as_in_this_process() {
 #[test]
 fn the_model_is_the_same_over_tcp() {
     let place = Place::new();
+    let row =
+        |at: u32| format!("{}.5 0:{}:1 1:{}:0.5 1:{}:2 2:{}:1\n", at % 7, at % 19, at % 23, at % 5, at % 29);
+    std::fs::write(place.path("rows.ffm"), (0..2000).map(row).collect::<String>()).unwrap();
+    std::fs::write(place.path("fields.toml"), FIELDS).unwrap();
     place.json("train c.toml --passes 1 --quiet --json --runs-dir here");
     let servers = ["0/2", "1/2"].map(|shard| {
         Process::start_at(place.0.path(), "127.0.0.1:0", 1, "", &format!("--no-local --shard {shard}"))
@@ -175,6 +190,11 @@ fn the_model_is_the_same_over_tcp() {
     let summary = std::fs::read(place.path("tcp/run/summary.json")).unwrap();
     let summary: Value = serde_json::from_slice(&summary).unwrap();
     assert_eq!(summary["timing"]["transport"], "tcp");
+    let here = place.json("train fields.toml --passes 1 --quiet --json --runs-dir here");
+    let there =
+        place.json(&format!("train fields.toml --passes 1 --quiet --json --runs-dir tcp {}", ps(&servers)));
+    assert_eq!((&here["rmse"], here["rmse"].is_f64()), (&there["rmse"], true));
+    assert_same(&place.path("tcp/fields/model"), &place.path("here/fields/model"));
 }
 
 #[test]

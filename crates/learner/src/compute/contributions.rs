@@ -11,17 +11,34 @@ use super::{Compute, factors, sum};
 pub(crate) struct FeatureSums {
     sums: Vec<f32>,
     squares: Vec<f32>,
+    /// Field-aware: per feature, its contribution to one row.
+    parts: Vec<f64>,
 }
 
 impl Compute {
     /// Calls `each` with feature, row and contribution, for all rows of which [`Compute::forward`] was called last.
     pub(crate) fn contributions(
-        &self,
+        &mut self,
         rows: &Rows<'_>,
         lookup: &Lookup,
         scratch: &mut FeatureSums,
         mut each: impl FnMut(usize, usize, f64),
     ) {
+        if let Some(sample) = &mut self.field_aware {
+            let parts = &mut scratch.parts;
+            for row in 0..rows.len() {
+                parts.clear();
+                parts.resize(rows.columns(), 0.0);
+                sample.look_up(rows, row, lookup, |field, part| parts[field] = f64::from(part));
+                sample.each_pair(|one, other, pairs| {
+                    // Half for each of the two.
+                    parts[one] += 0.5 * f64::from(pairs);
+                    parts[other] += 0.5 * f64::from(pairs);
+                });
+                parts.iter().enumerate().for_each(|(field, part)| each(field, row, *part));
+            }
+            return;
+        }
         let (factors, dim) = (self.factors, self.factors + 1);
         for column in 0..rows.columns() {
             let (indices, table) = (lookup.indices(column), lookup.table(column).rows());
@@ -36,7 +53,7 @@ impl Compute {
                     each(column, row, f64::from(linear));
                     continue;
                 }
-                let FeatureSums { sums, squares } = scratch;
+                let FeatureSums { sums, squares, .. } = scratch;
                 for sums in [&mut *sums, &mut *squares] {
                     sums.clear();
                     sums.resize(factors, 0.0);

@@ -4,35 +4,61 @@
 use sanderling_client::{Adding, Fixed, Lookup, OutOfRange};
 use sanderling_sample::Rows;
 
-use super::Compute;
+use super::{Compute, span};
 
 impl Compute {
     /// As [`Compute::backward`], into the sums in `lookup`. The gradient of each key of each sample is computed as there
     /// and rounded once.
     pub(crate) fn backward_exact(
-        &self,
+        &mut self,
         rows: &Rows<'_>,
         lookup: &mut Lookup,
         fixed: Fixed,
     ) -> Result<(), OutOfRange> {
         let mut adding = fixed.adding();
         lookup.clear_sums();
-        for column in 0..rows.columns() {
-            let (indices, table, sums) = lookup.backward_sums(column);
-            let offsets = rows.offsets(column);
-            match (self.factors, rows.values(column)) {
-                (0, None) => self.linear_sums(offsets, indices, |_| 1.0, sums, &mut adding),
-                (0, Some(values)) => self.linear_sums(offsets, indices, |at| values[at], sums, &mut adding),
-                (_, None) => self.factorized_sums(offsets, indices, |_| 1.0, table, sums, &mut adding),
-                (_, Some(values)) => {
-                    self.factorized_sums(offsets, indices, |at| values[at], table, sums, &mut adding);
-                }
-            }
+        match self.field_aware.is_some() {
+            true => self.field_aware_sums(rows, lookup, &mut adding),
+            false => self.sums_by_column(rows, lookup, &mut adding),
         }
         if let Some(sum) = lookup.constant_sum().first_mut() {
             self.errors.iter().for_each(|&error| adding.add(sum, error));
         }
         adding.end()
+    }
+
+    fn sums_by_column(&self, rows: &Rows<'_>, lookup: &mut Lookup, adding: &mut Adding) {
+        for column in 0..rows.columns() {
+            let (indices, table, sums) = lookup.backward_sums(column);
+            let offsets = rows.offsets(column);
+            match (self.factors, rows.values(column)) {
+                (0, None) => self.linear_sums(offsets, indices, |_| 1.0, sums, adding),
+                (0, Some(values)) => self.linear_sums(offsets, indices, |at| values[at], sums, adding),
+                (_, None) => self.factorized_sums(offsets, indices, |_| 1.0, table, sums, adding),
+                (_, Some(values)) => {
+                    self.factorized_sums(offsets, indices, |at| values[at], table, sums, adding);
+                }
+            }
+        }
+    }
+
+    fn field_aware_sums(&mut self, rows: &Rows<'_>, lookup: &mut Lookup, adding: &mut Adding) {
+        let Compute { field_aware: Some(sample), factors, errors, gradient, .. } = self else { return };
+        let dim = *factors + 1;
+        gradient.resize(dim, 0.0);
+        for (row, &error) in errors.iter().enumerate() {
+            sample.look_up(rows, row, lookup, |_, _| ());
+            for column in 0..rows.columns() {
+                let (indices, table, sums) = lookup.backward_sums(column);
+                let (span, values) = (span(rows.offsets(column), row), rows.values(column));
+                for at in span {
+                    let x = values.map_or(1.0, |values| values[at]);
+                    let start = indices[at] as usize * dim;
+                    sample.gradient(column, error, x, &table[start..][..dim], gradient);
+                    sums[start..][..dim].iter_mut().zip(&*gradient).for_each(|(sum, &g)| adding.add(sum, g));
+                }
+            }
+        }
     }
 
     fn linear_sums(

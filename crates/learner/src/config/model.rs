@@ -1,6 +1,7 @@
-//! The `[model]` table of a configuration. Knows no data and no feature.
+//! The `[model]` table of a configuration. Knows no data, and of features only their number.
 
-use sanderling_store::{Table, Writes};
+use sanderling_sample::spec::Feature;
+use sanderling_store::{DIM_MAX, Table, Writes};
 use serde::{Deserialize, Serialize};
 
 /// Most factors per key.
@@ -13,12 +14,15 @@ pub struct Model {
     /// Which model.
     #[serde(rename = "type", default)]
     pub kind: ModelKind,
-    /// Factors per key of a factorization machine.
+    /// Length of a factor: a key has one in a factorization machine, and one per feature if that is field-aware.
     #[serde(default = "default_rank")]
     pub rank: usize,
     /// Standard deviation of the factors' initial values.
     #[serde(default = "default_init_std")]
     pub init_std: f32,
+    /// Field-aware factorization machines: whether the values of a row are scaled to a sum of squares of 1; default: yes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub normalize: Option<bool>,
     /// Whether there is a constant term.
     #[serde(default = "default_bias")]
     pub bias: bool,
@@ -53,21 +57,62 @@ fn default_bias() -> bool {
 
 impl Default for Model {
     fn default() -> Self {
-        Model { kind: ModelKind::Lr, rank: 8, init_std: 0.01, bias: true, table_budget_bytes: 0 }
+        Model {
+            kind: ModelKind::Lr,
+            rank: default_rank(),
+            init_std: default_init_std(),
+            normalize: None,
+            bias: true,
+            table_budget_bytes: 0,
+        }
     }
 }
 
 impl Model {
-    /// Factors per key: 0 for logistic regression.
+    /// Numbers of a key's factors, with so many features: 0 for logistic regression.
     #[must_use]
-    pub fn factors(&self) -> usize {
+    pub fn factors(&self, features: usize) -> usize {
         match self.kind {
             ModelKind::Lr => 0,
             ModelKind::Fm => self.rank,
+            ModelKind::Ffm => features.saturating_mul(self.rank),
         }
     }
 
+    /// Whether the values of a row are scaled to a sum of squares of 1.
+    #[must_use]
+    pub fn normalizes(&self) -> bool {
+        self.kind == ModelKind::Ffm && self.normalize.unwrap_or(true)
+    }
+
+    /// Checks that the rows of a field-aware model fit into tables.
+    pub(super) fn check_fields(&self, features: &[Feature]) -> Result<(), String> {
+        if self.kind != ModelKind::Ffm {
+            return Ok(());
+        }
+        if let [feature] = features {
+            return Err(format!(
+                "model.type = \"ffm\": the only feature, {:?}, is one field; add a [[feature]] per field, for libffm \
+                 each = [\"field_0\", \"field_1\"]",
+                feature.name
+            ));
+        }
+        let (rank, fields) = (self.rank, features.len());
+        let factors = self.factors(fields);
+        if factors >= DIM_MAX {
+            return Err(format!(
+                "model.rank = {rank}: ffm keeps {fields} features x {rank} = {factors} numbers per key, and a row has room for \
+                 {}; lower rank, or leave features out",
+                DIM_MAX - 1
+            ));
+        }
+        Ok(())
+    }
+
     pub(super) fn check(&self) -> Result<(), String> {
+        if self.normalize.is_some() && self.kind != ModelKind::Ffm {
+            return Err("model.normalize: only for model.type = \"ffm\"; leave it out".to_owned());
+        }
         if !(1..=RANK_MAX).contains(&self.rank) {
             return Err(format!("model.rank = {}: must be 1 to {RANK_MAX}", self.rank));
         }
@@ -92,6 +137,7 @@ impl Model {
         match self.kind {
             ModelKind::Lr => "logistic regression".to_string(),
             ModelKind::Fm => format!("factorization machine, rank {}", self.rank),
+            ModelKind::Ffm => format!("field-aware factorization machine, rank {}", self.rank),
         }
     }
 }
@@ -103,6 +149,7 @@ impl ModelKind {
         match self {
             ModelKind::Lr => "lr",
             ModelKind::Fm => "fm",
+            ModelKind::Ffm => "ffm",
         }
     }
 }
@@ -116,4 +163,6 @@ pub enum ModelKind {
     Lr,
     /// A factorization machine of degree two (Rendle 2010, equation 1).
     Fm,
+    /// A field-aware factorization machine (Juan et al. 2016, equation 4).
+    Ffm,
 }

@@ -33,8 +33,11 @@ pub struct Train {
     pub warmup_steps: u64,
     /// Stop after this many passes whose validation did not improve; 0: never.
     pub early_stop: u32,
-    /// The metric that validation compares.
-    pub monitor: Monitor,
+    /// The loss that training minimises.
+    pub loss: Loss,
+    /// The metric that validation compares; default: `auc`, of a regression `rmse`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub monitor: Option<Monitor>,
     /// Whether the training files are scored before the first pass, by the model that the run begins from.
     pub predict_first: bool,
     /// Steps between two lines of progressive metrics; 0: about 256,000 rows.
@@ -64,7 +67,8 @@ impl Default for Train {
             schedule: Schedule::Constant,
             warmup_steps: 0,
             early_stop: 0,
-            monitor: Monitor::Auc,
+            loss: Loss::Logloss,
+            monitor: None,
             predict_first: false,
             print_every_steps: 0,
             save_every_steps: 0,
@@ -80,6 +84,33 @@ impl Train {
         self.decode_ahead
             && self.threads == 1
             && std::thread::available_parallelism().is_ok_and(|n| n.get() > 1)
+    }
+
+    /// The metric in force.
+    #[must_use]
+    pub fn monitor(&self) -> Monitor {
+        self.monitor.unwrap_or(match self.loss {
+            Loss::Logloss => Monitor::Auc,
+            Loss::Mse => Monitor::Rmse,
+        })
+    }
+
+    /// Checks that the settings around the loss fit it.
+    pub(super) fn check_loss(&self) -> Result<(), String> {
+        let of_numbers = matches!(self.monitor(), Monitor::Mse | Monitor::Rmse | Monitor::Mae);
+        match self.loss {
+            Loss::Logloss if of_numbers => {
+                Err("train.monitor: auc or logloss; mse, rmse and mae are for train.loss = \"mse\""
+                    .to_owned())
+            }
+            Loss::Mse if !of_numbers => {
+                Err("train.monitor: rmse, mae or mse, since train.loss = \"mse\" predicts numbers".to_owned())
+            }
+            Loss::Mse if self.class_weight != 1.0 => {
+                Err("train.class_weight: train.loss = \"mse\" has no classes; leave it out".to_owned())
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn check_ps_timeout(&self) -> Result<(), String> {
@@ -123,4 +154,21 @@ pub enum Monitor {
     Auc,
     /// Mean logistic loss, smaller is better.
     Logloss,
+    /// Mean squared error of numbers.
+    Mse,
+    /// Its root.
+    Rmse,
+    /// Mean absolute error of numbers.
+    Mae,
+}
+
+/// The loss that training minimises.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Loss {
+    /// Logistic loss: labels are 0 or 1, predictions probabilities.
+    #[default]
+    Logloss,
+    /// Mean squared error (regression): labels and predictions are numbers.
+    Mse,
 }

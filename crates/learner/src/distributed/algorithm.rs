@@ -85,10 +85,18 @@ impl Algorithm {
         }
     }
 
+    /// Whether this algorithm trains such a model: those for factorization machines train field-aware ones, too.
+    fn trains(self, kind: ModelKind) -> bool {
+        kind == self.kind() || (kind == ModelKind::Ffm && self.kind() == ModelKind::Fm)
+    }
+
     /// Makes the model of a configuration, before it is checked, the one that this algorithm trains. What only a
     /// factorization machine has is left out of logistic regression.
     pub fn preset(self, config: &mut Config) {
-        config.model.kind = self.kind();
+        if !self.trains(config.model.kind) {
+            config.model.kind = self.kind();
+            config.model.normalize = None;
+        }
         if self.kind() == ModelKind::Lr {
             config.factor_optimizer = None;
         }
@@ -98,7 +106,7 @@ impl Algorithm {
     pub(crate) fn check(self, config: &Config, staleness: Option<u64>) -> Result<(), String> {
         let train = &config.train;
         let is_ftrl = matches!(config.optimizer, Optimizer::Ftrl { .. });
-        if config.model.kind != self.kind() {
+        if !self.trains(config.model.kind) {
             return Err(format!(
                 "{self} trains another model than model.type says; leave model.type out, or take another algorithm"
             ));

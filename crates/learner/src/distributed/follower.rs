@@ -109,6 +109,7 @@ pub(crate) fn follow(
         prob_mean: number(metrics.prob_mean),
         real_mean: number(metrics.real_mean),
         normalized_entropy: number(metrics.normalized_entropy),
+        numbers: metrics.numbers,
         measured_on: measured_on.name(),
         measured_examples: metrics.examples,
         seen,

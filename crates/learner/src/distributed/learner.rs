@@ -16,7 +16,7 @@ use crate::compute::Compute;
 use crate::config::Reduction;
 use crate::error::LearnError;
 use crate::magnitude::{self, Magnitudes};
-use crate::metrics::{BinnedScores, probability};
+use crate::metrics::BinnedScores;
 use crate::model::Model;
 use crate::worker::of_push;
 
@@ -85,7 +85,7 @@ impl<'a> Learner<'a> {
             algorithm,
             lookup: model.client().lookup(),
             handles: Handles::default(),
-            compute: Compute::new(config.model.factors()),
+            compute: Compute::new(config),
             magnitudes: Magnitudes::new(config.feature.len()),
             has_looked: false,
             staleness,
@@ -96,8 +96,8 @@ impl<'a> Learner<'a> {
             first_step: start.step,
             steps: 0,
             workers,
-            scores: BinnedScores::default(),
-            window: BinnedScores::default(),
+            scores: config.train.loss.binned_scores(),
+            window: config.train.loss.binned_scores(),
             window_steps: 0,
             window_steps_max: (config.train.print_steps() / sharing).min(window_rows).max(1),
             counts_steps: !algorithm.is_in_step() || rank == 0,
@@ -165,9 +165,9 @@ impl<'a> Learner<'a> {
             Reduction::Mean => 1.0 / rows.len() as f32,
         };
         let labelled = compute.logits.iter().zip(rows.labels()).zip(rows.weights());
-        compute.errors.extend(labelled.map(|((logit, label), weight)| {
-            reduce * error(probability(*logit), *label, *weight, config.train.class_weight)
-        }));
+        compute.errors.extend(
+            labelled.map(|((logit, label), weight)| reduce * config.train.error(*logit, *label, *weight)),
+        );
         Ok(())
     }
 
@@ -258,14 +258,14 @@ impl<'a> Learner<'a> {
         self.has_looked |= self.magnitudes.add(rows);
         let (scale, step, workers) = (self.scale(), self.step(), self.workers as usize);
         let Learner { model, handles, compute, window, .. } = self;
-        let class_weight = model.config().train.class_weight;
+        let train = &model.config().train;
         let mut online = model.client().online(rows, workers, scale, handles)?;
         worker.timer().switch(COMPUTE);
         for row in 0..rows.len() {
             let (label, weight) = (rows.labels()[row], rows.weights()[row]);
             let logit = compute.forward_row(rows, row, &online);
-            window.push(logit, label, weight);
-            let error = error(probability(logit), label, weight, class_weight);
+            train.loss.note(logit, label, weight, window);
+            let error = train.error(logit, label, weight);
             let applies = logit.is_finite() && error.abs() < GRADIENT_ABS_MAX;
             if !applies || !compute.update_row(rows, row, error, &mut online) {
                 // The rows before it stay learned; what says that the run diverged is this row.
@@ -288,7 +288,8 @@ impl<'a> Learner<'a> {
     pub(super) fn score(&mut self, worker: &mut Worker, rows: &Rows<'_>) {
         worker.timer().switch(SCORE);
         let scored = self.compute.logits.iter().zip(rows.labels()).zip(rows.weights());
-        scored.for_each(|((logit, label), weight)| self.window.push(*logit, *label, *weight));
+        let loss = self.model.config().train.loss;
+        scored.for_each(|((logit, label), weight)| loss.note(*logit, *label, *weight, &mut self.window));
         self.shared.rows.fetch_add(rows.len() as u64, Ordering::Relaxed);
         self.hand_full_window_over();
     }
@@ -395,11 +396,4 @@ impl<'a> Learner<'a> {
         self.window.clear();
         self.window_steps = 0;
     }
-}
-
-/// Derivative of a row's loss by its logit.
-#[inline]
-fn error(probability: f32, label: f32, weight: f32, class_weight: f32) -> f32 {
-    let class = if label > 0.5 { class_weight } else { 1.0 };
-    weight * class * (probability - label)
 }

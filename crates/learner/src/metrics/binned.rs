@@ -1,6 +1,6 @@
 //! Scores in few enough bins to be added up over workers wherever they are. Knows no worker.
 
-use super::{Scored, Scores};
+use super::{NumberSums, Scored, Scores};
 
 /// Bins per unit of the logit.
 const BINS_PER_LOGIT: f32 = 256.0;
@@ -28,6 +28,17 @@ impl Default for BinnedScores {
 }
 
 impl BinnedScores {
+    /// Of a regression: sums without bins.
+    pub(crate) fn of_numbers() -> Self {
+        BinnedScores { totals: Scores::of_numbers(), bins: Vec::new() }
+    }
+
+    /// Adds a row of a regression: its prediction, its label and its weight.
+    #[inline]
+    pub(crate) fn push_number(&mut self, prediction: f32, label: f32, weight: f32) {
+        self.totals.push_number(prediction, label, weight);
+    }
+
     /// Adds a row: its logit, its label (above one half is positive) and its weight.
     #[inline]
     pub(crate) fn push(&mut self, logit: f32, label: f32, weight: f32) {
@@ -61,13 +72,14 @@ impl BinnedScores {
         let totals = &self.totals;
         let sums = [totals.weight, totals.positive, totals.loss, totals.prob];
         let head = std::iter::once(totals.examples as f64).chain(sums.iter().flat_map(|sum| sum.parts()));
-        head.chain(self.bins.as_flattened().iter().copied()).collect()
+        let numbers = totals.numbers.iter().flat_map(NumberSums::parts);
+        head.chain(self.bins.as_flattened().iter().copied()).chain(numbers).collect()
     }
 
     /// The set of which these are the numbers; `None` if they are of anything else.
     pub(crate) fn from_addends(addends: &[f64]) -> Option<Self> {
-        let (head, bins) = addends.split_at_checked(HEAD)?;
-        let bins = bins.as_chunks::<2>().0.to_vec();
+        let (head, rest) = addends.split_at_checked(HEAD)?;
+        let bins = rest.as_chunks::<2>().0.to_vec();
         let sum = |at: usize| crate::sum::Sum::of_parts(head[at], head[at + 1]);
         let totals = Scores {
             examples: head[0] as u64,
@@ -77,6 +89,10 @@ impl BinnedScores {
             prob: sum(7),
             ..Scores::new()
         };
+        if let &[a, b, c, d] = rest {
+            let numbers = Some(NumberSums::of_parts([a, b, c, d]));
+            return Some(BinnedScores { totals: Scores { numbers, ..totals }, bins: Vec::new() });
+        }
         (bins.len() == BINS).then_some(BinnedScores { totals, bins })
     }
 

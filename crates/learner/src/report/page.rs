@@ -2,7 +2,8 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::{RunReport, numbers, sections};
+use super::sections::{lower_names, of_metric};
+use super::{RunReport, numbers, sections, values_of};
 
 const STYLE: &str = include_str!("style.css");
 
@@ -46,6 +47,8 @@ fn header(report: &RunReport) -> Markup {
     let table_bytes: u64 = report.tables.iter().map(|table| table.bytes).sum();
     let measured = report.valid.as_ref().map_or("training, progressive, pass 1", |_| "validation");
     let calibration = metrics.prob_mean / metrics.real_mean;
+    let names = lower_names(report);
+    let number = |value, digits| of_metric(report, value, digits);
     let threads =
         if report.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", report.threads) };
     let passes = if report.passes == 1 { "1 pass".to_owned() } else { format!("{} passes", report.passes) };
@@ -59,13 +62,20 @@ fn header(report: &RunReport) -> Markup {
                 span.whole { (numbers::duration(report.train_s)) }
             }
             dl.cards {
-                (card("AUC", &numbers::decimal(metrics.auc, 4), measured))
-                (card("Logloss", &numbers::decimal(metrics.logloss, 4), measured))
-                (card("Calibration", &numbers::decimal(calibration, 3), &format!(
-                    "predicted {} / real {}",
-                    numbers::decimal(metrics.prob_mean, 4),
-                    numbers::decimal(metrics.real_mean, 4),
-                )))
+                @for (name, value) in report.metric_names().into_iter().zip(values_of(metrics)) {
+                    (card(name, &number(value, 4), measured))
+                }
+                @if metrics.numbers.is_some() {
+                    (card("Mean predicted", &numbers::figure(metrics.prob_mean), &format!(
+                        "real {}", numbers::figure(metrics.real_mean),
+                    )))
+                } @else {
+                    (card("Calibration", &numbers::decimal(calibration, 3), &format!(
+                        "predicted {} / real {}",
+                        numbers::decimal(metrics.prob_mean, 4),
+                        numbers::decimal(metrics.real_mean, 4),
+                    )))
+                }
                 (card("Examples/s", &rate(report.examples_per_s), &threads))
                 (card("Rows", &numbers::count(rows), &tables_text(report.tables.len())))
                 (card("Memory", &numbers::bytes(report.memory_peak_bytes), &format!(
@@ -74,8 +84,8 @@ fn header(report: &RunReport) -> Markup {
             }
             @if let Some(seen) = &report.seen {
                 p.note {
-                    "Of pass " (seen.pass) " over training (seen) data: AUC " (numbers::decimal(seen.metrics.auc, 4))
-                    ", logloss " (numbers::decimal(seen.metrics.logloss, 4))
+                    "Of pass " (seen.pass) " over training (seen) data: " (names[0]) " " (number(values_of(&seen.metrics)[0], 4))
+                    ", " (names[1]) " " (number(values_of(&seen.metrics)[1], 4))
                     ". Earlier passes have learned from these rows: such metrics say nothing of new ones."
                 }
             }

@@ -3,7 +3,7 @@
 use maud::{Markup, PreEscaped, html};
 
 use super::summary::by_norm;
-use super::{CurvePoint, KeyNorm, Metrics, RunReport, TableSummary, charts, numbers};
+use super::{KeyNorm, Metrics, NumberMetrics, RunReport, TableSummary, charts, numbers, values_of};
 
 /// The most validations listed; with more, the best and the last ones.
 const VALIDATIONS_MAX: usize = 12;
@@ -36,29 +36,31 @@ pub(super) fn learning_curves(report: &RunReport) -> Markup {
             p.none { "No point was recorded: the run ended before its first one ([train] print_every_steps)." }
         } @else {
             div.figures {
-                (chart(charts::learning(report, "AUC", |point| point.auc)))
-                (chart(charts::learning(report, "Logloss", |point| point.logloss)))
+                (chart(charts::learning(report, report.metric_names()[0], |point| point.values()[0])))
+                (chart(charts::learning(report, report.metric_names()[1], |point| point.values()[1])))
             }
         }
         @if report.valid.is_none() {
             p.none { "There is no validation curve: the configuration names no validation file ([data] valid)." }
         } @else if !report.valid_curve.is_empty() {
-            (validations(&report.valid_curve, report.best_pass))
+            (validations(report))
         }
     };
     section("curves", "Learning curves", lead, &body)
 }
 
 /// The validations as a list; that of the pass whose model was kept stands out.
-fn validations(curve: &[CurvePoint], best_pass: u32) -> Markup {
+fn validations(report: &RunReport) -> Markup {
+    let (curve, best_pass) = (&report.valid_curve, report.best_pass);
+    let names = lower_names(report);
     let first = curve.len().saturating_sub(VALIDATIONS_MAX);
     let is_best = |at: usize| curve[at].pass == best_pass;
     let shown = (0..curve.len()).filter(|&at| at >= first || is_best(at));
     html! {
         div.scroll { table.compact {
             thead { tr {
-                th.number { "pass" } th.number { "step" } th.number { "examples" } th.number { "AUC" }
-                th.number { "logloss" } th.number { "predicted" } th.number { "real" } th {}
+                th.number { "pass" } th.number { "step" } th.number { "examples" } th.number { (names[0]) }
+                th.number { (names[1]) } th.number { "predicted" } th.number { "real" } th {}
             } }
             tbody { @for at in shown {
                 @let point = &curve[at];
@@ -66,10 +68,9 @@ fn validations(curve: &[CurvePoint], best_pass: u32) -> Markup {
                     td.number { (point.pass) }
                     td.number { (numbers::count(point.step)) }
                     td.number { (numbers::count(point.examples)) }
-                    td.number { (numbers::decimal(point.auc, 5)) }
-                    td.number { (numbers::decimal(point.logloss, 5)) }
-                    td.number { (numbers::decimal(point.prob_mean, 5)) }
-                    td.number { (numbers::decimal(point.real_mean, 5)) }
+                    @for value in point.values().into_iter().chain([point.prob_mean, point.real_mean]) {
+                        td.number { (of_metric(report, value, 5)) }
+                    }
                     td { @if is_best(at) && curve.len() > 1 { "best" } }
                 }
             } }
@@ -83,29 +84,42 @@ pub(super) fn test_sets(report: &RunReport) -> Markup {
     if report.tests.is_empty() {
         return html! {};
     }
+    let names = lower_names(report);
     let body = html! {
         div.scroll { table.compact {
             thead { tr {
-                th { "test set" } th { "data" } th.number { "examples" } th.number { "AUC" } th.number { "logloss" }
+                th { "test set" } th { "data" } th.number { "examples" } th.number { (names[0]) } th.number { (names[1]) }
                 th.number { "predicted" } th.number { "real" }
             } }
             tbody { @for set in &report.tests { tr {
                 td.name title=(set.name) { (set.name) }
                 td.name title=(set.data) { (set.data) }
-                (metric_cells(&set.metrics))
+                (metric_cells(report, &set.metrics))
             } } }
         } }
     };
     section("tests", "Test sets", "The saved model on each test set ([data] test).", &body)
 }
 
-fn metric_cells(metrics: &Metrics) -> Markup {
+fn metric_cells(report: &RunReport, metrics: &Metrics) -> Markup {
     html! {
         td.number { (numbers::count(metrics.examples)) }
-        td.number { (numbers::decimal(metrics.auc, 5)) }
-        td.number { (numbers::decimal(metrics.logloss, 5)) }
-        td.number { (numbers::decimal(metrics.prob_mean, 5)) }
-        td.number { (numbers::decimal(metrics.real_mean, 5)) }
+        @for value in values_of(metrics).into_iter().chain([metrics.prob_mean, metrics.real_mean]) {
+            td.number { (of_metric(report, value, 5)) }
+        }
+    }
+}
+
+/// [`RunReport::metric_names`] as they stand in a sentence.
+pub(super) fn lower_names(report: &RunReport) -> [&'static str; 2] {
+    if report.metrics.numbers.is_some() { report.metric_names() } else { ["AUC", "logloss"] }
+}
+
+/// A metric with so many digits after the point; of a regression, whose numbers are of any size, as a figure.
+pub(super) fn of_metric(report: &RunReport, value: f64, digits: usize) -> String {
+    match report.metrics.numbers {
+        None => numbers::decimal(value, digits),
+        Some(_) => numbers::figure(value),
     }
 }
 
@@ -115,21 +129,21 @@ pub(super) fn progressive_validation(report: &RunReport) -> Markup {
     if curve.is_empty() {
         return html! {};
     }
-    let first = curve.len().saturating_sub(POINTS_MAX);
+    let (first, names) = (curve.len().saturating_sub(POINTS_MAX), lower_names(report));
     let body = html! {
         div.figures {
-            (chart(charts::progressive(curve, "AUC", |point| point.metrics.auc)))
-            (chart(charts::progressive(curve, "Logloss", |point| point.metrics.logloss)))
+            (chart(charts::progressive(curve, report.metric_names()[0], |point| values_of(&point.metrics)[0])))
+            (chart(charts::progressive(curve, report.metric_names()[1], |point| values_of(&point.metrics)[1])))
         }
         div.scroll { table.compact {
             thead { tr {
-                th { "run" } th { "data" } th.number { "examples" } th.number { "AUC" } th.number { "logloss" }
+                th { "run" } th { "data" } th.number { "examples" } th.number { (names[0]) } th.number { (names[1]) }
                 th.number { "predicted" } th.number { "real" }
             } }
             tbody { @for point in &curve[first..] { tr {
                 td.name title=(point.run) { (point.run) }
                 td.name title=(point.data) { (point.data) }
-                (metric_cells(&point.metrics))
+                (metric_cells(report, &point.metrics))
             } } }
         } }
         @if first > 0 { p.note { "The last " (POINTS_MAX) " of " (curve.len()) " runs." } }
@@ -137,6 +151,17 @@ pub(super) fn progressive_validation(report: &RunReport) -> Markup {
     let lead =
         "Each run scored its training files with the model that it began from, before it learned from them.";
     section("progressive", "Progressive validation", lead, &body)
+}
+
+/// The errors of a regression.
+fn errors(found: &NumberMetrics) -> Markup {
+    html! {
+        dl.facts {
+            dt { "Root mean squared error" } dd { (numbers::figure(found.rmse)) }
+            dt { "Mean squared error" } dd { (numbers::figure(found.mse)) }
+            dt { "Mean absolute error" } dd { (numbers::figure(found.mae)) }
+        }
+    }
 }
 
 pub(super) fn quality(report: &RunReport) -> Markup {
@@ -151,6 +176,9 @@ pub(super) fn quality(report: &RunReport) -> Markup {
             "Without a validation file, measured while training, in the first pass (progressive).".to_owned()
         }
     };
+    if let Some(found) = &report.metrics.numbers {
+        return section("quality", "Errors", &lead, &errors(found));
+    }
     // With one class the curve is made of 0 / 0.
     let with_roc = !report.roc.is_empty() && !report.metrics.auc.is_nan();
     let body = html! {

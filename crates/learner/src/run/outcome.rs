@@ -6,7 +6,7 @@ use sanderling_formats::in_memory::is_in_memory;
 use sanderling_observe::{Machine, Resident, StageTotal};
 
 use super::{CALIBRATION_BINS, ROC_POINTS, Summary};
-use crate::config::Config;
+use crate::config::{Config, Loss};
 use crate::importance::Importance;
 use crate::known_keys::KnownKeys;
 use crate::measured::{MeasuredOn, SeenMetrics, TestMetrics};
@@ -96,6 +96,7 @@ impl Outcome<'_> {
             prob_mean: number(metrics.prob_mean),
             real_mean: number(metrics.real_mean),
             normalized_entropy: number(metrics.normalized_entropy),
+            numbers: metrics.numbers,
             measured_on: measured_on.name(),
             measured_examples: metrics.examples,
             seen: self.seen(),
@@ -139,12 +140,12 @@ impl Outcome<'_> {
                 .collect()
         };
         let valid = config.data.valid_inputs();
-        let scores = self.scores();
+        let plotted = self.scores().filter(|_| config.train.loss == Loss::Logloss);
         let example_file = valid.first().or(config.data.train.0.first()).filter(|name| !is_in_memory(name));
         let example_file = example_file.map_or("FILE", String::as_str);
         RunReport {
             name: summary.name.clone(),
-            model: self.config.model.describe(),
+            model: self.config.describe(),
             started_unix_s,
             train_s: summary.train_s,
             examples: summary.examples,
@@ -162,8 +163,8 @@ impl Outcome<'_> {
             progressive_curve: summary.progressive_curve.clone(),
             warnings: summary.warnings.clone(),
             importance: summary.importance.clone(),
-            roc: scores.map(|scores| scores.roc(ROC_POINTS)).unwrap_or_default(),
-            calibration: scores.map(|scores| scores.calibration(CALIBRATION_BINS)).unwrap_or_default(),
+            roc: plotted.map(|scores| scores.roc(ROC_POINTS)).unwrap_or_default(),
+            calibration: plotted.map(|scores| scores.calibration(CALIBRATION_BINS)).unwrap_or_default(),
             tables: self.tables,
             stages,
             timed_examples,

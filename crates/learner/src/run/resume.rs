@@ -74,7 +74,8 @@ pub(super) fn resume(
             fitted.data.holdout != saved.data.holdout
                 || (state.best.is_some() && !fitted.data.valid.is_like(&saved.data.valid)),
         ),
-        ("train.monitor", state.best.is_some() && fitted.train.monitor != saved.train.monitor),
+        ("train.monitor", state.best.is_some() && fitted.train.monitor() != saved.train.monitor()),
+        ("train.loss", fitted.train.loss != saved.train.loss),
         (
             "train.reduction or train.class_weight",
             (fitted.train.reduction, fitted.train.class_weight)

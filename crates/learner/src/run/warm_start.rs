@@ -62,11 +62,18 @@ fn difference(config: &Config, saved: &Config) -> Option<String> {
         let (now, before) = (model.kind.name(), before.kind.name());
         return Some(format!("model.type is {now:?} now, and the saved model is {before:?}: {put_back}"));
     }
-    if model.kind == ModelKind::Fm && model.rank != before.rank {
+    if model.kind != ModelKind::Lr && model.rank != before.rank {
         let (now, before) = (model.rank, before.rank);
         return Some(format!(
             "model.rank is {now} now, and the saved rows have {before} factors: {put_back}"
         ));
+    }
+    if config.train.loss != saved.train.loss {
+        return Some(format!("train.loss differs from that of the saved model: {put_back}"));
+    }
+    if model.normalizes() != before.normalizes() {
+        let (now, before) = (model.normalizes(), before.normalizes());
+        return Some(format!("model.normalize is {now} now, and was {before}: {put_back}"));
     }
     if model.bias != before.bias {
         return Some(format!("model.bias is {} now, and was {}: {put_back}", model.bias, before.bias));
@@ -81,7 +88,16 @@ fn difference(config: &Config, saved: &Config) -> Option<String> {
     if config.label != saved.label {
         return Some(format!("[label] differs from that of the saved model: {put_back}"));
     }
-    saved.feature.iter().find_map(|before| feature_difference(config, before))
+    saved.feature.iter().find_map(|before| feature_difference(config, before)).or_else(|| {
+        let names = |config: &Config| config.feature.iter().map(|it| it.name.clone()).collect::<Vec<_>>();
+        (model.kind == ModelKind::Ffm && names(config) != names(saved)).then(|| {
+            format!(
+                "features came or changed places, and ffm has a factor per feature, in their order, in every row ({} before): \
+                 train without --from",
+                saved.feature.len()
+            )
+        })
+    })
 }
 
 /// How a feature of the saved model differs now.

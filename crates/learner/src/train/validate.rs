@@ -48,7 +48,7 @@ impl Trainer<'_> {
         self.state.valid_bad_rows = bad_rows.count();
         self.report_bad_rows(&bad_rows);
         let metrics = scores.metrics();
-        let best = self.state.best.is_none_or(|(_, best)| improves(config.train.monitor, &metrics, &best));
+        let best = self.state.best.is_none_or(|(_, best)| improves(config.train.monitor(), &metrics, &best));
         if best {
             self.state.best = Some((self.state.pass, metrics));
             self.state.since_best = 0;
@@ -153,5 +153,7 @@ fn improves(monitor: Monitor, new: &Metrics, best: &Metrics) -> bool {
         // One class has no AUC: then the loss decides, rather than the first pass for ever.
         Monitor::Auc if new.auc.is_finite() && best.auc.is_finite() => new.auc > best.auc,
         Monitor::Auc | Monitor::Logloss => new.logloss < best.logloss,
+        Monitor::Mse | Monitor::Rmse => new.numbers.map(|it| it.mse) < best.numbers.map(|it| it.mse),
+        Monitor::Mae => new.numbers.map(|it| it.mae) < best.numbers.map(|it| it.mae),
     }
 }

@@ -27,6 +27,7 @@ fn typical() -> RunReport {
             logloss: 0.64 - 0.42 * learned + spread * noise(),
             prob_mean: 0.334 + spread * noise(),
             real_mean: 0.3333,
+            numbers: None,
         }
     };
     let train_curve: Vec<CurvePoint> = (1..=120).map(|i| point(i * 20, 0.015)).collect();
@@ -39,6 +40,7 @@ fn typical() -> RunReport {
         real_mean: 0.3333,
         normalized_entropy: 0.7,
         auc_exact: true,
+        numbers: None,
     };
     let roc = (0..=200).map(|i| f64::from(i) / 200.0);
     let roc = roc.map(|x| RocPoint { false_positive_rate: x, true_positive_rate: x.powf(0.07) }).collect();
@@ -246,6 +248,7 @@ fn odd_runs() {
             real_mean: nan,
             normalized_entropy: nan,
             auc_exact: true,
+            numbers: None,
         };
     });
     assert!(!page.contains("<svg ") && page.contains("The model has no table."));

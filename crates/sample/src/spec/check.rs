@@ -48,6 +48,16 @@ impl Spec {
         if !label.threshold.is_finite() {
             return Err(bad(format!("label.threshold = {}: must be finite", label.threshold)));
         }
+        if label.number && (!label.positive.is_empty() || label.threshold != 0.0) {
+            return Err(bad(
+                "label: the label of a regression is a number, and has neither positive nor threshold",
+            ));
+        }
+        if label.number && self.negatives.is_some() {
+            return Err(bad(
+                "negatives: the label of a regression is a number, and no row is negative; leave it out",
+            ));
+        }
         if !label.positive.is_empty() && label.threshold != 0.0 {
             return Err(bad("label has both positive and threshold; texts or numbers, not both"));
         }

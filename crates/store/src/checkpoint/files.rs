@@ -1,9 +1,11 @@
 //! The file operations of a save, as a trait, so that tests can inject a fault into each of them.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+
+use super::disk_file::DiskFile;
 
 /// A file open for writing.
 pub(crate) trait Sink: Send {
@@ -55,16 +57,6 @@ fn regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
 #[derive(Debug)]
 pub(crate) struct Disk;
 
-impl Sink for File {
-    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        Write::write_all(self, bytes)
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        self.sync_all()
-    }
-}
-
 impl Files for Disk {
     fn create_dir(&self, path: &Path) -> io::Result<bool> {
         match fs::create_dir(path) {
@@ -86,7 +78,7 @@ impl Files for Disk {
     }
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn Sink>> {
-        Ok(Box::new(create_regular(path)?))
+        Ok(Box::new(DiskFile::new(create_regular(path)?)))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {

@@ -1,5 +1,6 @@
 //! Checkpoints: the only module that knows the bytes on disk (`docs/checkpoint-format.md`).
 
+mod disk_file;
 mod files;
 mod manifest;
 mod read;

@@ -123,12 +123,14 @@ pub enum Eviction {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Packing {
-    /// No row touches more cache lines than its size requires, and the index is half to two thirds full.
+    /// A row lies in one piece and touches no more cache lines than its size requires; the index is half to two thirds
+    /// full.
     #[default]
     Fast,
-    /// The fewest bytes: header and state of a row begin at any word, and the index is 78 to 87 percent full.
+    /// The fewest bytes: weights lie apart from header and state, without rounding, and the index is 78 to 87 percent
+    /// full.
     ///
-    /// Requests touch more cache lines, and new keys cost more because the index grows in small steps.
+    /// A push touches two pages and more cache lines, and new keys cost more because the index grows in small steps.
     Compact,
 }
 

@@ -6,7 +6,7 @@
 
 use crate::rows::access::RowMut;
 use crate::rows::half::{Half, Noise};
-use crate::rows::placement::Placement;
+use crate::rows::placement::{HEADER_WORDS, Placement};
 use crate::rows::row::RowRef;
 use crate::rows::slab::Slab;
 use crate::simd::halves::{Format, Singles};
@@ -15,8 +15,6 @@ use crate::update::init;
 use crate::update::kernel::{BlockSpan, Halves, Kernel, MaxMagnitude, OptimizerStep, Weights};
 use crate::{Absent, Init, TableConfig};
 
-/// Words of a row's header: key low, key high, frequency, last use, version; stored as the bits of f32 values.
-pub(crate) const HEADER_WORDS: usize = 5;
 /// Words of the header after the key.
 pub(crate) const FREQUENCY: usize = 2;
 pub(crate) const LAST_USE: usize = 3;
@@ -392,7 +390,7 @@ mod tests {
             let sgd = Optimizer::Sgd { lr: 0.1, l2: 0.0 };
             Layout::new(&TableConfig { dtype, ..TableConfig::single("t", dims, Init::Zero, sgd) })
         };
-        for (dims, words, row_words) in [(64, 32, 40), (1, 1, 8), (5, 3, 8), (32, 16, 24)] {
+        for (dims, words, row_words) in [(64, 32, 48), (1, 1, 8), (5, 3, 8), (32, 16, 32)] {
             for dtype in [Dtype::F16, Dtype::Bf16] {
                 let layout = layout(dtype, dims);
                 assert_eq!((layout.weight_words, layout.placement.words()), (words, row_words), "{dims}");

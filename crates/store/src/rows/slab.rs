@@ -14,8 +14,7 @@ use crate::memory::address_space::Space;
 use crate::memory::prefetch::{PrefetchHint, prefetch, prefetch_lines};
 use crate::memory::{RESERVED_BYTES_MAX, Region, machine_bytes};
 use crate::rows::access::{RowMut, RowReader, RowWrite, WholeRowReader};
-use crate::rows::layout::HEADER_WORDS;
-use crate::rows::placement::{Placement, RowLines};
+use crate::rows::placement::{HEADER_WORDS, Placement, RowLines};
 use crate::rows::undo::UndoSlots;
 use crate::simd::halves::Format;
 use crate::simd::{Vector, Width};
@@ -415,10 +414,13 @@ mod tests {
     /// The property of sequence locks: rows of equal words stay equal under two writers, in one piece or split.
     #[test]
     fn readers_see_whole_rows() {
-        for (weights, rest, is_split) in [(8, 29, false), (32, 37, true), (16, 21, true)] {
+        let (fast, compact) = (Packing::Fast, Packing::Compact);
+        for (weights, rest, packing, is_split) in
+            [(8, 29, fast, false), (32, 37, compact, true), (16, 21, compact, true)]
+        {
             let words = weights + rest;
             let rounds = if cfg!(miri) { 8 } else { 30_000 };
-            let placement = Placement::new(weights, rest, Packing::Fast);
+            let placement = Placement::new(weights, rest, packing);
             assert_eq!(placement.is_split, is_split, "{weights} {rest}");
             let (slab, write_gate) = (Slab::new(placement, None).unwrap(), WriteGate::new());
             for row in 0..4 {

@@ -1,9 +1,13 @@
 //! The numbers of two runs, one per row, and by how much the second is better. Reads no file and prints nothing.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 use super::{Call, Run, Stage};
 use crate::output;
+use crate::quality::{further_of, is_higher_better};
 
 /// A time of calls.
 type Nanos = fn(&Call) -> u64;
@@ -26,7 +30,7 @@ pub(super) struct Row {
     /// Nothing, `stage`, or which time of a command.
     pub(super) of: String,
     /// Counted quantity, with its unit.
-    pub(super) number: &'static str,
+    pub(super) number: Cow<'static, str>,
     /// None where the run has no such number.
     pub(super) a: Option<f64>,
     pub(super) b: Option<f64>,
@@ -37,7 +41,7 @@ pub(super) struct Row {
 
 impl Row {
     fn new(
-        (name, of, number): (&str, &str, &'static str),
+        (name, of, number): (&str, &str, impl Into<Cow<'static, str>>),
         (a, b): (Option<f64>, Option<f64>),
         better: Better,
     ) -> Row {
@@ -47,7 +51,8 @@ impl Row {
             Better::Higher => change,
             Better::Neither => None,
         };
-        Row { name: name.to_owned(), of: of.to_owned(), number, a, b, better, improvement_percent }
+        let (name, of, number) = (name.to_owned(), of.to_owned(), number.into());
+        Row { name, of, number, a, b, better, improvement_percent }
     }
 
     /// Whether it is of calls of servers.
@@ -62,7 +67,7 @@ impl Row {
         vec![
             self.name.clone(),
             self.of.clone(),
-            self.number.to_owned(),
+            self.number.to_string(),
             number(self.a),
             number(self.b),
             improvement,
@@ -70,11 +75,11 @@ impl Row {
     }
 
     fn number(&self, value: Option<f64>) -> String {
-        let decimals = match self.number {
+        let decimals = match &self.number[..] {
             "seconds" => 3,
-            "auc" | "logloss" => 6,
             "count" | "examples/s" => 0,
-            _ => 1,
+            _ if self.is_of_calls() || self.of == "stage" => 1,
+            _ => 6,
         };
         value.map_or_else(|| "-".to_owned(), |value| format!("{value:.decimals$}"))
     }
@@ -96,6 +101,9 @@ pub(super) fn rows(a: &Run, b: &Run) -> Vec<Row> {
         run("auc", &|run| run.summary.auc, Better::Higher),
         run("logloss", &|run| run.summary.logloss, Better::Lower),
     ];
+    rows.extend(further(a, b));
+    // A regression has neither AUC nor logloss.
+    rows.retain(|row| !["auc", "logloss"].contains(&&row.number[..]) || row.a.or(row.b).is_some());
     let stages = union(&a.timing.stages, &b.timing.stages, |stage| stage.name.clone());
     for (a, b) in stages {
         let name = a.or(b).map_or("", |stage: &Stage| &stage.name[..]);
@@ -133,11 +141,22 @@ pub(super) fn rows(a: &Run, b: &Run) -> Vec<Row> {
     rows
 }
 
+/// Metrics that only some models have.
+fn further(a: &Run, b: &Run) -> Vec<Row> {
+    let [a, b] = [a, b].map(|run| further_of(&run.summary.fields));
+    let names: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+    let row = |name: &String| {
+        let better = if is_higher_better(name) { Better::Higher } else { Better::Lower };
+        Row::new(("run", "", name.clone()), (a.get(name).copied(), b.get(name).copied()), better)
+    };
+    names.into_iter().map(row).collect()
+}
+
 /// A table of rows that are of calls: three lines for each command and time, the numbers side by side.
 pub(super) fn of_calls(rows: &[&Row], width: Option<usize>) -> String {
     let groups: Vec<&[&Row]> = rows.chunk_by(|a, b| (&a.name, &a.of) == (&b.name, &b.of)).collect();
     let mut header = vec!["", "", ""];
-    header.extend(groups.first().iter().flat_map(|group| group.iter().map(|row| row.number)));
+    header.extend(groups.first().iter().flat_map(|group| group.iter().map(|row| &row.number[..])));
     let mut lines = Vec::new();
     for group in groups {
         let line = |name: &str, of: &str, side: &str, cell: &dyn Fn(&Row) -> String| {

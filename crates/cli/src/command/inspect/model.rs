@@ -97,7 +97,7 @@ fn built_in(args: &Args) -> Result<ModelView, Failure> {
     let tables = model.client().tables().iter();
     let tables = tables.map(|table| view(table, args.top as usize, counters.get(table.name())));
     Ok(ModelView {
-        model: model.config().model.describe(),
+        model: model.config().describe(),
         path: args.path.clone(),
         rows: model.rows(),
         table_bytes: model.table_bytes(),

@@ -2,7 +2,7 @@
 
 use sanderling_learner::{Event, KnownKeys, LargeValues, MeasuredOn, Metrics, PassLine};
 
-use crate::output;
+use crate::{output, quality};
 
 /// Whether an event is shown with --quiet.
 pub(super) fn is_for_the_quiet(event: &Event<'_>) -> bool {
@@ -18,12 +18,7 @@ pub(super) fn is_for_the_quiet(event: &Event<'_>) -> bool {
 
 /// Lines of text for an event.
 pub(super) fn describe(event: &Event<'_>) -> Vec<String> {
-    let metrics = |m: &Metrics| {
-        format!(
-            "auc {:.6}, logloss {:.6}, prob_mean {:.6}, real_mean {:.6}",
-            m.auc, m.logloss, m.prob_mean, m.real_mean
-        )
-    };
+    let metrics = |metrics: &Metrics| quality::in_a_line(metrics, false);
     match event {
         Event::Started { model, run_dir, resumed_step: 0 } => {
             vec![format!("training a {model} into {}", run_dir.display())]
@@ -117,19 +112,13 @@ fn over(measured_on: MeasuredOn) -> &'static str {
 
 /// A pass of a job, over all of its workers.
 fn of_pass(line: &PassLine) -> String {
-    let m = &line.metrics;
     let missed = line.staleness_mean.map_or(String::new(), |mean| format!("; {mean:.2} pushes missed"));
     format!(
-        "pass {} trained{}: auc {:.6}, logloss {:.6}, normalized entropy {:.6}, prob_mean {:.6}, real_mean {:.6} \
-         ({} examples in {:.2} s, {} examples/s{missed})",
+        "pass {} trained{}: {} ({} examples in {:.2} s, {} examples/s{missed})",
         line.pass,
         over(line.measured_on),
-        m.auc,
-        m.logloss,
-        m.normalized_entropy,
-        m.prob_mean,
-        m.real_mean,
-        output::count(m.examples),
+        quality::in_a_line(&line.metrics, true),
+        output::count(line.metrics.examples),
         line.seconds,
         output::per_s(line.examples_per_s)
     )
