@@ -47,7 +47,7 @@ fn random(stream: u64, number: u64) -> u64 {
 fn keys_of(thread: u64, batch: u64) -> Vec<u64> {
     let range = 500 + 30 * batch;
     let mut keys: Vec<u64> = (0..BATCH as u64)
-        .map(|at| thread << 40 | random(thread, batch * BATCH as u64 + at) % range)
+        .map(|at| (thread << 40) | (random(thread, batch * BATCH as u64 + at) % range))
         .collect();
     keys.sort_unstable();
     keys.dedup();
