@@ -195,7 +195,7 @@ mod tests {
 
     fn kept(path: &Path) -> PushDedup {
         let push_dedup = PushDedup::default();
-        push_dedup.keep(path).unwrap();
+        push_dedup.keep(path).expect("a file");
         push_dedup
     }
 
@@ -211,7 +211,7 @@ mod tests {
     /// Checks the answers of the next server.
     #[test]
     fn a_retry_after_a_kill_is_answered_and_never_applied_twice() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("pushes");
         let (applied, full) = (Some(Outcome::Applied), Some(Outcome::Full { rejected: 1 }));
         let known = Verdict::Known(Outcome::Applied);
