@@ -44,6 +44,8 @@ mod reader;
 mod options;
 pub use options::{DEPTH_MAX, QueueOptions, THREADS_MAX};
 
+mod lookup_place;
+
 mod line;
 pub use line::Fed;
 
