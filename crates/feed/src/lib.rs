@@ -56,7 +56,7 @@ mod expected;
 pub use expected::Expected;
 
 mod source;
-pub use source::Source;
+pub use source::{FileOptions, Source};
 
 mod statistics;
 pub use statistics::FeedStatistics;

@@ -158,8 +158,8 @@ def test_a_summary_has_the_entries_of_a_built_in_run() -> None:
     deep, built_in = (
         json.loads(Path(f"runs/{name}/summary.json").read_text()).keys() for name in ("clicks", "built_in")
     )
-    # Deep models have neither named test sets nor progressive validation.
-    assert built_in - deep == {"zero_weights", "tests", "progressive_curve"}
+    # Deep models have no progressive validation.
+    assert built_in - deep == {"zero_weights", "progressive_curve"}
 
 
 @pytest.mark.parametrize(

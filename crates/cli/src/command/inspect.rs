@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use crate::failure::Failure;
 use crate::quantity;
 use crate::reading::ReadArgs;
+use crate::saved_model;
 
 mod data;
 mod model;
@@ -41,7 +42,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
-    if args.path.is_dir() && !data::is_folder_of_data(args)? {
+    if (args.path.is_dir() && !data::is_folder_of_data(args)?) || saved_model::is_missing(&args.path) {
         if args.suggest {
             return Err(Failure::Usage(format!("{}: --suggest needs a data file", args.path.display())));
         }
