@@ -51,7 +51,8 @@ def table_options(
     made |= {key: options.pop(key) for key in ("dtype", "eviction", "packing") if key in options}
     if options:
         raise sanderling.ConfigError(
-            f"table.{name}.{next(iter(options))} is unknown; the entries are budget, dtype, admission, eviction, packing"
+            f"table.{name}.{next(iter(options))} is unknown; "
+            "the entries are budget, dtype, admission, eviction, packing"
         )
     return made
 
