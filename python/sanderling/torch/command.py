@@ -17,7 +17,8 @@ import torch.distributed
 import sanderling
 from sanderling._native import DEEP_MODELS, RENAMED_OPTIONS, set_entries
 from sanderling.torch import exit_codes
-from sanderling.torch.deep_config import PS_TIMEOUT_S, DeepConfig, read_toml
+from sanderling.torch.config_sections import PS_TIMEOUT_S
+from sanderling.torch.deep_config import DeepConfig, read_toml
 from sanderling.torch.quantity import seconds
 from sanderling.torch.run_log import shown_metrics
 from sanderling.torch.trainer import train

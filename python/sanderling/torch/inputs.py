@@ -44,9 +44,7 @@ def check_valid(config: DeepConfig, spec: dict[str, Any], holdout: sanderling.Ho
         ) from error
 
 
-def valid_source(
-    config: DeepConfig, spec: dict[str, Any], holdout: sanderling.Holdout | None, **entries: int
-) -> sanderling.FileSource:
+def valid_source(config: DeepConfig, spec: dict[str, Any], holdout: sanderling.Holdout | None) -> sanderling.FileSource:
     """Return the validation rows as a source: files, or rows that are held out of the training files."""
     return sanderling.FileSource(
         config.validation_files,
@@ -54,7 +52,6 @@ def valid_source(
         train=config.reads_classes,
         holdout=holdout,
         held_out=holdout is not None,
-        **entries,
     )
 
 

@@ -1,5 +1,6 @@
 """Scores of the validation rows of a run, by one trainer or shared among several."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,10 +25,8 @@ if TYPE_CHECKING:
 def valid_queue(run: "DeepRun") -> sanderling.FeedQueue:
     """Return a queue over this trainer's share of the validation rows."""
     train, workers = run.config.train, run.workers
-    source = valid_source(
-        run.config,
-        run.spec,
-        run.inputs.holdout,
+    source = replace(
+        valid_source(run.config, run.spec, run.inputs.holdout),
         batch_size=run.batch_size,
         threads=train.threads,
         rank=0 if workers is None else workers.rank,
