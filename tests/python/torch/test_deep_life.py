@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from native_commands import last_json, run
 from trainers import Forks, Trainers
 
 import sanderling
 import sanderling.torch
-from sanderling._native import cli_main
 from sanderling.torch import checkpoint, command, deep_config
 
 ROWS = 3000
@@ -75,21 +75,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def write(model: str, change: Callable[[str], str] = str) -> None:
     Path("clicks.toml").write_text(change(CONFIG.replace("MODEL", model)))
-
-
-def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """Exit code and output of a command."""
-    capfd.readouterr()
-    code = cli_main(["sanderling", *arguments])
-    said = capfd.readouterr()
-    return code, said.out, said.err
-
-
-def last_json(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    code, out, err = run(capfd, *arguments, "--json")
-    assert code == 0, err
-    found: dict[str, Any] = json.loads(out.splitlines()[-1])
-    return found
 
 
 def held_out_users() -> set[int]:
