@@ -5,7 +5,7 @@
 mod concurrent;
 mod contract;
 mod damage;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(miri)))]
 mod drill;
 mod epoch;
 mod flood;
