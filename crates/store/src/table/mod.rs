@@ -420,7 +420,7 @@ impl Table {
         let removing = self.removals.begin();
         let Some(index) = self.new_index(Index::NEW_BYTES) else {
             drop((removing, searching, alone));
-            return self.remove_all();
+            return self.remove_each();
         };
         let index = index.with_fill(self.fill());
         // From here on no thread can find a row.
@@ -433,7 +433,7 @@ impl Table {
     }
 
     /// Removes all rows one by one, where there is no memory for an empty index.
-    fn remove_all(&self) {
+    fn remove_each(&self) {
         let mut keys = Vec::new();
         self.for_each_key(|_| true, |key| keys.push(key));
         keys.into_iter().for_each(|key| _ = self.remove(key));
