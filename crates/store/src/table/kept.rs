@@ -193,7 +193,7 @@ impl Files<'_> {
         let slab = self.slab()?;
         #[cfg(not(test))]
         let hash_key = HashKey::get();
-        // The same buckets each time.
+        // Tests need fixed buckets.
         #[cfg(test)]
         let hash_key = HashKey::of_numbers(TEST_HASH_KEY);
         let head = Head {
