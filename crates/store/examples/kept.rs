@@ -84,7 +84,7 @@ fn measure(root: &Path, keys: u64, dim: usize, rounds: u64) {
     let stats = kept.stats();
     println!("{} rows, {:.2} GB", kept.len(), kept.bytes() as f64 / 1e9);
     println!("{:.2} GB of it on huge pages", stats.huge_bytes as f64 / 1e9);
-    let mut writer = CheckpointWriter::create(&root.join("checkpoint")).expect("a folder");
+    let mut writer = CheckpointWriter::create(root.join("checkpoint")).expect("a folder");
     let start = Instant::now();
     writer.table(&kept).and_then(|_| writer.commit()).expect("space");
     println!("saved in {:.2} s", start.elapsed().as_secs_f64());
@@ -103,7 +103,7 @@ fn open(part: &str, root: &Path, keys: u64, dim: usize) {
     let table = if part == "attach" {
         Table::kept(config(dim), root, "").expect("a table").0
     } else {
-        Checkpoint::open(&root.join("checkpoint")).and_then(|all| all.load_table("t")).expect("a checkpoint")
+        Checkpoint::open(root.join("checkpoint")).and_then(|all| all.load_table("t")).expect("a checkpoint")
     };
     let opened = start.elapsed();
     let ids: Vec<u64> = (0..BATCH as u64).map(|at| key(at * (keys / BATCH as u64))).collect();

@@ -2,7 +2,7 @@
 
 #![allow(clippy::print_stdout)] // what was skipped, and the rows that fit
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use sanderling_store::{
@@ -28,7 +28,7 @@ fn pull(table: &Table, keys: &[u64]) -> Vec<f32> {
 }
 
 /// Fills a table until its file system is full, and uses it on.
-fn fill(root: &std::path::Path, config: TableConfig) {
+fn fill(root: &Path, config: &TableConfig) {
     let (table, _) = Table::kept(config.clone(), root, "").unwrap();
     let batch = |number: u64| (number * BATCH..(number + 1) * BATCH).collect::<Vec<u64>>();
     let (full, error) = (0..).find_map(|number| Some((number, push(&table, &batch(number)).err()?))).unwrap();
@@ -65,9 +65,9 @@ fn fill(root: &std::path::Path, config: TableConfig) {
 fn child() {
     let Ok(root) = std::env::var(DIR) else { return };
     let root = PathBuf::from(root);
-    fill(&root, config("in place", 16, Packing::Fast, Writes::InPlace));
-    fill(&root, config("copies", 16, Packing::Fast, Writes::CopyOnWrite));
-    fill(&root, config("two parts", 40, Packing::Compact, Writes::InPlace));
+    fill(&root, &config("in place", 16, Packing::Fast, Writes::InPlace));
+    fill(&root, &config("copies", 16, Packing::Fast, Writes::CopyOnWrite));
+    fill(&root, &config("two parts", 40, Packing::Compact, Writes::InPlace));
 }
 
 #[test]
