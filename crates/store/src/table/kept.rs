@@ -201,6 +201,8 @@ impl Files<'_> {
         for name in [WEIGHTS].into_iter().chain(split) {
             self.folder.create(name, 0)?;
         }
+        // Its space, too, though copy-on-write needs none: opening a table must not need more.
+        self.undo()?;
         let live = self.live()?;
         let slab = self.slab()?;
         #[cfg(not(test))]
