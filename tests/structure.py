@@ -37,7 +37,9 @@ EDGES: dict[str, set[str]] = {
     "observe": set(),
     "transport": set(),
     "server": {"wire", "transport", "store", "sync", "observe"},
-    "control": {"server", "observe", "transport"},
+    "http": set(),
+    "control": {"http", "server", "observe", "transport"},
+    "serve": {"http", "learner", "sample", "store", "observe", "wire", "transport"} | {"formats"},
     "terminal": {"files", "client", "observe"},
     "bench": {"random", "sample", "formats", "store", "observe", "wire", "transport", "client", "server", "terminal"}
     | {"testkit"},
@@ -45,7 +47,7 @@ EDGES: dict[str, set[str]] = {
     "testkit": {"client", "server", "store", "transport", "wire"},
     "cli": {"files", "sample", "formats", "inspect", "synth", "loader"}
     | {"hub", "feed", "store", "client", "learner", "observe", "terminal", "server", "control"}
-    | {"wire", "transport", "job"},
+    | {"wire", "transport", "job", "serve"},
     "python": {"cli", "learner", "sample", "formats", "store", "client", "hub", "feed", "job", "control"} | {"observe"},
 }
 
@@ -67,6 +69,9 @@ UNSAFE: dict[str, str] = {
     "crates/store/src/roofline.rs": "rewrites rows without their locks, for benchmarks",
     "crates/store/src/checkpoint/disk_file.rs": "the system call that starts writing a file to the device",
     "crates/store/src/memory/mod.rs": "mapping of huge pages, advice to the kernel, slices over what was mapped",
+    "crates/store/src/kept/steps/traced.rs": "runs a process step by step, in tests",
+    "crates/store/src/memory/file.rs": "mapping of files, and reserving their space",
+    "crates/store/src/rows/undo.rs": "shows atomics as plain numbers to the only thread that uses them",
     "crates/store/src/local_cache/ftrl.rs": "vector loads and stores of copied rows, for detected instructions",
     "crates/store/src/memory/prefetch.rs": "the prefetch instruction takes a raw pointer",
     "crates/store/src/rows/slab.rs": "shows a row's atomics as plain numbers while no thread may change them",
