@@ -1,13 +1,15 @@
 //! `sanderling.Table`: an embedding table in this process, and how Python says what a table is made from. How arrays
 //! become requests is not known here.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use numpy::{PyArray1, PyArray2};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
-use sanderling_store::{Checkpoint, CheckpointWriter, Init, Optimizer, StoreError, Table, TableConfig};
+use sanderling_store::{
+    Attached, Checkpoint, CheckpointWriter, Init, Optimizer, StoreError, Table, TableConfig,
+};
 
 use crate::arrays::{Grads, Key, Keys};
 use crate::error::{NotFoundError, of_store};
@@ -20,11 +22,26 @@ use crate::value::{from_python, to_python, whole};
 #[pyclass(name = "Table", module = "sanderling", frozen)]
 pub(crate) struct PyTable {
     pub(crate) table: Arc<Table>,
+    /// State of the folder that keeps it.
+    attached: Option<Attached>,
 }
 
 impl PyTable {
     pub(crate) fn of(table: Arc<Table>) -> PyTable {
-        PyTable { table }
+        PyTable { table, attached: None }
+    }
+
+    /// Opens the table that a folder keeps, or creates it there.
+    fn open_kept(config: TableConfig, root: &Path) -> Result<PyTable, StoreError> {
+        let (table, attached) = Table::kept(config, root, "")?;
+        let table = Arc::new(table);
+        if attached.is_searching {
+            let searched = Arc::clone(&table);
+            // Otherwise the first push that needs a free row searches for it.
+            let search = move || _ = searched.find_free_rows();
+            drop(std::thread::Builder::new().name("free rows".to_owned()).spawn(search));
+        }
+        Ok(PyTable { table, attached: Some(attached) })
     }
 
     pub(crate) fn rate(&self) -> Rate {
@@ -85,9 +102,10 @@ impl Words<'_, '_> {
 impl PyTable {
     #[new]
     #[pyo3(signature = (name, dim, *, optimizer = None, init = None, seed = 42, budget_bytes = None, dtype = None,
-        admission = None, eviction = None, writes = None, packing = None))]
+        admission = None, eviction = None, writes = None, packing = None, kept = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
+        py: Python<'_>,
         name: &str,
         #[pyo3(from_py_with = whole)] dim: usize,
         optimizer: Option<&Bound<'_, PyAny>>,
@@ -99,10 +117,14 @@ impl PyTable {
         eviction: Option<&Bound<'_, PyAny>>,
         writes: Option<&Bound<'_, PyAny>>,
         packing: Option<&Bound<'_, PyAny>>,
+        kept: Option<PathBuf>,
     ) -> PyResult<PyTable> {
         let words =
             Words { optimizer, init, seed, budget_bytes, dtype, admission, eviction, writes, packing };
         let config = words.config(name, dim)?;
+        if let Some(root) = kept {
+            return py.detach(|| PyTable::open_kept(config, &root)).map_err(of_store);
+        }
         Ok(PyTable::of(Arc::new(Table::new(config).map_err(of_store)?)))
     }
 
@@ -110,6 +132,20 @@ impl PyTable {
     #[getter]
     fn name(&self) -> &str {
         self.table.name()
+    }
+
+    /// The folder that keeps it; None for a table in private memory.
+    #[getter]
+    fn kept(&self) -> Option<&Path> {
+        self.table.kept_in()
+    }
+
+    /// State of that folder when it was opened: attached or created, rows, repairs, and the cost of its pages.
+    #[getter]
+    fn attached(&self) -> Option<String> {
+        let attached = self.attached.as_ref()?;
+        let pages = attached.pages.map(|pages| format!("; {pages}")).unwrap_or_default();
+        Some(attached.summary() + &pages)
     }
 
     /// Weights per row.

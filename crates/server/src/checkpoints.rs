@@ -9,7 +9,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use sanderling_observe::numbers::bytes as in_units;
-use sanderling_store::{Checkpoint, CheckpointWriter, StoreError, Table};
+use sanderling_store::{Checkpoint, CheckpointWriter, StoreError, Table, TableConfig};
 use sanderling_wire::{Fault, Home, Restored, Saved};
 
 mod origin;
@@ -296,7 +296,7 @@ impl Checkpoints {
         for TableRecord { name, pinned, created_unix_ms, config } in record.tables {
             let asked = description::parse(&name, &config.to_string())?;
             let config = description::describe(&asked);
-            let table = load(&checkpoint, &folder, &name, tables.limited(asked).budget_bytes)?;
+            let table = load(&checkpoint, &folder, &name, tables, asked)?;
             let home = pinned.map_or(Home::Sharded, Home::Pinned);
             candidates.push(Candidate { home, config, created_unix_ms, temporary: false, table });
         }
@@ -309,9 +309,18 @@ fn load(
     checkpoint: &Checkpoint,
     folder: &Path,
     name: &str,
-    budget_bytes: Option<u64>,
+    tables: &Tables,
+    asked: TableConfig,
 ) -> Result<Table, Refusal> {
-    checkpoint.load_table_within(name, budget_bytes).map_err(|error| {
+    let limited = tables.limited(asked);
+    let loaded = match tables.kept() {
+        None => checkpoint.load_table_within(name, limited.budget_bytes),
+        Some(_) => {
+            let mut table = tables.make(limited, false)?;
+            checkpoint.load_rows(name, &mut table, |_| true).map(|_| table)
+        }
+    };
+    loaded.map_err(|error| {
         let StoreError::TableFull { rows, budget_bytes, .. } = error else { return error.into() };
         let saved = checkpoint.tables().iter().find(|saved| saved.name == name);
         let all = saved.map_or(rows, |saved| saved.rows);

@@ -44,6 +44,10 @@ pub struct Config {
     pub data: Option<PathBuf>,
     /// Checkpoint to start from. None: `latest`, if there is one.
     pub restore: Option<String>,
+    /// Folder, best of a tmpfs, in which tables outlive the server. None: they end with it.
+    pub kept: Option<PathBuf>,
+    /// Whether to remove the tables in that folder at the start.
+    pub forget: bool,
     /// Maximum number of named checkpoints, not counting `latest`.
     pub checkpoints_max: usize,
     /// Checkpoint interval.
@@ -83,6 +87,8 @@ impl Default for Config {
             peers: Vec::new(),
             data: None,
             restore: None,
+            kept: None,
+            forget: false,
             checkpoints_max: CHECKPOINTS_MAX_DEFAULT,
             save_every: None,
             workers: 0,
@@ -98,6 +104,11 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The folder of this shard's kept tables.
+    pub(crate) fn kept_folder(&self) -> Option<PathBuf> {
+        self.kept.as_ref().map(|root| root.join(format!("shard-{}-of-{}", self.shard, self.shards)))
+    }
+
     /// Checks the configuration.
     ///
     /// # Errors
@@ -127,6 +138,8 @@ impl Config {
             format!("frame_max is {frame} bytes: it must be {min} to {max}")
         } else if self.data.is_none() && (self.save_every.is_some() || self.restore.is_some()) {
             "save_every and restore need a checkpoint directory (data)".to_owned()
+        } else if self.forget && self.kept.is_none() {
+            "forget needs a folder of kept tables (kept)".to_owned()
         } else if self.save_every.is_some_and(|every| every < Duration::from_secs(1)) {
             "save_every must be at least 1s".to_owned()
         } else if self

@@ -62,6 +62,20 @@ pub enum Event {
         table: String,
         left_out: SkippedRows,
     },
+    /// A table of an earlier server was attached.
+    Attached {
+        table: String,
+        found: String,
+    },
+    /// A table of an earlier server was removed.
+    Forgotten {
+        table: String,
+    },
+    /// The folder of kept tables has no huge pages.
+    SmallPages {
+        folder: String,
+        cost: &'static str,
+    },
     SaveFailed {
         name: String,
         reason: String,
@@ -134,6 +148,9 @@ impl fmt::Display for Event {
             Event::SaveFailed { name, reason } => {
                 write!(out, "saving {name} failed, the checkpoint before it is intact: {reason}")
             }
+            Event::Attached { table, found } => write!(out, "table {table}: {found}"),
+            Event::Forgotten { table } => write!(out, "removed the kept table {table}"),
+            Event::SmallPages { folder, cost } => write!(out, "{folder}: {cost}"),
             Event::Dropped { table } => write!(out, "dropped table {table}"),
             Event::NotPinned { worker, reason } => write!(out, "worker {worker} is not pinned: {reason}"),
             Event::WorkerFailed { worker, reason } => write!(out, "worker {worker} failed: {reason}"),

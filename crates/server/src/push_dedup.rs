@@ -6,11 +6,14 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub(crate) use saved::SavedPushDedup;
 
+mod kept;
 mod saved;
+
+use kept::{KeptWindow, KeptWindows};
 
 use crate::limit::{PUSH_CLIENTS_MAX, PUSH_CLIENTS_PAST_MAX, PUSH_WINDOW};
 
@@ -63,6 +66,8 @@ struct Window {
     under_way: u32,
     /// The client was evicted; holders of this window must look it up again.
     left: bool,
+    /// The client's slot in a file, if the tables outlive the server.
+    kept: Option<KeptWindow>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +85,8 @@ enum Mark {
 pub(crate) struct PushDedup {
     clients: Mutex<Clients>,
     time: AtomicU64,
+    /// The file of the windows, if the tables outlive the server.
+    kept: OnceLock<Arc<KeptWindows>>,
 }
 
 #[derive(Debug, Default)]
@@ -127,6 +134,7 @@ impl PushDedup {
             clients.past_order.retain(|&past| past != client);
         }
         let client_pushes = Arc::new(ClientPushes::new(client, floor, now));
+        lock(&client_pushes.window).kept = self.kept.get().and_then(|windows| windows.take(client, floor));
         clients.present.insert(client, Arc::clone(&client_pushes));
         client_pushes
     }
@@ -152,6 +160,9 @@ impl Clients {
                 continue;
             }
             window.left = true;
+            if let Some(kept) = window.kept.take() {
+                kept.free();
+            }
             let highest = window.highest.max(window.floor);
             drop(window);
             self.present.remove(&client);
@@ -170,7 +181,7 @@ impl Clients {
 impl ClientPushes {
     fn new(client: u64, floor: Option<u64>, now: u64) -> ClientPushes {
         let marks = vec![Mark::None; PUSH_WINDOW as usize].into();
-        let window = Window { floor, highest: None, marks, under_way: 0, left: false };
+        let window = Window { floor, highest: None, marks, under_way: 0, left: false, kept: None };
         ClientPushes { client, seen: AtomicU64::new(now), window: Mutex::new(window) }
     }
 
@@ -181,6 +192,9 @@ impl ClientPushes {
         // The sequence may have left the window meanwhile.
         if window.highest.is_some_and(|highest| highest - sequence < PUSH_WINDOW) {
             window.marks[(sequence % PUSH_WINDOW) as usize] = outcome.map_or(Mark::None, Mark::Done);
+            if let Some(kept) = &window.kept {
+                kept.finish(sequence, outcome);
+            }
         }
     }
 }
@@ -207,6 +221,9 @@ impl Window {
                     self.marks[(sequence.wrapping_sub(step) % PUSH_WINDOW) as usize] = Mark::None;
                 }
                 self.highest = Some(sequence);
+                if let Some(kept) = &self.kept {
+                    kept.advance(sequence, new);
+                }
             }
         }
         let mark = &mut self.marks[(sequence % PUSH_WINDOW) as usize];
@@ -214,6 +231,9 @@ impl Window {
             Mark::None => {
                 *mark = Mark::UnderWay;
                 self.under_way += 1;
+                if let Some(kept) = &self.kept {
+                    kept.begin(sequence);
+                }
                 Verdict::Apply
             }
             Mark::UnderWay => Verdict::UnderWay,

@@ -279,6 +279,9 @@ fn restore(state: &State, config: &Config, log: &Log) -> Result<(), ServerError>
     if let Some(checkpoints) = &state.checkpoints {
         checkpoints.tell(log);
     }
+    if attach(state, config, log)? {
+        return Ok(());
+    }
     let latest = || state.checkpoints.as_ref().is_some_and(|all| all.has(LATEST)).then_some(LATEST);
     let Some(name) = config.restore.as_deref().or_else(latest) else { return begin(state, config, log) };
     let restored = state.restore(name).map_err(ServerError::Restore)?;
@@ -288,6 +291,39 @@ fn restore(state: &State, config: &Config, log: &Log) -> Result<(), ServerError>
         log.report(Event::Budgets { tables: restored.tables, bytes, unbounded });
     }
     Ok(())
+}
+
+/// Attaches the tables that an earlier server kept; returns whether there were any.
+fn attach(state: &State, config: &Config, log: &Log) -> Result<bool, ServerError> {
+    let Some(folder) = config.kept_folder() else { return Ok(false) };
+    let failed = |refusal: Refusal| ServerError::Data(refusal.reason);
+    std::fs::create_dir_all(&folder)
+        .map_err(|error| ServerError::Data(format!("{}: cannot be created: {error}", folder.display())))?;
+    if config.forget {
+        state
+            .tables
+            .forget()
+            .map_err(failed)?
+            .into_iter()
+            .for_each(|table| log.report(Event::Forgotten { table }));
+    }
+    let found = state.tables.attach().map_err(failed)?;
+    state.push_dedup.keep(&folder.join("pushes")).map_err(|error| failed(error.into()))?;
+    let pages = found.iter().find_map(|(_, attached)| attached.pages);
+    if let Some(cost) = pages.or_else(|| sanderling_store::pages_cost(&folder)) {
+        log.report(Event::SmallPages { folder: folder.display().to_string(), cost });
+    }
+    if let (Some(name), false) = (&config.restore, found.is_empty()) {
+        return Err(ServerError::Data(format!(
+            "{} has {} tables of an earlier server: --forget drops them for {name}, and without --restore they are used",
+            folder.display(),
+            found.len()
+        )));
+    }
+    for (table, attached) in &found {
+        log.report(Event::Attached { table: table.clone(), found: attached.summary() });
+    }
+    Ok(!found.is_empty())
 }
 
 /// Saves an empty checkpoint for a shard without rows, before any shard has rows: all shards are needed for training.

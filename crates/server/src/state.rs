@@ -73,7 +73,7 @@ impl State {
         let mut urls = config.peers.clone();
         urls.resize(shards.into(), String::new());
         State {
-            tables: Tables::new(config.table_budget_bytes),
+            tables: Tables::new(config.table_budget_bytes).kept_in(config.kept_folder()),
             placement: Placement::new(shard, shards, urls),
             push_dedup: PushDedup::default(),
             batches: Batches::default(),
@@ -172,6 +172,15 @@ impl State {
     }
 
     pub(crate) fn restore(&self, name: &str) -> Result<Restored, Refusal> {
+        if let Some(folder) = self.tables.kept()
+            && self.tables.directory().entries.iter().any(|entry| entry.table.kept_in().is_some())
+        {
+            let reason = format!(
+                "tables of {} are in use: restart the server with --forget --restore {name} to replace them",
+                folder.display()
+            );
+            return Err(Refusal::bad(reason));
+        }
         let restored = self.checkpoints()?.restore(&self.tables, &self.push_dedup, name)?;
         self.restores.fetch_add(1, Ordering::Relaxed);
         self.refresh_workers();

@@ -1,11 +1,13 @@
 //! The tables of a server by number and by name. The list is replaced as a whole, so that workers read a copy without
 //! a lock.
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sanderling_store::{Table, TableConfig};
+use sanderling_store::{Attached, Table, TableConfig, forget_kept, kept_tables};
 use sanderling_wire::{Fault, Home, TableInfo, limit};
+use serde::{Deserialize, Serialize};
 
 use crate::description;
 use crate::refusal::Refusal;
@@ -87,6 +89,17 @@ pub(crate) struct Tables {
     version: AtomicU64,
     /// Memory limit per table, in bytes. It also bounds tables whose configuration asks for more.
     budget_bytes: Option<u64>,
+    /// The folder in which tables outlive this process.
+    kept: Option<PathBuf>,
+}
+
+/// The text that a kept table's folder has for its server.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeptNote {
+    pinned: Option<u32>,
+    config: String,
+    created_unix_ms: u64,
 }
 
 #[derive(Debug, Default)]
@@ -97,7 +110,58 @@ struct Current {
 
 impl Tables {
     pub(crate) fn new(budget_bytes: Option<u64>) -> Tables {
-        Tables { current: Mutex::default(), version: AtomicU64::new(0), budget_bytes }
+        Tables { current: Mutex::default(), version: AtomicU64::new(0), budget_bytes, kept: None }
+    }
+
+    /// The tables of a server that outlive it in this folder.
+    pub(crate) fn kept_in(self, folder: Option<PathBuf>) -> Tables {
+        Tables { kept: folder, ..self }
+    }
+
+    /// The folder in which tables outlive this process.
+    pub(crate) fn kept(&self) -> Option<&Path> {
+        self.kept.as_deref()
+    }
+
+    /// Makes a table, without rows, that outlives this process if that is configured and the table is not temporary.
+    pub(crate) fn make(&self, config: TableConfig, temporary: bool) -> Result<Table, Refusal> {
+        match &self.kept {
+            Some(folder) if !temporary => {
+                // A table that the start has not attached was never completed.
+                forget_kept(folder, &config.name)?;
+                Ok(Table::kept(config, folder, "")?.0)
+            }
+            _ => Ok(Table::new(config)?),
+        }
+    }
+
+    /// Attaches the tables of an earlier server; returns what was found of each.
+    pub(crate) fn attach(&self) -> Result<Vec<(String, Attached)>, Refusal> {
+        let Some(folder) = &self.kept else { return Ok(Vec::new()) };
+        let (mut candidates, mut found) = (Vec::new(), Vec::new());
+        for kept in kept_tables(folder)? {
+            let name = kept.config.name;
+            // Without a note, a restore ended before all rows were there.
+            let Ok(note) = serde_json::from_str::<KeptNote>(&kept.note) else {
+                forget_kept(folder, &name)?;
+                continue;
+            };
+            let asked = description::parse(&name, &note.config)?;
+            let (table, attached) = Table::kept(self.limited(asked), folder, &kept.note)?;
+            let home = note.pinned.map_or(Home::Sharded, Home::Pinned);
+            let KeptNote { config, created_unix_ms, .. } = note;
+            candidates.push(Candidate { home, config, created_unix_ms, temporary: false, table });
+            found.push((name, attached));
+        }
+        self.restore(candidates);
+        Ok(found)
+    }
+
+    /// Removes the tables of an earlier server; returns their names.
+    pub(crate) fn forget(&self) -> Result<Vec<String>, Refusal> {
+        let Some(folder) = &self.kept else { return Ok(Vec::new()) };
+        // Also those that this version cannot read.
+        sanderling_store::forget_all_kept(folder).map_err(Refusal::from)
     }
 
     pub(crate) fn directory(&self) -> Arc<Directory> {
@@ -154,7 +218,7 @@ impl Tables {
             let reason = format!("there are {} tables, and no more are possible; drop some", entries.len());
             return Err(Refusal::new(Fault::BadConfig, reason));
         }
-        let table = Table::new(self.limited(asked))?;
+        let table = self.make(self.limited(asked), temporary)?;
         let candidate = Candidate { home, config, created_unix_ms: unix_ms(), temporary, table };
         let entry = number(&mut current, candidate);
         entries.push(Arc::clone(&entry));
@@ -173,6 +237,9 @@ impl Tables {
         let mut current = self.current();
         let mut entries = current.directory.entries.clone();
         let before = entries.len();
+        if let Some(entry) = current.directory.named(name) {
+            entry.table.forget_kept()?;
+        }
         entries.retain(|entry| entry.table.name() != name);
         if entries.len() == before {
             return Err(Refusal::no_table(&format!("{name:?}")));
@@ -201,6 +268,14 @@ fn number(current: &mut Current, candidate: Candidate) -> Arc<Entry> {
     let Candidate { home, config, created_unix_ms, temporary, table } = candidate;
     current.numbers_given += 1;
     let state = table.config().state() as u32;
+    let pinned = match home {
+        Home::Sharded => None,
+        Home::Pinned(server) => Some(server),
+    };
+    let note = KeptNote { pinned, config, created_unix_ms };
+    // From here on the table is complete for the next server.
+    table.set_kept_note(&serde_json::to_string(&note).expect("numbers and names become JSON"));
+    let config = note.config;
     Arc::new(Entry { number: current.numbers_given, home, config, state, created_unix_ms, temporary, table })
 }
 

@@ -16,6 +16,7 @@
 //! | `policy` | use clock, eviction, promotion of hot keys, background maintenance |
 //! | `local_cache` | copies of rows for online learning by several workers |
 //! | `index`, `rows` | hash index; slab, row layout, row allocator |
+//! | `kept` | what outlives the process, for tables in files |
 //! | `sync`, `memory`, `simd` | locks and epochs; mapped memory and prefetching; vector loads and stores |
 //! | `checkpoint` | the bytes on disk |
 
@@ -23,6 +24,7 @@ mod checkpoint;
 mod config;
 mod error;
 mod index;
+mod kept;
 mod local_cache;
 mod lookup;
 mod memory;
@@ -54,6 +56,8 @@ pub use policy::maintain::{Maintained, Maintenance};
 pub use rows::row::{Row, RowRef};
 pub use sanderling_pull::{Absent, Pooling};
 pub use table::Table;
+pub use table::kept::Attached;
+pub use table::kept_folders::{KeptBytes, KeptTable, forget_all_kept, forget_kept, kept_tables, pages_cost};
 pub use table::stats::TableStats;
 pub use update::push::{CheckedPush, PushClock};
 pub use update::whole::{RowColumns, WholeRows};

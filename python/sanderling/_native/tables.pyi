@@ -4,6 +4,7 @@ Shapes: `n` keys of a request, `dim` weights of a row, `rows` rows of a table.
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, final
 
 import numpy as np
@@ -39,6 +40,10 @@ class Table:
     `writes`: update rows in place or copy on write. `packing` is how densely rows and index are stored: "fast"
     (default), or "compact" for the fewest bytes.
 
+    `kept` is a folder, best of a tmpfs such as /dev/shm, in which the table outlives the process: the next
+    `Table(name, dim, kept=...)` finds every push that had returned, also after a kill, but not after a reboot. One
+    process at a time can use it.
+
     Arrays must have the stated dtype; others raise TypeError. Contiguous arrays are used without a copy. Several
     threads may use a table; the interpreter lock is released during the work.
     """
@@ -57,10 +62,17 @@ class Table:
         eviction: dict[str, Any] | str | None = None,
         writes: Literal["in_place", "copy_on_write"] | None = None,
         packing: Literal["fast", "compact"] | None = None,
+        kept: _Path | None = None,
     ) -> Table: ...
     @property
     def name(self) -> str:
         """Name of the table in errors and checkpoints."""
+    @property
+    def kept(self) -> Path | None:
+        """Folder that keeps the table beyond the process; None for a table in private memory."""
+    @property
+    def attached(self) -> str | None:
+        """State of that folder when it was opened: created or attached, rows, repaired changes, cost of its pages."""
     @property
     def dim(self) -> int:
         """Number of weights per row."""

@@ -1,4 +1,4 @@
-//! `sanderling inspect`: describe a model directory or a data file.
+//! `sanderling inspect`: describe a model directory, a data file, or a folder of kept tables.
 
 use std::path::PathBuf;
 
@@ -8,9 +8,10 @@ use crate::reading::ReadArgs;
 use crate::saved_model;
 
 mod data;
+mod kept;
 mod model;
 
-/// Describe a model or a data file, and suggest a configuration
+/// Describe a model, a data file or kept tables, and suggest a configuration
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -21,9 +22,11 @@ Examples:
   # propose a configuration
   sanderling inspect clicks.csv --suggest > clicks.toml
   # tables, rows, norms, frequent keys
-  sanderling inspect runs/clicks/model")]
+  sanderling inspect runs/clicks/model
+  # tables that outlive their server
+  sanderling inspect /mnt/tables")]
 pub(crate) struct Args {
-    /// Model directory, data file, URL, or - for standard input; folder or pattern: its first file
+    /// Model directory, folder of ps --kept, data file, URL, or - for standard input; folder or pattern: its first file
     path: PathBuf,
     /// Print a run configuration (TOML) for sanderling train
     #[arg(long)]
@@ -42,6 +45,12 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
+    if args.path.is_dir() {
+        let kept = kept::find(&args.path)?;
+        if !kept.is_empty() && !args.suggest {
+            return kept::show(args, kept);
+        }
+    }
     if (args.path.is_dir() && !data::is_folder_of_data(args)?) || saved_model::is_missing(&args.path) {
         if args.suggest {
             return Err(Failure::Usage(format!("{}: --suggest needs a data file", args.path.display())));

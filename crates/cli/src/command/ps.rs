@@ -88,6 +88,12 @@ struct Options {
     /// Checkpoint to restore at start, by name; needs --data [default: latest, if there is one]
     #[arg(long, value_name = "NAME", help_heading = "Checkpoints")]
     restore: Option<String>,
+    /// Directory, best of a tmpfs, in which tables outlive the server: the next start finds them [default: none]
+    #[arg(long, value_name = "DIR", help_heading = "Checkpoints")]
+    kept: Option<PathBuf>,
+    /// Remove the tables in --kept at start, for example before --restore
+    #[arg(long, help_heading = "Checkpoints")]
+    forget: bool,
     /// Maximum number of named checkpoints besides latest; further saves are refused [default: 64]
     #[arg(long, value_name = "N", help_heading = "Checkpoints")]
     checkpoints_max: Option<usize>,
@@ -172,6 +178,8 @@ impl Options {
             name: self.name.or(other.name),
             data: self.data.or(other.data),
             restore: self.restore.or(other.restore),
+            kept: self.kept.or(other.kept),
+            forget: self.forget || other.forget,
             checkpoints_max: self.checkpoints_max.or(other.checkpoints_max),
             save_every: self.save_every.or(other.save_every),
             table_budget: self.table_budget.or(other.table_budget),
@@ -268,6 +276,7 @@ impl Options {
         };
         (config.local, config.expose, config.insecure) = (!self.no_local, self.expose, self.insecure);
         (config.peers, config.data, config.restore) = (self.peers, self.data, self.restore);
+        (config.kept, config.forget) = (self.kept, self.forget);
         (config.pin, config.workers) = (self.pin, self.threads.unwrap_or(config.workers));
         config.spin_us = time("spin", &self.spin)?.map_or(config.spin_us, quantity::spin_us);
         config.runtime_dir = self.runtime_dir.unwrap_or(config.runtime_dir);

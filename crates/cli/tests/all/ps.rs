@@ -1,5 +1,6 @@
 //! `sanderling ps` as a process of its own: readiness, signals, what survives a kill and a full disk.
 
+mod kept;
 mod starved;
 
 use std::os::unix::net::UnixDatagram;

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use sanderling_store::{Checkpoint, Table, TableConfig};
+use sanderling_store::{Checkpoint, TableConfig};
 use sanderling_wire::{Fault, Home};
 
 use super::record::{ServerRecord, TableRecord, pushes};
@@ -133,7 +133,7 @@ impl Resharder<'_> {
                             config,
                             created_unix_ms: *created_unix_ms,
                             temporary: false,
-                            table: Table::new(tables.limited(asked))?,
+                            table: tables.make(tables.limited(asked), false)?,
                         });
                     }
                 }

@@ -18,28 +18,28 @@ use super::{ClientPushes, Clients, Mark, Outcome, PushDedup, lock};
 use crate::limit::{PUSH_CLIENTS_MAX, PUSH_CLIENTS_PAST_MAX, PUSH_WINDOW};
 
 /// Words of a bit set over the window.
-const WORDS: usize = (PUSH_WINDOW as usize).div_ceil(64);
+pub(super) const WORDS: usize = (PUSH_WINDOW as usize).div_ceil(64);
 
 /// The push histories of all clients.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct SavedPushDedup {
     /// Ordered by last push, the oldest first.
-    clients: Vec<SavedClient>,
+    pub(super) clients: Vec<SavedClient>,
     /// Evicted clients with the highest sequence of each, in order of eviction.
-    past: Vec<(u64, u64)>,
+    pub(super) past: Vec<(u64, u64)>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct SavedClient {
-    client: u64,
-    floor: Option<u64>,
-    highest: Option<u64>,
+pub(super) struct SavedClient {
+    pub(super) client: u64,
+    pub(super) floor: Option<u64>,
+    pub(super) highest: Option<u64>,
     /// Bits of the applied pushes in the window.
-    applied: Vec<u64>,
+    pub(super) applied: Vec<u64>,
     /// Bits of the pushes with unknown outcome.
-    unknown: Vec<u64>,
+    pub(super) unknown: Vec<u64>,
     /// Sequence of a push and the number of its keys that found no room.
-    full: Vec<(u64, u64)>,
+    pub(super) full: Vec<(u64, u64)>,
 }
 
 fn is_set(words: &[u64], place: usize) -> bool {
@@ -183,6 +183,9 @@ impl PushDedup {
         past.drain(..over_limit);
         restored.past_order = past.iter().map(|&(client, _)| client).collect::<VecDeque<u64>>();
         restored.past = past.into_iter().collect();
+        if let Some(windows) = self.kept.get() {
+            windows.replace(restored.present.values());
+        }
         let mut clients = lock(&self.clients);
         // Holders of an old window look it up again.
         clients.present.values().for_each(|client_pushes| lock(&client_pushes.window).left = true);

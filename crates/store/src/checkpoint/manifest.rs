@@ -319,6 +319,26 @@ impl TableRecord {
     }
 }
 
+/// A table's configuration as JSON, like in a manifest.
+pub(crate) fn config_to_json(config: &TableConfig) -> serde_json::Value {
+    let file = FileRecord { name: String::new(), bytes: 0, crc32c: 0 };
+    let mut json = serde_json::to_value(TableRecord::new(config, file, 0, 0)).unwrap_or_default();
+    if let Some(fields) = json.as_object_mut() {
+        ["file", "rows", "pushes"].into_iter().for_each(|field| _ = fields.remove(field));
+    }
+    json
+}
+
+/// The configuration that [`config_to_json`] wrote.
+pub(crate) fn config_from_json(mut json: serde_json::Value) -> Result<TableConfig, String> {
+    if let Some(fields) = json.as_object_mut() {
+        fields.insert("file".into(), serde_json::json!({ "name": "", "bytes": 0, "crc32c": 0 }));
+        ["rows", "pushes"].into_iter().for_each(|field| _ = fields.insert(field.into(), 0.into()));
+    }
+    let record: TableRecord = serde_json::from_value(json).map_err(|error| error.to_string())?;
+    Ok(record.config())
+}
+
 impl From<&Block> for BlockRecord {
     fn from(&Block { dims, init, optimizer }: &Block) -> BlockRecord {
         BlockRecord { dims, init: init.into(), optimizer: optimizer.into() }

@@ -15,5 +15,6 @@ mod diverged;
 
 pub use files::{create_regular, open_regular};
 pub use manifest::{BlobEntry, TableEntry};
+pub(crate) use manifest::{config_from_json, config_to_json};
 pub use read::Checkpoint;
 pub use write::{CheckpointWriter, SkippedRows};

@@ -6,7 +6,6 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, scope};
 
 use crate::index::NO_ROW;
-use crate::index::hash::index_hash;
 use crate::policy::clock::ImportClock;
 use crate::rows::layout::Header;
 use crate::rows::numbers::RowNumbers;
@@ -143,7 +142,8 @@ impl Restoration<'_> {
         values.resize(shape.dim + shape.state, 0.0);
         words.resize(table.layout.unpacked(), 0.0);
         hashes.clear();
-        hashes.extend(block.kept.iter().map(|&number| index_hash(row_key(shape, &block.payload, number))));
+        let hash = |&number: &u32| table.hash_key.hash(row_key(shape, &block.payload, number));
+        hashes.extend(block.kept.iter().map(hash));
         {
             let view = table.directory.pin(lane);
             hashes.iter().take(AHEAD_BUCKETS).for_each(|&hash| view.prefetch_to_change(hash));

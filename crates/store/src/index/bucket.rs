@@ -4,6 +4,8 @@
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+use crate::kept::fault::{self, Fault};
+use crate::kept::in_order;
 use crate::memory::ZeroAtomics;
 use crate::simd::{self, Line, Vector};
 #[cfg(loom)]
@@ -154,6 +156,19 @@ impl Bucket {
         }
     }
 
+    /// Sets the overflow count and makes the version even, while no thread uses the bucket.
+    pub(crate) fn mend(&self, overflow: u32) {
+        let version = self.version().next_multiple_of(2) & VERSION_MASK;
+        self.0.shorts[META].store(version | overflow.min(OVERFLOW_MAX) << OVERFLOW_SHIFT, Release);
+    }
+
+    /// Stores a slot while no thread uses the bucket; row 0 empties it.
+    pub(crate) fn set_slot(&self, slot: usize, hash: u64, row: u32) {
+        self.0.longs[slot].store(hash, Relaxed);
+        in_order();
+        self.0.shorts[slot].store(row, Relaxed);
+    }
+
     pub(crate) fn free_slot(&self) -> Option<usize> {
         (0..SLOTS).find(|&slot| self.row(slot) == 0)
     }
@@ -176,7 +191,13 @@ impl Held<'_> {
     }
 
     pub(crate) fn fill(&self, slot: usize, hash: u64, row: u32) {
+        if fault::is(Fault::RowBeforeHash) {
+            self.set_row(slot, row + 1);
+            in_order();
+        }
         self.bucket.0.longs[slot].store(hash, Relaxed);
+        // The row is what makes the slot a key's, also for a process that finds the bucket of a dead one.
+        in_order();
         self.set_row(slot, row + 1);
     }
 }

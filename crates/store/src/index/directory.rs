@@ -8,19 +8,24 @@
 //! Lock order: replacement > index guard > key lock. The holder of a key lock must never wait for index guards.
 #![allow(unsafe_code)] // pointers to the current and the next index, which the protocol above keeps alive
 
+mod kept;
+
 use std::ptr::{self, null_mut};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use crate::index::growth::{IndexView, Moves, PARTS, hashes_of_share};
 use crate::index::hash::part;
 use crate::index::{Index, NO_ROW};
+use crate::kept::Kept;
+use crate::kept::live::Record;
 use crate::memory::prefetch::PrefetchHint;
 use crate::sync::epoch::{Epoch, EpochGuard};
 use crate::sync::{AtomicPtr, AtomicUsize, Mutex, MutexGuard, fence_after_write, lock, pause, try_lock};
 
 /// Locks of a part, a power of two. Neighbouring hashes have different locks, for threads that walk the index side
 /// by side.
-const STRIPES: usize = if cfg!(loom) { 2 } else { 8 };
+pub(crate) const STRIPES: usize = if cfg!(loom) { 2 } else { 8 };
 
 /// The locks of a part.
 #[derive(Debug)]
@@ -48,6 +53,8 @@ pub(crate) struct Directory {
     growths: AtomicUsize,
     /// Locked by a thread that begins a growth or replaces the index.
     replacement: Mutex<()>,
+    /// The part that outlives the process, if the index does.
+    kept: Option<Arc<Kept>>,
 }
 
 /// Keeps the index that a search uses alive. Short-lived.
@@ -111,6 +118,7 @@ impl Directory {
             claimed: AtomicUsize::new(0),
             growths: AtomicUsize::new(0),
             replacement: Mutex::new(()),
+            kept: None,
         }
     }
 
@@ -191,13 +199,21 @@ impl Directory {
     /// keys.
     pub(crate) fn claim(&self, keys: usize, keys_max: usize) -> usize {
         let room = |len: usize| keys.min(keys_max.saturating_sub(len));
-        self.claimed.fetch_update(Relaxed, Relaxed, |len| Some(len + room(len))).map_or(0, room)
+        let claimed =
+            self.claimed.fetch_update(Relaxed, Relaxed, |len| Some(len + room(len))).map_or(0, room);
+        if let Some(kept) = &self.kept {
+            kept.live.add_keys(claimed);
+        }
+        claimed
     }
 
     /// Releases room that was reserved, or room of removed keys.
     pub(crate) fn unclaim(&self, keys: usize) {
         if keys > 0 {
             self.claimed.fetch_sub(keys, Relaxed);
+            if let Some(kept) = &self.kept {
+                kept.live.subtract_keys(keys);
+            }
         }
     }
 
@@ -217,6 +233,9 @@ impl Directory {
         }
         Some(make(&generation.index).map(|next| {
             self.growths.fetch_add(1, Relaxed);
+            if let Some(kept) = &self.kept {
+                kept.begin_growth(generation.index.name(), next.name());
+            }
             generation.next.store(Generation::boxed(next), SeqCst);
         }))
     }
@@ -273,7 +292,9 @@ impl Directory {
                 // The index was replaced by an empty one meanwhile.
                 return false;
             }
-            generation.moves.move_next(part, &generation.index, &next.index);
+            let kept = self.kept.as_ref();
+            let kept = kept.map(|kept| (&kept.live, kept.live.record(part as usize * STRIPES)));
+            generation.moves.move_next(part, &generation.index, &next.index, kept);
             drop(locks);
             if !generation.moves.end() {
                 return true;
@@ -283,6 +304,9 @@ impl Directory {
                 return true;
             }
             self.growths.fetch_sub(1, Relaxed);
+            if let Some(kept) = &self.kept {
+                kept.end_growth(next.index.name());
+            }
             old
         };
         // SAFETY: the pointer came from `Box::into_raw`, and only this call swapped it out.
@@ -303,7 +327,8 @@ impl Directory {
         }
         self.epoch.synchronize();
         // SAFETY: no guard or lock remains that could refer to it.
-        drop(unsafe { Box::from_raw(old) });
+        let old = unsafe { Box::from_raw(old) };
+        self.remove_file(&old.index);
     }
 
     /// Replaces the index by one without keys and forgets all keys. Returns the bytes of the former one. The caller
@@ -312,7 +337,12 @@ impl Directory {
         let (old, next) = {
             let _one_at_a_time = lock(&self.replacement);
             let _all = self.lock_all();
+            let name = index.name();
             let old = self.current.swap(Generation::boxed(index), SeqCst);
+            if let Some(kept) = &self.kept {
+                kept.replace_index(name);
+                kept.live.set_keys(0);
+            }
             // SAFETY: `free` below comes after this, and no other thread can swap it out any more.
             let next = unsafe { (*old).next.load(SeqCst) };
             if !next.is_null() {
@@ -327,7 +357,8 @@ impl Directory {
         unsafe { self.free(old) };
         if !next.is_null() {
             // SAFETY: the pointer came from `Box::into_raw`, and only the generation before it led to it.
-            drop(unsafe { Box::from_raw(next) });
+            let next = unsafe { Box::from_raw(next) };
+            self.remove_file(&next.index);
         }
         bytes
     }
@@ -368,14 +399,23 @@ impl KeyLock<'_> {
         self.index().find(self.hash)
     }
 
+    /// Changes the index, and keeps the key recorded meanwhile if the index outlives the process.
+    fn change<R>(&self, change: impl FnOnce(Option<Record<'_>>) -> R) -> R {
+        let Some(record) = self.directory.record(stripe(self.hash)) else { return change(None) };
+        record.begin_key(self.hash);
+        let changed = change(Some(record));
+        record.end();
+        changed
+    }
+
     /// Inserts the absent key. There must be room.
     pub(crate) fn insert(&self, row: u32) {
-        self.index().insert(self.hash, row);
+        self.change(|_| self.index().insert(self.hash, row));
     }
 
     /// Replaces the row of the key; returns the old row, or [`NO_ROW`] if the key is absent.
     pub(crate) fn replace(&self, row: u32) -> u32 {
-        self.index().replace(self.hash, row)
+        self.change(|_| self.index().replace(self.hash, row))
     }
 
     /// Removes the key; returns its row, or [`NO_ROW`] if it is absent.
@@ -386,16 +426,20 @@ impl KeyLock<'_> {
     /// Removes the key if `may_go` accepts its row; returns the row, or [`NO_ROW`] if nothing was removed.
     pub(crate) fn remove_if(&self, may_go: impl FnOnce(u32) -> bool) -> u32 {
         let view = self.view();
-        let row = view.of(self.hash).remove_if(self.hash, may_go);
-        if let (true, Some(old)) = (row != NO_ROW, view.with_copy(self.hash)) {
-            old.remove(self.hash);
-        }
-        row
+        self.change(|record| {
+            let row = view.of(self.hash).remove_if(self.hash, may_go, record);
+            if let (true, Some(old)) = (row != NO_ROW, view.with_copy(self.hash)) {
+                old.remove_if(self.hash, |_| true, record);
+            }
+            row
+        })
     }
 
     /// Moves the key to its home bucket, see [`Index::promote`].
     pub(crate) fn promote(&self, hotness: impl Fn(u64) -> u32) -> bool {
-        self.index().promote(self.hash, hotness, |victim| self.try_another(victim))
+        self.change(|record| {
+            self.index().promote(self.hash, hotness, |victim| self.try_another(victim), record)
+        })
     }
 
     /// Locks another key too, if that is possible without waiting.
@@ -416,19 +460,24 @@ impl KeyLock<'_> {
 impl ShareLock<'_> {
     /// Calls `f` once for each hash of the share that is in the index.
     pub(crate) fn for_each_hash(&self, mut f: impl FnMut(u64)) {
+        self.for_each(|hash, _| f(hash));
+    }
+
+    /// Calls `f` once for each hash of the share that is in the index, with its row.
+    pub(crate) fn for_each(&self, mut f: impl FnMut(u64, u32)) {
         // SAFETY: this lock is held, and borrowed.
         let view = unsafe { self.directory.view() };
         let (mut first, last) = self.hashes;
         if let Some((next, moves)) = view.growth
             && let Some(moved) = moves.last_moved(part(first, PARTS)).filter(|&moved| moved >= first)
         {
-            next.for_each((first, last.min(moved)), |hash, _| f(hash));
+            next.for_each((first, last.min(moved)), &mut f);
             if moved >= last {
                 return;
             }
             first = moved + 1;
         }
-        view.index.for_each((first, last), |hash, _| f(hash));
+        view.index.for_each((first, last), f);
     }
 }
 

@@ -8,6 +8,8 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use crate::index::Index;
 use crate::index::hash::part;
+use crate::kept::fault::{self, Fault};
+use crate::kept::live::{Live, Record};
 use crate::memory::prefetch::PrefetchHint;
 use crate::sync::{AtomicU32, AtomicUsize};
 
@@ -59,6 +61,33 @@ impl Moves {
         }
     }
 
+    /// The progress of an interrupted growth, by the moved shares of each part.
+    pub(crate) fn resumed(index: &Index, moved: impl Fn(u32) -> u32) -> Moves {
+        let moves = Moves::new(index);
+        let all = (0..PARTS).map(|part| {
+            let moved = moved(part).min(moves.shares_per_part());
+            moves.moved[part as usize].store(moved, Relaxed);
+            moved
+        });
+        // Parts take turns, so that each gets as many as the last one needs; those that are ahead skip some.
+        let begun = all.min().unwrap_or(0) as usize * PARTS as usize;
+        moves.begun.store(begun, Relaxed);
+        moves.ended.store(begun, Relaxed);
+        moves
+    }
+
+    /// Returns whether all shares have moved.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.moved.iter().all(|moved| moved.load(Relaxed) == self.shares_per_part())
+    }
+
+    /// The hashes of the share of a part that is to move next, if any.
+    pub(crate) fn next_hashes(&self, part: u32) -> Option<(u64, u64)> {
+        let moved = self.moved[part as usize].load(Relaxed);
+        let share = || part * self.shares_per_part() + moved;
+        (moved < self.shares_per_part()).then(|| hashes_of_share(share(), self.shares))
+    }
+
     fn shares_per_part(&self) -> u32 {
         self.shares / PARTS
     }
@@ -93,12 +122,31 @@ impl Moves {
         Some((begun % PARTS as usize) as u32)
     }
 
-    /// Copies the next share of a part to the next index. The caller must hold all locks of the part.
-    pub(crate) fn move_next(&self, part: u32, index: &Index, next: &Index) {
-        let moved = self.moved[part as usize].load(Relaxed);
-        let share = part * self.shares_per_part() + moved;
-        index.for_each(hashes_of_share(share, self.shares), |hash, row| next.insert(hash, row));
-        self.moved[part as usize].store(moved + 1, Release);
+    /// Copies the next share of a part to the next index. The caller must hold all locks of the part, one of which
+    /// has this record.
+    pub(crate) fn move_next(
+        &self,
+        part: u32,
+        index: &Index,
+        next: &Index,
+        kept: Option<(&Live, Record<'_>)>,
+    ) {
+        let Some(hashes) = self.next_hashes(part) else { return };
+        let moved = self.moved[part as usize].load(Relaxed) + 1;
+        if let Some((live, record)) = kept {
+            if fault::is(Fault::MovedEarly) {
+                live.set_moved(next.number, part, moved);
+            }
+            index.for_each(hashes, |hash, row| {
+                record.begin_move(hash);
+                next.insert(hash, row);
+            });
+            live.set_moved(next.number, part, moved);
+            record.end();
+        } else {
+            index.for_each(hashes, |hash, row| next.insert(hash, row));
+        }
+        self.moved[part as usize].store(moved, Release);
     }
 
     /// Ends the move of a share; returns whether all shares have moved.

@@ -18,8 +18,8 @@ pub(crate) const fn mix(key: u64) -> u64 {
     hash ^ (hash >> 31)
 }
 
-/// The secret of this process's index hashes. An attacker who chooses keys cannot choose their positions in an
-/// index. It is drawn once and never saved; no result and no file depends on it.
+/// The secret of index hashes. An attacker who chooses keys cannot choose their positions in an index. A process draws
+/// it once for all tables and never saves it, except with a table that outlives the process; no result depends on it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HashKey {
     first: u64,
@@ -36,6 +36,15 @@ impl HashKey {
             let random = RandomState::new();
             HashKey { first: random.hash_one(0), second: random.hash_one(1) }
         })
+    }
+
+    /// The secret as numbers, for the head of a kept table.
+    pub(crate) fn numbers(self) -> [u64; 2] {
+        [self.first, self.second]
+    }
+
+    pub(crate) fn of_numbers([first, second]: [u64; 2]) -> HashKey {
+        HashKey { first, second }
     }
 
     /// Hashes a key; like [`mix`], a bijection.
@@ -58,18 +67,14 @@ impl HashKey {
     }
 }
 
-/// The hash of a key in an index.
-pub(crate) fn index_hash(key: u64) -> u64 {
-    HashKey::get().hash(key)
-}
-
 /// The part of the index, of `parts` equal ones, that holds the key.
 ///
-/// Threads that change keys of different parts share neither cache lines nor locks.
+/// Threads that change keys of different parts share neither cache lines nor locks, except in a table that an earlier
+/// process has made.
 #[inline]
 #[must_use]
 pub fn index_part(key: u64, parts: u32) -> u32 {
-    part(index_hash(key), parts)
+    part(HashKey::get().hash(key), parts)
 }
 
 /// The part of a hash, by its upper bits. With one part per bucket this is the home bucket.

@@ -16,6 +16,7 @@ pub(crate) mod directory;
 pub(crate) mod fill;
 pub(crate) mod growth;
 pub(crate) mod hash;
+pub(crate) mod recover;
 pub(crate) mod removals;
 
 use std::ops::RangeInclusive;
@@ -25,7 +26,10 @@ pub(crate) use crate::index::bucket::NO_ROW;
 use crate::index::bucket::{Bucket, Probe, SLOTS};
 use crate::index::fill::Fill;
 use crate::index::hash::part;
+use crate::kept::head::IndexName;
+use crate::kept::live::{Exchange, Record};
 use crate::memory::Region;
+use crate::memory::file::PageFile;
 use crate::memory::prefetch::{PrefetchHint, prefetch};
 use crate::simd::{Vector, Width};
 use crate::sync::fence;
@@ -107,9 +111,12 @@ pub(crate) struct Index {
     buckets: Region<Bucket>,
     fill: Fill,
     width: Width,
+    /// The number of its file; 0 in private memory.
+    pub(crate) number: u64,
 }
 
 impl Index {
+    pub(crate) const NEW_BUCKETS: usize = BUCKETS_MIN;
     /// Bytes of a new index.
     pub(crate) const NEW_BYTES: usize = BUCKETS_MIN * size_of::<Bucket>();
 
@@ -121,7 +128,23 @@ impl Index {
     /// An empty index with `bytes` of buckets; `None` if memory is exhausted.
     pub(crate) fn with_bytes(bytes: usize) -> Option<Index> {
         let (buckets, width) = (Region::zeroed(bytes / size_of::<Bucket>())?, Width::detect());
-        Some(Index { buckets, fill: Fill::FAST, width })
+        Some(Index { buckets, fill: Fill::FAST, width, number: 0 })
+    }
+
+    /// The index in a file. If it is new, its space must be reserved before a use ([`Index::reserve`]).
+    pub(crate) fn of_file(file: PageFile, bytes: usize, number: u64) -> std::io::Result<Index> {
+        let buckets = Region::of_file(file, bytes / size_of::<Bucket>())?;
+        Ok(Index { buckets, fill: Fill::FAST, width: Width::detect(), number })
+    }
+
+    /// Reserves the space of the file.
+    pub(crate) fn reserve(&self) -> std::io::Result<()> {
+        self.buckets.reserve(0..self.buckets.len())
+    }
+
+    /// The index in the head of a kept table.
+    pub(crate) fn name(&self) -> IndexName {
+        IndexName { number: self.number, buckets: self.buckets.len() }
     }
 
     /// The index, as full as this says.
@@ -314,20 +337,29 @@ impl Index {
     }
 
     /// Removes the hash; returns its row, or [`NO_ROW`] if it is absent. The caller must hold the key's lock.
+    #[cfg(test)]
     pub(crate) fn remove(&self, hash: u64) -> u32 {
-        self.remove_if(hash, |_| true)
+        self.remove_if(hash, |_| true, None)
     }
 
     /// Removes the hash if `may_go` accepts its row; returns the row, or [`NO_ROW`] if nothing was removed.
-    pub(crate) fn remove_if(&self, hash: u64, may_go: impl FnOnce(u32) -> bool) -> u32 {
+    pub(crate) fn remove_if(
+        &self,
+        hash: u64,
+        may_go: impl FnOnce(u32) -> bool,
+        record: Option<Record<'_>>,
+    ) -> u32 {
         match self.locate(hash) {
-            Some((at, slot)) if may_go(self.buckets[at].row(slot) - 1) => self.vacate(hash, at, slot),
+            Some((at, slot)) if may_go(self.buckets[at].row(slot) - 1) => self.vacate(hash, at, slot, record),
             _ => NO_ROW,
         }
     }
 
     /// Empties the slot of a hash; returns its row.
-    fn vacate(&self, hash: u64, last: usize, slot: usize) -> u32 {
+    fn vacate(&self, hash: u64, last: usize, slot: usize, record: Option<Record<'_>>) -> u32 {
+        if let Some(record) = record {
+            record.set_last_bucket(self.number, last);
+        }
         let held = self.buckets[last].hold();
         let row = held.bucket.row(slot) - 1;
         held.set_row(slot, 0);
@@ -349,6 +381,7 @@ impl Index {
         hash: u64,
         hotness: impl Fn(u64) -> u32,
         try_lock: impl FnOnce(u64) -> Option<G>,
+        record: Option<Record<'_>>,
     ) -> bool {
         let home = self.home(hash);
         let Some((at, slot)) = self.locate(hash).filter(|&(at, _)| at != home) else { return false };
@@ -357,7 +390,7 @@ impl Index {
         if let Some(free) = held.bucket.free_slot() {
             held.fill(free, hash, row);
             drop(held);
-            self.vacate(hash, at, slot);
+            self.vacate(hash, at, slot, record);
             return true;
         }
         drop(held);
@@ -374,8 +407,19 @@ impl Index {
         // From here on the victim, if it is still present, does not move.
         let Some(home_slot) = self.buckets[home].slot_of(victim) else { return false };
         let (near, far) = (self.buckets[home].hold(), self.buckets[at].hold());
-        far.fill(slot, victim, near.bucket.row(home_slot) - 1);
+        let victim_row = near.bucket.row(home_slot) - 1;
+        if let Some(record) = record {
+            let pair = |bucket: usize, slot: usize| (bucket as u32, slot as u32);
+            let (index, near, far) = (self.number, pair(home, home_slot), pair(at, slot));
+            record.begin_exchange(Exchange { index, hash, row, victim, victim_row, near, far });
+        }
+        far.fill(slot, victim, victim_row);
         near.fill(home_slot, hash, row);
+        drop((near, far));
+        // While both keys are locked: another change of the victim must not be undone by this one.
+        if let Some(record) = record {
+            record.end();
+        }
         // Overflow counts are unchanged: the victim now passes the buckets that the promoted key passed before.
         true
     }

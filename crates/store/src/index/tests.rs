@@ -39,7 +39,7 @@ proptest! {
                 }
                 _ => {
                     let (lines, hotness) = (index.lines(hash), |other| u32::from(other == hash));
-                    let moved = index.promote(hash, hotness, |_| Some(()));
+                    let moved = index.promote(hash, hotness, |_| Some(()), None);
                     prop_assert!(!moved || (lines > 1 && index.lines(hash) == 1));
                 }
             }
@@ -115,7 +115,7 @@ fn hot_keys_move_home() {
     };
     let (before, before_all) = (mean(10), mean(1));
     for &hash in &hot {
-        index.promote(hash, |other| u32::from(hot.contains(&other)), |_| Some(()));
+        index.promote(hash, |other| u32::from(hot.contains(&other)), |_| Some(()), None);
     }
     let (after, after_all) = (mean(10), mean(1));
     assert!(before > 1.3 && after < 1.0 + (before - 1.0) / 4.0, "hot keys: {before} lines, then {after}");
@@ -144,7 +144,7 @@ fn a_victim_moves_only_forward() {
         let (before, hotness) =
             (index.lines(victim), |hash| if hash == hot { 2 } else { u32::from(hash != victim) });
         assert_eq!((before, index.lines(hot)), (3 - victim_home as usize, 4));
-        let moved = index.promote(hot, hotness, |_| Some(()));
+        let moved = index.promote(hot, hotness, |_| Some(()), None);
         assert!(moved && index.lines(victim) >= before, "home {victim_home}");
         others.extend([victim, hot]);
         assert!(others.iter().all(|&hash| index.remove(hash) != NO_ROW));

@@ -89,7 +89,7 @@ impl Work for Flush<'_> {
 
     #[inline(always)]
     fn run(self, vector: impl Vector) -> u64 {
-        self.lookup.assign(self.keys);
+        self.lookup.assign(self.table.hash_key, self.keys);
         edit_rows(self.table, self.lane, self.lookup, self.keys, self.cached, self.copies, vector)
     }
 }

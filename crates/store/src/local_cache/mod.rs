@@ -311,7 +311,7 @@ impl Work for Fetch<'_> {
     #[inline(always)]
     fn run(self, vector: impl Vector) {
         let Fetch { table, lane, lookup, into } = self;
-        lookup.assign(into.keys);
+        lookup.assign(table.hash_key, into.keys);
         let mut words = std::mem::take(&mut lookup.words);
         // Rows of f32 are as long packed as unpacked.
         words.resize(table.layout.unpacked(), 0.0);

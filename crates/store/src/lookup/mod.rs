@@ -111,15 +111,14 @@ pub(crate) struct Lookup {
 impl Lookup {
     /// Takes a chunk of at most [`CHUNK_KEYS`] keys.
     #[inline(always)]
-    pub(crate) fn assign(&mut self, keys: &[u64]) {
+    pub(crate) fn assign(&mut self, hash_key: HashKey, keys: &[u64]) {
         debug_assert!(keys.len() <= CHUNK_KEYS);
         // Otherwise hashing would wait for one line after another while the memory is idle.
         (0..keys.len()).step_by(LINE_KEYS).for_each(|at| prefetch(keys, at, PrefetchHint::Read));
         self.keys = keys.len();
         self.hashes.resize(keys.len().div_ceil(STEP), [0; STEP]);
-        let index_key = HashKey::get();
         let hashes = self.hashes.as_flattened_mut();
-        hashes.iter_mut().zip(keys).for_each(|(hash, &key)| *hash = index_key.hash(key));
+        hashes.iter_mut().zip(keys).for_each(|(hash, &key)| *hash = hash_key.hash(key));
     }
 
     pub(crate) fn hashes(&self) -> &[u64] {

@@ -5,12 +5,16 @@
 
 pub(crate) mod address_space;
 pub(crate) mod budget;
+pub(crate) mod file;
 pub(crate) mod prefetch;
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::ops::Deref;
+use std::io;
+use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+
+use file::PageFile;
 
 /// Size of a huge page.
 pub(crate) const HUGE_BYTES: usize = 2 << 20;
@@ -66,6 +70,8 @@ pub(crate) struct Region<T: ZeroAtomics> {
     len: usize,
     /// The whole mapping, which is wider than the values to align them; `None` for allocated memory.
     mapped: Option<(NonNull<u8>, usize)>,
+    /// The file that holds the values, if they outlive the process.
+    file: Option<PageFile>,
 }
 
 #[cfg(not(loom))]
@@ -83,14 +89,14 @@ impl<T: ZeroAtomics> Region<T> {
         if layout.size() >= MAPPED_BYTES_MIN
             && let Some((start, mapped)) = map(layout.size(), 0)
         {
-            return Some(Region { start: start.cast(), len, mapped: Some(mapped) });
+            return Some(Region { start: start.cast(), len, mapped: Some(mapped), file: None });
         }
         if layout.size() == 0 {
             return None;
         }
         // SAFETY: the size is not zero.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(Region { start: start.cast(), len, mapped: None })
+        Some(Region { start: start.cast(), len, mapped: None, file: None })
     }
 
     /// Reserves address space for at most `len` zeroed values, or as many as the system grants.
@@ -101,12 +107,26 @@ impl<T: ZeroAtomics> Region<T> {
         if CAN_RESERVE {
             while len * size_of::<T>() >= MAPPED_BYTES_MIN {
                 if let Some((start, mapped)) = map(len * size_of::<T>(), HUGE_BYTES) {
-                    return Some(Region { start: start.cast(), len, mapped: Some(mapped) });
+                    return Some(Region { start: start.cast(), len, mapped: Some(mapped), file: None });
                 }
                 len /= 2;
             }
         }
         Region::zeroed(len.min(RESERVED_BYTES_MAX / size_of::<T>()))
+    }
+
+    /// The first `len > 0` values of a file. Those that are used must be reserved before ([`Region::reserve`]).
+    pub(crate) fn of_file(file: PageFile, len: usize) -> io::Result<Region<T>> {
+        file.extend((len * size_of::<T>()) as u64)?;
+        let (start, mapped) = file.map(len * size_of::<T>())?;
+        Ok(Region { start: start.cast(), len, mapped: Some(mapped), file: Some(file) })
+    }
+
+    /// Reserves the space of these values in their file, if they have one.
+    pub(crate) fn reserve(&self, values: Range<usize>) -> io::Result<()> {
+        let bytes = |at: usize| (at * size_of::<T>()) as u64;
+        let bytes = bytes(values.start)..bytes(values.end.min(self.len));
+        self.file.as_ref().map_or(Ok(()), |file| file.reserve(self.start.cast(), bytes))
     }
 
     fn layout(len: usize) -> Option<Layout> {
@@ -122,7 +142,11 @@ impl<T: ZeroAtomics> Region<T> {
     /// Other threads may read meanwhile, and see old values or zeros, but must not write.
     pub(crate) fn discard(&self, len: usize, zero: impl Fn(&T)) {
         let len = len.min(self.len);
-        let given_back = self.mapped.is_some() && give_back(self.start.cast(), len * size_of::<T>());
+        let bytes = len * size_of::<T>();
+        let given_back = match &self.file {
+            Some(file) => file.discard(bytes),
+            None => self.mapped.is_some() && give_back(self.start.cast(), bytes),
+        };
         if !given_back {
             self[..len].iter().for_each(zero);
         }
@@ -171,6 +195,14 @@ impl<T: ZeroAtomics> Region<T> {
 
     pub(crate) fn reserved(len: usize) -> Option<Region<T>> {
         Region::zeroed(len.min(RESERVED_BYTES_MAX / size_of::<T>()))
+    }
+
+    pub(crate) fn of_file(_file: PageFile, len: usize) -> io::Result<Region<T>> {
+        Region::zeroed(len).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    }
+
+    pub(crate) fn reserve(&self, _values: Range<usize>) -> io::Result<()> {
+        Ok(())
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -324,7 +356,8 @@ pub(crate) fn granted_huge_bytes(ranges: &[(usize, usize)]) -> u64 {
     let Ok(maps) = std::fs::read_to_string("/proc/self/smaps") else { return 0 };
     let (mut granted, mut mapping) = (0_u64, (0_usize, 0_usize));
     for line in maps.lines() {
-        if let Some(size) = line.strip_prefix("AnonHugePages:") {
+        let huge = ["AnonHugePages:", "ShmemPmdMapped:", "FilePmdMapped:", "Shared_Hugetlb:"];
+        if let Some(size) = huge.iter().find_map(|count| line.strip_prefix(count)) {
             let kib: u64 = size.trim().trim_end_matches("kB").trim().parse().unwrap_or(0);
             let inside = |&(first, last): &(usize, usize)| {
                 last.min(mapping.1).saturating_sub(first.max(mapping.0)) as u64

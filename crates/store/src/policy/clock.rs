@@ -8,9 +8,11 @@
 //! no row is older than [`PAST_MAX`]. A cursor ([`crate::policy::rebase`]) sets the age of rows older than [`OLD`]
 //! to [`OLD`], long before that.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
+use crate::kept::Kept;
 use crate::sync::lanes::Lanes;
 use crate::sync::{Mutex, lock};
 
@@ -38,12 +40,20 @@ pub(crate) struct UseClock {
     base: AtomicU64,
     /// The total when the clock last followed an imported one.
     followed: Mutex<Option<u64>>,
+    /// The part that outlives the process, if the readings do.
+    kept: Option<Arc<Kept>>,
 }
 
 impl UseClock {
     pub(crate) fn new() -> UseClock {
         let (published, base) = (AtomicU64::new(0), AtomicU64::new(0));
-        UseClock { published, lanes: Lanes::new(), base, followed: Mutex::default() }
+        UseClock { published, lanes: Lanes::new(), base, followed: Mutex::default(), kept: None }
+    }
+
+    /// The clock of a kept table, which goes on where it was.
+    pub(crate) fn of_kept(kept: Arc<Kept>) -> UseClock {
+        let (published, base) = (AtomicU64::new(kept.live.clock()), AtomicU64::new(kept.live.clock()));
+        UseClock { published, base, kept: Some(kept), ..UseClock::new() }
     }
 
     pub(crate) fn bytes() -> usize {
@@ -59,6 +69,9 @@ impl UseClock {
     /// Counts a push; returns the reading after it, modulo 2^32, and whether a rebase step is due.
     pub(crate) fn tick_and_tell(&self, lane: usize) -> (u32, bool) {
         let own = self.lanes.get(lane).fetch_add(1, Relaxed) + 1;
+        if let Some(kept) = &self.kept {
+            kept.live.tick(lane, 1);
+        }
         let mut is_time = false;
         if own.is_multiple_of(BLOCK) {
             let before = self.published.fetch_add(BLOCK, Relaxed);
@@ -138,6 +151,9 @@ impl UseClock {
         if pushes > 0 {
             self.published.fetch_add(pushes, Relaxed);
             self.base.fetch_add(pushes, Relaxed);
+            if let Some(kept) = &self.kept {
+                kept.live.tick(0, pushes);
+            }
         }
     }
 
@@ -146,6 +162,9 @@ impl UseClock {
         *self.published.get_mut() = total;
         *self.base.get_mut() = total;
         *lock(&self.followed) = None;
+        if let Some(kept) = &self.kept {
+            kept.live.set_clock(total);
+        }
     }
 }
 

@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::Eviction;
 use crate::index::NO_ROW;
-use crate::index::hash::index_hash;
 use crate::memory::prefetch::PrefetchHint;
 use crate::policy::clock::age;
 use crate::policy::cursor::{Candidate, EvictionCursor, ScanPause};
@@ -214,7 +213,7 @@ impl Table {
 
     /// Returns whether the row's key leads to it at the moment.
     fn is_in_use(&self, lane: usize, row: Candidate) -> bool {
-        self.directory.pin(lane).find(index_hash(row.key)) == row.row
+        self.directory.pin(lane).find(self.hash_key.hash(row.key)) == row.row
     }
 
     /// Scans the next `rows` rows and evicts expired ones; returns their number. Called by [`crate::Maintenance`],
@@ -288,11 +287,11 @@ impl Table {
         for group in cursor.found.chunks(GROUP as usize) {
             {
                 let view = self.directory.pin(lane);
-                let hashes = group.iter().map(|row| index_hash(row.key));
+                let hashes = group.iter().map(|row| self.hash_key.hash(row.key));
                 hashes.for_each(|hash| view.view().of(hash).prefetch_two(hash));
             }
             for row in group {
-                let hash = index_hash(row.key);
+                let hash = self.hash_key.hash(row.key);
                 let locked = self.directory.lock(hash);
                 let word = |at: usize| self.slab.header_word(row.row, at);
                 // Compares the version too, because pushes of several threads may have the same reading of the use
@@ -302,6 +301,7 @@ impl Table {
                 let mut is_small = || policy.as_mut().is_none_or(|policy| policy.is_expired(*row));
                 let should_evict = |found| found == row.row && is_unused() && is_small();
                 if locked.remove_if(should_evict) != NO_ROW {
+                    self.row_allocator.note_inherited(row.row);
                     retired.push(row.row);
                 }
             }

@@ -39,7 +39,7 @@ pub struct Maintained {
     pub promoted: usize,
     /// Evicted rows.
     pub evicted: usize,
-    /// Shares of a growing index that were moved.
+    /// Shares of a growing index that were moved, and shares of a kept one that were searched for free rows.
     pub moved: usize,
 }
 
@@ -57,7 +57,7 @@ impl Table {
         self.assert_not_writing();
         let lane = lane();
         // Without the write gate, so that pulls need not check versions meanwhile.
-        let moved = self.directory.move_shares(lane, ROUND_SHARES);
+        let moved = self.directory.move_shares(lane, ROUND_SHARES) + self.search_free_rows(ROUND_SHARES);
         let shared = self.write_gate.lock_shared(lane);
         let mut hot_keys = lock(&self.hot_keys);
         self.collect(&mut hot_keys, &shared);
@@ -114,7 +114,7 @@ impl Table {
     #[must_use]
     pub fn lines_per_search(&self, keys: &[u64]) -> f64 {
         let view = self.directory.pin(lane());
-        let hashes = keys.iter().map(|&key| crate::index::hash::index_hash(key));
+        let hashes = keys.iter().map(|&key| self.hash_key.hash(key));
         let lines: usize = hashes.map(|hash| view.view().of(hash).lines(hash)).sum();
         lines as f64 / keys.len().max(1) as f64
     }

@@ -3,7 +3,6 @@
 
 use std::ops::Range;
 
-use crate::index::hash::index_hash;
 use crate::policy::clock::{ImportClock, OLD, UseClock, age};
 use crate::rows::layout::LAST_USE;
 use crate::sync::lanes::lane;
@@ -56,7 +55,7 @@ impl Table {
                 rebased(last_use) != last_use
             };
             // A row is in use if its key leads to it. It is not reused during the index guard.
-            if is_off() && view.find(index_hash(self.key_of(row))) == row {
+            if is_off() && view.find(self.hash_key.hash(self.key_of(row))) == row {
                 let writing = self.slab.write(row, shared);
                 // Reads again, because the row may just have been used.
                 writing.row.set(LAST_USE, rebased(self.slab.header_word(row, LAST_USE)));

@@ -17,7 +17,7 @@ impl Table {
             let mut copied = std::mem::take(&mut lookup.words);
             copied.resize(self.layout.unpacked(), 0.0);
             for keys in keys.chunks(CHUNK_KEYS) {
-                lookup.assign(keys);
+                lookup.assign(self.hash_key, keys);
                 simd::run(self.width(), CopyRows { table: self, lane, lookup, copied: &mut copied, rows });
             }
             lookup.words = copied;

@@ -101,7 +101,7 @@ impl<S: Sink> Pull<'_, S> {
         let optimistic_keys_min =
             OPTIMISTIC_KEYS_MIN.max(OPTIMISTIC_KEYS_PER_WRITER * table.write_gate.writers());
         for keys in keys.chunks(CHUNK_KEYS) {
-            lookup.assign(keys);
+            lookup.assign(table.hash_key, keys);
             let mut part = Part {
                 table,
                 lane,

@@ -3,8 +3,10 @@
 pub(crate) mod access;
 pub(crate) mod allocator;
 pub(crate) mod half;
+pub(crate) mod inherited;
 pub(crate) mod layout;
 pub(crate) mod numbers;
 pub(crate) mod placement;
 pub(crate) mod row;
 pub(crate) mod slab;
+pub(crate) mod undo;

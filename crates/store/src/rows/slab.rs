@@ -4,6 +4,8 @@
 //! the address without a look-up. Memory is committed when a row is first stored.
 #![allow(unsafe_code)] // shows a row's atomics as plain numbers while nobody may change them; finds rows by one check
 
+use std::ops::Range;
+use std::sync::MutexGuard;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -13,6 +15,7 @@ use crate::memory::prefetch::{PrefetchHint, prefetch, prefetch_lines};
 use crate::memory::{RESERVED_BYTES_MAX, Region, machine_bytes};
 use crate::rows::access::{RowMut, RowReader, RowWrite, WholeRowReader};
 use crate::rows::placement::{HEADER_WORDS, Placement, RowLines};
+use crate::rows::undo::UndoSlots;
 use crate::simd::halves::Format;
 use crate::simd::{Vector, Width};
 use crate::sync::seqlock::{SeqLocks, SeqLocksView};
@@ -40,6 +43,8 @@ pub(crate) struct Slab {
     /// Rows with address space.
     rows: usize,
     width: Width,
+    /// Only in tables that outlive the process and update rows in place.
+    pub(crate) undo: Option<UndoSlots>,
 }
 
 /// Reasons why a slab cannot be created.
@@ -57,7 +62,28 @@ impl Slab {
     /// It reserves `budget_bytes`, or a share of the address space without a budget. Threads and the heap keep
     /// their part.
     pub(crate) fn new(placement: Placement, budget_bytes: Option<u64>) -> Result<Slab, NoSpace> {
-        let (space, _reserving) = Space::measure();
+        let (wanted, _reserving) = Slab::rows_to_reserve(placement, budget_bytes)?;
+        let row_bytes = placement.row_bytes();
+        let mut slab = Slab::of_rows(placement, wanted).ok_or(NoSpace::Share)?;
+        if slab.rows < wanted {
+            let granted = slab.rows * row_bytes;
+            drop(slab);
+            if budget_bytes.is_some() {
+                return Err(NoSpace::Budget { bytes: wanted * row_bytes, room: granted });
+            }
+            // The system grants less than its room (`vm.overcommit_memory` = 2).
+            let share = (granted / row_bytes / GRANTED_SHARE).max(1);
+            slab = Slab::of_rows(placement, share).ok_or(NoSpace::Share)?;
+        }
+        Ok(slab)
+    }
+
+    /// The number of rows to reserve address space for, now. No other table reserves any while the guard lives.
+    pub(crate) fn rows_to_reserve(
+        placement: Placement,
+        budget_bytes: Option<u64>,
+    ) -> Result<(usize, MutexGuard<'static, ()>), NoSpace> {
+        let (space, reserving) = Space::measure();
         let row_bytes = placement.row_bytes();
         let wanted = match budget_bytes {
             Some(bytes) => Slab::rows_wanted(row_bytes, bytes),
@@ -67,21 +93,10 @@ impl Slab {
         if budget_bytes.is_some() && bytes > space.room() {
             return Err(NoSpace::Budget { bytes, room: space.room() });
         }
-        let mut slab = Slab::of_rows(placement, wanted).ok_or(NoSpace::Share)?;
-        if slab.rows < wanted {
-            let granted = slab.rows * row_bytes;
-            drop(slab);
-            if budget_bytes.is_some() {
-                return Err(NoSpace::Budget { bytes, room: granted });
-            }
-            // The system grants less than its room (`vm.overcommit_memory` = 2).
-            let share = (granted / row_bytes / GRANTED_SHARE).max(1);
-            slab = Slab::of_rows(placement, share).ok_or(NoSpace::Share)?;
-        }
-        Ok(slab)
+        Ok((wanted, reserving))
     }
 
-    /// The number of rows to reserve address space for.
+    /// The number of rows that so many bytes hold.
     pub(crate) fn rows_wanted(row_bytes: usize, limit_bytes: u64) -> usize {
         let reserve_bytes = usize::try_from(limit_bytes).unwrap_or(usize::MAX);
         let machine_bytes = machine_bytes().saturating_mul(RESERVE_FACTOR);
@@ -111,7 +126,7 @@ impl Slab {
         }
         let (weight_lines, row_lines) = (placement.prefetched(false), placement.prefetched(true));
         let (seq_locks, width) = (SeqLocks::new()?, Width::detect());
-        Some(Slab { words, rests, seq_locks, placement, weight_lines, row_lines, rows, width })
+        Some(Slab { words, rests, seq_locks, placement, weight_lines, row_lines, rows, width, undo: None })
     }
 
     /// Bytes of a row.
@@ -260,6 +275,13 @@ impl Slab {
         // only under the write gate. The exclusive guard excludes all other writers, and borrowing it excludes its
         // own writes. Readers only load.
         unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<f32>(), words.len()) }
+    }
+
+    /// Reserves the space of rows that are charged to the budget, if the table is kept in files.
+    pub(crate) fn reserve(&self, rows: Range<u64>) -> std::io::Result<()> {
+        let words = |stride: usize| rows.start as usize * stride..rows.end as usize * stride;
+        self.words.reserve(words(self.placement.weights_stride))?;
+        self.rests.as_ref().map_or(Ok(()), |rests| rests.reserve(words(self.placement.rest_stride)))
     }
 
     /// Returns the memory of the first rows; they read as zeros. No thread may know any of them.

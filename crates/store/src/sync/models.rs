@@ -105,7 +105,7 @@ fn loom_a_key_is_found_while_it_moves_into_a_free_slot_at_home() {
         index.remove(3);
         let changer = Arc::clone(&index);
         let thread = spawn(move || assert_eq!(changer.find(6), 6));
-        assert!(index.promote(6, |_| 1, |_| Some(())));
+        assert!(index.promote(6, |_| 1, |_| Some(()), None));
         thread.join().unwrap();
         assert_eq!((index.find(6), index.lines(6), index.find(3)), (6, 1, NO_ROW));
     });
@@ -123,7 +123,7 @@ fn loom_both_keys_are_found_while_they_change_places() {
                 assert_eq!(changer.find(sought), expected);
             });
             let hotness = |key: u64| u32::from(key != 2) + u32::from(key == 6);
-            assert!(index.promote(6, hotness, |_| Some(())));
+            assert!(index.promote(6, hotness, |_| Some(()), None));
             thread.join().unwrap();
             assert_eq!((index.find(6), index.find(2), index.lines(6), index.lines(2)), (6, 2, 1, 2));
         });

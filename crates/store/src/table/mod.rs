@@ -7,20 +7,25 @@
 //! Lock order: write gate > copy-on-write gate > eviction cursor, hot keys or walk > index guard or free rows of a
 //! lane > key lock. A thread with an index guard or a key lock must not wait for readers.
 
+mod free_rows;
+pub(crate) mod kept;
+pub(crate) mod kept_folders;
 pub(crate) mod row;
 pub(crate) mod stats;
 #[cfg(all(test, not(loom)))]
 mod touched;
 pub(crate) mod walk;
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::index::directory::Directory;
 use crate::index::fill::Fill;
-use crate::index::hash::index_hash;
+use crate::index::hash::HashKey;
 use crate::index::removals::RemovalCounter;
 use crate::index::{Index, NO_ROW};
+use crate::kept::Kept;
 use crate::lookup::key_sampler::KeySampler;
 use crate::lookup::{CachedRows, Distances, Lookup, Visit};
 use crate::memory::address_space::budget_bytes_max;
@@ -34,14 +39,33 @@ use crate::rows::allocator::RowAllocator;
 use crate::rows::layout::Layout;
 use crate::rows::slab::{NoSpace, Slab};
 use crate::simd::{Vector, Width};
-use crate::sync::Mutex;
 use crate::sync::lanes::{Lanes, lane};
 use crate::sync::write_gate::WriteGate;
+use crate::sync::{Mutex, lock};
+use crate::table::free_rows::FreeRowSearch;
 use crate::table::stats::{Counters, TableStats};
 use crate::{Eviction, StoreError, TableConfig, Writes};
 
 /// Error of a valid configuration for which the process has no room.
 const NO_SPACE: &str = "no memory or address space for an empty table: raise the process's limit (ulimit -v), or use fewer tables";
+
+/// Error of a budget for which the process has no room.
+pub(crate) fn no_address_space(wanted: u64, room: u64) -> String {
+    format!(
+        "budget_bytes requires {wanted} bytes of address space, but {room} are left beside threads and heap: raise the \
+         limit (ulimit -v, vm.overcommit_ratio) or lower the budget"
+    )
+}
+
+/// The memory of a table: private, or kept in files.
+pub(crate) struct Memory {
+    pub(crate) directory: Directory,
+    pub(crate) slab: Slab,
+    pub(crate) rows: RowAllocator,
+    pub(crate) clock: UseClock,
+    pub(crate) hash_key: HashKey,
+    pub(crate) kept: Option<Arc<Kept>>,
+}
 
 /// An embedding table: 64-bit key -> row of `dim` weights with optimizer state.
 ///
@@ -51,6 +75,7 @@ const NO_SPACE: &str = "no memory or address space for an empty table: raise the
 pub struct Table {
     config: TableConfig,
     pub(crate) layout: Layout,
+    pub(crate) hash_key: HashKey,
     pub(crate) directory: Directory,
     pub(crate) slab: Slab,
     pub(crate) row_allocator: RowAllocator,
@@ -73,6 +98,10 @@ pub struct Table {
     pub(crate) distances: Distances,
     /// Locked by a walk over all rows.
     pub(crate) walk: Mutex<()>,
+    /// The part that outlives the process, if the table does.
+    pub(crate) kept: Option<Arc<Kept>>,
+    /// The search for free rows of an earlier process.
+    pub(crate) search: Mutex<FreeRowSearch>,
 }
 
 impl Table {
@@ -96,6 +125,34 @@ impl Table {
 
     /// Creates a table with any budget, because a checkpoint may come from a larger machine.
     pub(crate) fn of_any_budget(config: TableConfig) -> Result<Table, StoreError> {
+        Table::build(config, |config, layout, budget| {
+            let fail = |reason: String| Err(StoreError::Config { table: config.name.clone(), reason });
+            let slab = match Slab::new(layout.placement, config.budget_bytes) {
+                Ok(slab) => slab,
+                Err(NoSpace::Budget { bytes, room }) => {
+                    return fail(no_address_space(bytes as u64, room as u64));
+                }
+                Err(NoSpace::Share) => return fail(NO_SPACE.to_string()),
+            };
+            let (Some(index), Some(rows)) = (Index::new(), RowAllocator::new(&slab)) else {
+                return fail(NO_SPACE.to_string());
+            };
+            // Without a budget, the share of the address space limits the rows.
+            let wanted = Slab::rows_wanted(slab.row_bytes(), budget.limit_bytes()) as u64;
+            if config.budget_bytes.is_some() && rows.rows_max() < wanted {
+                let [granted, wanted] = [rows.rows_max(), wanted].map(|rows| rows * slab.row_bytes() as u64);
+                return fail(no_address_space(wanted, granted));
+            }
+            let directory = Directory::new(index.with_fill(Fill::of(config.packing)));
+            Ok(Memory { directory, slab, rows, clock: UseClock::new(), hash_key: HashKey::get(), kept: None })
+        })
+    }
+
+    /// Creates a table whose memory `make` provides.
+    pub(crate) fn build(
+        config: TableConfig,
+        make: impl FnOnce(&TableConfig, &Layout, &Budget) -> Result<Memory, StoreError>,
+    ) -> Result<Table, StoreError> {
         config.check()?;
         let fail = |reason: String| Err(StoreError::Config { table: config.name.clone(), reason });
         let budget = Budget::new(config.budget_bytes);
@@ -113,38 +170,20 @@ impl Table {
             }
         };
         let layout = Layout::new(&config);
-        let no_space = |wanted: u64, room: u64| {
-            fail(format!(
-                "budget_bytes requires {wanted} bytes of address space, but {room} are left beside threads and heap: raise the \
-                 limit (ulimit -v, vm.overcommit_ratio) or lower the budget"
-            ))
-        };
-        let slab = match Slab::new(layout.placement, config.budget_bytes) {
-            Ok(slab) => slab,
-            Err(NoSpace::Budget { bytes, room }) => return no_space(bytes as u64, room as u64),
-            Err(NoSpace::Share) => return fail(NO_SPACE.to_string()),
-        };
-        let (Some(index), Some(rows)) = (Index::new(), RowAllocator::new(&slab)) else {
-            return fail(NO_SPACE.to_string());
-        };
-        // Without a budget, the share of the address space limits the rows.
-        let wanted = Slab::rows_wanted(slab.row_bytes(), budget.limit_bytes()) as u64;
-        if config.budget_bytes.is_some() && rows.rows_max() < wanted {
-            let [granted, wanted] = [rows.rows_max(), wanted].map(|rows| rows * slab.row_bytes() as u64);
-            return no_space(wanted, granted);
-        }
-        let (hot_keys, packing) = (HotKeys::new(&budget), config.packing);
+        let Memory { directory, slab, rows, clock, hash_key, kept } = make(&config, &layout, &budget)?;
+        let hot_keys = HotKeys::new(&budget);
         Ok(Table {
             config,
             layout,
-            directory: Directory::new(index.with_fill(Fill::of(packing))),
+            hash_key,
+            directory,
             slab,
             row_allocator: rows,
             write_gate: WriteGate::new(),
             cow_gate,
             removals: RemovalCounter::new(),
             budget,
-            clock: UseClock::new(),
+            clock,
             admission_filter,
             key_sampler: KeySampler::new(),
             counters: Lanes::new(),
@@ -154,6 +193,8 @@ impl Table {
             hot_keys: Mutex::new(hot_keys),
             distances: Distances::default(),
             walk: Mutex::default(),
+            kept,
+            search: Mutex::default(),
         })
     }
 
@@ -235,6 +276,19 @@ impl Table {
         .count(&self.counters)
     }
 
+    /// An index of its own file if the table is kept, otherwise in private memory.
+    fn new_index(&self, bytes: usize) -> Option<Index> {
+        let Some(kept) = &self.kept else { return Index::with_bytes(bytes) };
+        kept.note_space(true);
+        let (number, file) = kept.new_index(bytes)?;
+        let index = Index::of_file(file, bytes, number).and_then(|index| index.reserve().map(|()| index));
+        kept.note_space(index.is_err());
+        if index.is_err() {
+            kept.remove_index(number);
+        }
+        index.ok()
+    }
+
     /// How full the index may be.
     fn fill(&self) -> Fill {
         Fill::of(self.config.packing)
@@ -295,7 +349,7 @@ impl Table {
                 if more_bytes == 0 || !self.budget.take(more_bytes) {
                     return Err(more_bytes == 0);
                 }
-                Index::with_bytes(index.bytes() + more_bytes)
+                self.new_index(index.bytes() + more_bytes)
                     .map(|index| index.with_fill(self.fill()))
                     .ok_or_else(|| {
                         self.budget.give_back(more_bytes);
@@ -336,10 +390,15 @@ impl Table {
     /// If this thread holds a [`TableWriter`](crate::TableWriter) of the table, which would deadlock.
     pub fn remove(&self, key: u64) -> bool {
         self.assert_not_writing();
-        let (lane, hash) = (lane(), index_hash(key));
+        let (lane, hash) = (lane(), self.hash_key.hash(key));
         let _sharing = self.write_gate.lock_shared(lane);
         let _removing = self.removals.begin();
-        let row = self.directory.lock(hash).remove();
+        let locked = self.directory.lock(hash);
+        let row = locked.remove();
+        if row != NO_ROW {
+            self.row_allocator.note_inherited(row);
+        }
+        drop(locked);
         if row != NO_ROW {
             self.directory.unclaim(1);
             self.row_allocator.retire(lane, &self.slab, &self.directory, &mut vec![row]);
@@ -347,16 +406,22 @@ impl Table {
         row != NO_ROW
     }
 
-    /// Removes all rows and frees their memory. Does nothing if there is no memory for an empty index.
+    /// Removes all rows and frees their memory.
+    ///
+    /// If there is no memory for an empty index, it removes row by row, and the memory stays for new rows.
     ///
     /// # Panics
     ///
     /// If this thread holds a [`TableWriter`](crate::TableWriter) of the table, which would deadlock.
     pub fn clear(&self) {
         self.assert_not_writing();
-        let _alone = self.write_gate.lock_exclusive();
-        let _removing = self.removals.begin();
-        let Some(index) = Index::new() else { return };
+        let alone = self.write_gate.lock_exclusive();
+        let searching = lock(&self.search);
+        let removing = self.removals.begin();
+        let Some(index) = self.new_index(Index::NEW_BYTES) else {
+            drop((removing, searching, alone));
+            return self.remove_each();
+        };
         let index = index.with_fill(self.fill());
         // From here on no thread can find a row.
         let bytes = self.directory.clear(index);
@@ -365,6 +430,13 @@ impl Table {
         self.admission_filter.clear();
         self.under_pressure.store(false, Relaxed);
         self.resume_scan();
+    }
+
+    /// Removes all rows one by one, where there is no memory for an empty index.
+    fn remove_each(&self) {
+        let mut keys = Vec::new();
+        self.for_each_key(|_| true, |key| keys.push(key));
+        keys.into_iter().for_each(|key| _ = self.remove(key));
     }
 
     /// Grows the index to hold `rows` rows in total, so that it does not grow step by step.
@@ -388,8 +460,10 @@ impl Table {
     }
 
     pub(crate) fn full(&self, rejected: u64) -> StoreError {
-        let (rows, budget_bytes) = (self.len() as u64, self.budget.limit_bytes());
-        StoreError::TableFull { table: self.config.name.clone(), rows, budget_bytes, rejected }
+        let is_file_system_full = self.kept.as_ref().is_some_and(|kept| kept.is_file_system_full());
+        let budget_bytes = if is_file_system_full { u64::MAX } else { self.budget.limit_bytes() };
+        let (table, rows) = (self.config.name.clone(), self.len() as u64);
+        StoreError::TableFull { table, rows, budget_bytes, rejected }
     }
 
     pub(crate) fn check_length(

@@ -1,7 +1,6 @@
 //! Access to single rows: copies for callers, and room for the rows of a checkpoint.
 
 use crate::index::fill::Fill;
-use crate::index::hash::index_hash;
 use crate::index::{Index, NO_ROW};
 use crate::sync::lanes::lane;
 use crate::table::Table;
@@ -12,7 +11,7 @@ impl Table {
     #[must_use]
     pub fn get(&self, key: u64) -> Option<Row> {
         let view = self.directory.pin(lane());
-        let row = view.find(index_hash(key));
+        let row = view.find(self.hash_key.hash(key));
         if row == NO_ROW {
             return None;
         }
@@ -25,7 +24,7 @@ impl Table {
     /// Makes the first weight of a key's row NaN, which no push does. For tests of corrupted tables.
     #[cfg(test)]
     pub(crate) fn spoil(&self, key: u64) -> bool {
-        let (lane, hash) = (lane(), index_hash(key));
+        let (lane, hash) = (lane(), self.hash_key.hash(key));
         let shared = self.write_gate.lock_shared(lane);
         let row = self.directory.pin(lane).find(hash);
         if row != NO_ROW {

@@ -4,7 +4,6 @@ use std::ops::ControlFlow;
 
 use crate::index::NO_ROW;
 use crate::index::growth::{SHARE_BUCKETS, shares};
-use crate::index::hash::{HashKey, index_hash};
 use crate::memory::prefetch::PrefetchHint;
 use crate::rows::row::RowRef;
 use crate::sync::lock;
@@ -43,7 +42,7 @@ impl Table {
             let mut rows = first..made.min(first.saturating_add(GROUP));
             {
                 let view = self.directory.pin(lane);
-                let hashes = rows.clone().map(|row| index_hash(self.key_of(row)));
+                let hashes = rows.clone().map(|row| self.hash_key.hash(self.key_of(row)));
                 hashes.for_each(|hash| view.view().of(hash).prefetch(hash, PrefetchHint::Read));
             }
             rows.try_for_each(|row| visit(self.key_of(row), Some(row)))?;
@@ -60,11 +59,11 @@ impl Table {
         let buckets = self.directory.pin(crate::sync::lanes::lane()).view().latest().len();
         // Shares of the hash space do not depend on the index, which may be replaced in between.
         let shares = shares(buckets / SHARE_BUCKETS);
-        let (mut keys, index_key) = (Vec::new(), HashKey::get());
+        let mut keys = Vec::new();
         for share in 0..shares {
             let locked = self.directory.lock_share(share, shares);
             locked.for_each_hash(|hash| {
-                let key = index_key.key(hash);
+                let key = self.hash_key.key(hash);
                 if wants(key) {
                     keys.push(key);
                 }
@@ -82,7 +81,7 @@ impl Table {
     /// Copies the key's row if it is still to be visited and, if `row` is given, is that row. A row is in use if
     /// its key leads to it.
     fn take(&self, key: u64, row: Option<u32>, words: &mut [f32]) -> bool {
-        let hash = index_hash(key);
+        let hash = self.hash_key.hash(key);
         let locked = self.directory.lock(hash);
         let found = locked.find();
         if found == NO_ROW

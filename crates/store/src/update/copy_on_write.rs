@@ -35,6 +35,7 @@ impl<E: Edit> CowEditor<'_, E> {
         self.updater.update_from_elsewhere(at, table.slab.unpublished(to), false);
         table.row_allocator.note_moved(self.keys[at], from, to, locked);
         locked.replace(to);
+        table.row_allocator.note_inherited(from);
         self.retired.push(from);
         true
     }
@@ -112,6 +113,9 @@ pub(super) fn edit_rows_cow(
             let wanted = mover.retired.len().max(1);
             table.row_allocator.retire_now(lane, &table.slab, &table.directory, &mut mover.retired);
             take(wanted, &mut mover.spare);
+        }
+        if mover.spare.is_empty() && table.find_free_rows() {
+            take(1, &mut mover.spare);
         }
         while mover.spare.is_empty() && table.evict(lane, 1, shared) > 0 {
             take(1, &mut mover.spare);

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::index::directory::KeyLock;
-use crate::index::hash::{HashKey, mix};
+use crate::index::hash::mix;
 use crate::index::{Index, NO_ROW};
 use crate::lookup::Lookup;
 use crate::rows::access::RowMut;
@@ -34,8 +34,7 @@ impl Table {
         let mut absent = std::mem::take(&mut lookup.absent);
         let before = absent.len();
         // By the public hash, because admission must not depend on the process.
-        let index_key = HashKey::get();
-        let public = |at: u32| mix(index_key.key(lookup.hash(at as usize)));
+        let public = |at: u32| mix(self.hash_key.key(lookup.hash(at as usize)));
         absent.retain(|&at| self.admission_filter.admits(public(at), clock));
         self.admission_filter.age(before);
         self.counters.get(lane).rejected.fetch_add((before - absent.len()) as u64, Relaxed);
@@ -79,7 +78,10 @@ impl Table {
             self.directory.unclaim(spare.len());
             self.row_allocator.give_back(lane, &self.slab, &mut spare);
             let wanted = absent.len() - done;
-            // Every round but the last creates a row.
+            // Every round but the last creates a row, or finds those that an earlier process has left.
+            if wanted > 0 && self.find_free_rows() {
+                continue;
+            }
             if wanted == 0 || evict.is_none_or(|shared| self.evict(lane, wanted, shared) == 0) {
                 break;
             }

@@ -10,6 +10,7 @@ use crate::sync::write_gate::SharedGuard;
 use crate::table::Table;
 use crate::update::copy_on_write::edit_rows_cow;
 use crate::update::create::RowInit;
+use crate::update::kept::edit_rows_kept;
 
 /// Changes the rows of keys.
 pub(crate) trait Edit {
@@ -48,6 +49,10 @@ pub(crate) fn edit_rows(
     if let Some(cow_gate) = &table.cow_gate {
         let updater = InPlaceEditor { edit, vector: vector.width(), table, shared, absent };
         return edit_rows_cow(lane, lookup, keys, updater, cow_gate);
+    }
+    if let Some(undo) = &table.slab.undo {
+        let updater = InPlaceEditor { edit, vector: vector.width(), table, shared, absent };
+        return edit_rows_kept(lane, lookup, keys, cached, updater, undo);
     }
     let mut updater = InPlaceEditor { edit, vector, table, shared, absent };
     // A key that had no row may have got one, and must not be admitted like a new one.

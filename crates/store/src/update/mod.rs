@@ -5,6 +5,7 @@ pub(crate) mod create;
 pub(crate) mod edit;
 pub(crate) mod failures;
 pub(crate) mod init;
+mod kept;
 pub(crate) mod kernel;
 pub(crate) mod push;
 pub(crate) mod whole;

@@ -249,7 +249,7 @@ impl PushChunk<'_> {
     fn run_as(self, format: impl Format, vector: impl Vector) {
         let PushChunk { table, lane, lookup, keys, counts, grads, cached, clock, failures } = self;
         let (steps, mut before) = (std::mem::take(&mut lookup.steps), std::mem::take(&mut lookup.before));
-        lookup.assign(keys);
+        lookup.assign(table.hash_key, keys);
         let edit = Gradients {
             format,
             layout: &table.layout,

@@ -192,7 +192,7 @@ impl Work for Import<'_> {
     #[inline(always)]
     fn run(self, vector: impl Vector) -> u64 {
         let Import { table, lane, lookup, rows, uses } = self;
-        lookup.assign(rows.keys);
+        lookup.assign(table.hash_key, rows.keys);
         let replace = Replace { layout: &table.layout, rows, uses, weights: vec![0.0; table.dim()] };
         edit_rows(table, lane, lookup, rows.keys, None, replace, vector)
     }

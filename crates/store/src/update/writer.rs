@@ -6,6 +6,7 @@ use crate::index::directory::KeyLock;
 use crate::lookup::{CHUNK_KEYS, with_lookup};
 use crate::rows::access::RowMut;
 use crate::rows::layout::{RowUpdate, Update};
+use crate::rows::undo::UndoSlot;
 use crate::simd::halves::Singles;
 use crate::simd::{self, Vector, Width, Work};
 use crate::sync::lanes::lane;
@@ -36,6 +37,8 @@ pub struct TableWriter<'a> {
     /// Buffer for a row.
     before: Vec<f32>,
     failures: PushFailures,
+    /// Only in tables that outlive the process.
+    undo: Option<UndoSlot<'a>>,
 }
 
 impl Table {
@@ -73,7 +76,8 @@ impl<'a> TableWriter<'a> {
         clock: u32,
     ) -> Self {
         let (width, before, failures) = (table.width(), Vec::new(), PushFailures::default());
-        TableWriter { table, lane, exclusive, steps, clock, width, before, failures }
+        let undo = table.slab.undo.as_ref().map(|undo| undo.take(lane));
+        TableWriter { table, lane, exclusive, steps, clock, width, before, failures, undo }
     }
 
     /// Ends the updates.
@@ -97,7 +101,7 @@ impl<'a> TableWriter<'a> {
         self.table.directory.advance_growth(self.lane, 0);
         with_lookup(|lookup| {
             for keys in keys.chunks(CHUNK_KEYS) {
-                lookup.assign(keys);
+                lookup.assign(self.table.hash_key, keys);
                 let (first, mut absent) = (handles.len(), std::mem::take(&mut lookup.absent));
                 absent.clear();
                 let vector = self.width.elsewhere();
@@ -151,8 +155,14 @@ impl<'a> TableWriter<'a> {
         let update = Update { count: 1, clock: self.clock, gradient };
         let writing = self.table.slab.write_exclusive(handle.0, &mut self.exclusive);
         let (steps, row, before) = (self.steps.as_slice(), writing.row, &mut self.before);
+        if let Some(undo) = &mut self.undo {
+            undo.begin(handle.0, &row);
+        }
         if !simd::run(self.width, RowUpdate { format: Singles, layout, steps, row, update, before }) {
             self.failures.note(self.table.key_of(handle.0));
+        }
+        if let Some(undo) = &mut self.undo {
+            undo.end();
         }
     }
 
@@ -166,9 +176,10 @@ impl<'a> TableWriter<'a> {
     pub fn update_all(&mut self, handles: &[RowHandle], gradients: &[f32]) {
         let table = self.table;
         assert_eq!(handles.len() * table.layout.dim, gradients.len(), "a gradient has one value per weight");
-        let TableWriter { exclusive, steps, clock, before, failures, .. } = self;
+        let TableWriter { exclusive, steps, clock, before, failures, undo, .. } = self;
         let (steps, clock) = (steps.as_slice(), *clock);
-        let update = RowsUpdate { table, steps, exclusive, handles, gradients, clock, before, failures };
+        let update =
+            RowsUpdate { table, steps, exclusive, handles, gradients, clock, before, failures, undo };
         simd::run(table.width(), update);
     }
 }
@@ -213,6 +224,7 @@ struct RowsUpdate<'a, 'b> {
     clock: u32,
     before: &'a mut Vec<f32>,
     failures: &'a mut PushFailures,
+    undo: &'a mut Option<UndoSlot<'b>>,
 }
 
 impl Work for RowsUpdate<'_, '_> {
@@ -224,8 +236,14 @@ impl Work for RowsUpdate<'_, '_> {
         for (handle, gradient) in self.handles.iter().zip(self.gradients.chunks_exact(layout.dim)) {
             let update = Update { count: 1, clock: self.clock, gradient };
             let writing = slab.write_exclusive(handle.0, self.exclusive);
+            if let Some(undo) = &mut *self.undo {
+                undo.begin(handle.0, &writing.row.by(vector));
+            }
             if !layout.update(self.steps, Singles, writing.row.by(vector), update, self.before) {
                 self.failures.note(self.table.key_of(handle.0));
+            }
+            if let Some(undo) = &mut *self.undo {
+                undo.end();
             }
         }
     }

@@ -5,6 +5,8 @@
 mod concurrent;
 mod contract;
 mod damage;
+#[cfg(all(target_os = "linux", not(miri)))]
+mod drill;
 mod epoch;
 mod flood;
 mod full;
@@ -13,6 +15,8 @@ mod golden;
 mod growth;
 mod halves;
 mod import;
+#[cfg(all(target_os = "linux", not(miri)))]
+mod kept_full;
 mod model;
 mod policies;
 mod pulled_rows;

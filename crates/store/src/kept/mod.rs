@@ -1,0 +1,274 @@
+//! Tables that outlive their process: a folder with the table's memory in files, and what a later process needs to
+//! make interrupted changes whole.
+//!
+//! The slots of the index are the only truth: a row is live if a slot names it. So nothing logs allocations. Only
+//! the death of a process is covered. It leaves, for each thread, the stores of a prefix of its program, so that the
+//! order of stores in the machine code is all that the protocol needs ([`in_order`]). What recovery needs:
+//!
+//! | interrupted change | record, written before it | recovery |
+//! | --- | --- | --- |
+//! | insert, removal or replacement of a key | its hash, with the key's lock ([`live`]) | buckets on the hash's path: even versions, exact overflow counts |
+//! | promotion into a free slot | the same | of two equal hashes, the one at home stays |
+//! | exchange of a hot and a cold key | both slots with their new content | written again |
+//! | move of a share to a larger index | the hash that is being copied | the copies of the share are removed, and the growth goes on |
+//! | growth, clearing | one store of a head ([`head`]) | - |
+//! | update of a row in place | the row's old words ([`crate::rows::undo`]) | written back |
+//!
+//! See `docs/design/0034`.
+
+pub(crate) mod fault;
+pub(crate) mod head;
+pub(crate) mod live;
+#[cfg(all(test, not(loom), not(miri), target_os = "linux", target_arch = "x86_64"))]
+mod steps;
+
+use std::fs::{File, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::StoreError;
+use crate::kept::head::{Head, HeadFile, IndexName};
+use crate::kept::live::Live;
+use crate::memory::file::PageFile;
+
+/// How long to retry a lock that another process holds. A child process inherits all open files, locks included,
+/// until it executes another program.
+const LOCK_WITHIN: Duration = Duration::from_secs(1);
+const LOCK_EVERY: Duration = Duration::from_millis(10);
+
+/// Orders the stores before it and after it for a later process: the compiler may not exchange them. Processors
+/// finish the stores of a thread that dies in the order of its instructions.
+#[inline(always)]
+pub(crate) fn in_order() {
+    std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+}
+
+/// The folder of a kept table, locked by this process.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    path: PathBuf,
+    /// The system releases the lock when the process ends.
+    _lock: File,
+}
+
+/// The kept state of a table beside its rows and its index.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    folder: Folder,
+    head: Mutex<HeadState>,
+    pub(crate) live: Live,
+    /// Whether the file system had no space for the last rows or the last index that were to be added.
+    is_file_system_full: AtomicBool,
+}
+
+#[derive(Debug)]
+struct HeadState {
+    file: HeadFile,
+    head: Head,
+    /// The folder is gone, or another table's.
+    is_forgotten: bool,
+}
+
+impl Folder {
+    /// Creates the folder if necessary and locks it.
+    pub(crate) fn lock(path: &Path) -> Result<Folder, StoreError> {
+        let failed = |action, source| StoreError::Io { path: path.to_path_buf(), action, source };
+        std::fs::create_dir_all(path).map_err(|error| failed("create the folder", error))?;
+        let at = path.join("lock");
+        let file = File::options().create(true).truncate(false).read(true).write(true).open(&at);
+        let mut file = file.map_err(|error| failed("open the lock in", error))?;
+        let start = Instant::now();
+        let locked = loop {
+            match file.try_lock() {
+                Err(TryLockError::WouldBlock) if start.elapsed() < LOCK_WITHIN => {
+                    std::thread::sleep(LOCK_EVERY);
+                }
+                locked => break locked,
+            }
+        };
+        match locked {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut holder = String::new();
+                let _ = file.read_to_string(&mut holder);
+                let reason =
+                    format!("process {} uses this table; end it, or name another folder", holder.trim());
+                return Err(failed("lock", io::Error::new(io::ErrorKind::ResourceBusy, reason)));
+            }
+            Err(TryLockError::Error(error)) => return Err(failed("lock", error)),
+        }
+        // hugetlbfs has no writes: there the holder is not named.
+        let _ = file
+            .set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| writeln!(file, "{}", std::process::id()));
+        Ok(Folder { path: path.to_path_buf(), _lock: file })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// The error of a file operation.
+    pub(crate) fn failed(&self, name: &str, action: &'static str, source: io::Error) -> StoreError {
+        StoreError::Io { path: self.file(name), action, source }
+    }
+
+    /// Creates a file of this length, without space.
+    pub(crate) fn create(&self, name: &str, bytes: u64) -> Result<PageFile, StoreError> {
+        let make = || {
+            let file = PageFile::create(&self.file(name))?;
+            file.extend(bytes)?;
+            Ok(file)
+        };
+        make().map_err(|error| self.failed(name, "create", error))
+    }
+
+    pub(crate) fn open(&self, name: &str) -> Result<PageFile, StoreError> {
+        PageFile::open(&self.file(name)).map_err(|error| self.failed(name, "open", error))
+    }
+
+    /// Removes every file but the lock, the head first.
+    pub(crate) fn forget(&self) -> Result<(), StoreError> {
+        let mut names = vec![HEAD.to_owned()];
+        let entries = std::fs::read_dir(&self.path).map_err(|error| self.failed("", "list", error))?;
+        names.extend(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()));
+        for name in names.iter().filter(|name| *name != "lock") {
+            match std::fs::remove_file(self.file(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(self.failed(name, "remove", error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The start of the name of a folder that is being removed; no table's folder has it.
+pub(crate) const DROPPED: &str = "%dropped-";
+/// Names of a kept table's files.
+pub(crate) const HEAD: &str = "head";
+pub(crate) const LANES: &str = "lanes";
+pub(crate) const UNDO: &str = "undo";
+pub(crate) const WEIGHTS: &str = "weights";
+pub(crate) const STATES: &str = "states";
+
+/// The file of an index.
+pub(crate) fn index_file(number: u64) -> String {
+    format!("index-{number}")
+}
+
+impl Kept {
+    pub(crate) fn new(folder: Folder, head_file: HeadFile, head: Head, live: Live) -> Kept {
+        let head = Mutex::new(HeadState { file: head_file, head, is_forgotten: false });
+        Kept { folder, head, live, is_file_system_full: AtomicBool::new(false) }
+    }
+
+    /// Notes whether there was space for what was to be added.
+    pub(crate) fn note_space(&self, is_full: bool) {
+        self.is_file_system_full.store(is_full, Relaxed);
+    }
+
+    pub(crate) fn is_file_system_full(&self) -> bool {
+        self.is_file_system_full.load(Relaxed)
+    }
+
+    pub(crate) fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    fn locked_head(&self) -> MutexGuard<'_, HeadState> {
+        self.head.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Creates the file of a new index; returns its number. `None` if there is no space.
+    ///
+    /// It is not part of the table before [`Kept::begin_growth`] or [`Kept::replace_index`].
+    pub(crate) fn new_index(&self, bytes: usize) -> Option<(u64, PageFile)> {
+        let state = &mut *self.locked_head();
+        if state.is_forgotten {
+            return None;
+        }
+        state.head.last_index += 1;
+        let number = state.head.last_index;
+        let made = self.folder.create(&index_file(number), bytes as u64);
+        if made.is_err() {
+            let _ = std::fs::remove_file(self.folder.file(&index_file(number)));
+        }
+        Some((number, made.ok()?))
+    }
+
+    /// Records that the index `from` grows to `to`.
+    pub(crate) fn begin_growth(&self, from: IndexName, to: IndexName) {
+        // The thread that moved the last share may be about to record the end of that growth.
+        self.end_growth(from);
+        self.live.forget_moves(to.number);
+        in_order();
+        self.change(|head| (head.index, head.next_index) = (from, Some(to)));
+    }
+
+    /// Records that all shares have moved to the index `to`, unless a later change has.
+    pub(crate) fn end_growth(&self, to: IndexName) {
+        self.change(|head| {
+            if head.next_index == Some(to) {
+                (head.index, head.next_index) = (to, None);
+            }
+        });
+    }
+
+    /// Records that the index `to` has taken the place of all others.
+    pub(crate) fn replace_index(&self, to: IndexName) {
+        self.change(|head| (head.index, head.next_index) = (to, None));
+    }
+
+    /// Removes the file of an index. Mappings of it stay valid.
+    pub(crate) fn remove_index(&self, number: u64) {
+        if self.locked_head().is_forgotten {
+            return;
+        }
+        // A file that stays is removed when the table is opened again.
+        let _ = std::fs::remove_file(self.folder.file(&index_file(number)));
+    }
+
+    /// Changes the head; nothing is written if it stays the same.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Head)) {
+        let HeadState { file, head, .. } = &mut *self.locked_head();
+        let before = head.clone();
+        change(head);
+        if *head != before {
+            file.write(head);
+        }
+    }
+
+    /// Removes the folder. The table stays usable in this process.
+    pub(crate) fn forget(&self) -> Result<(), StoreError> {
+        let state = &mut *self.locked_head();
+        if std::mem::replace(&mut state.is_forgotten, true) {
+            return Ok(());
+        }
+        // The next table of this name gets a folder of its own at once.
+        let path = self.folder.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let away = path.with_file_name(format!("{DROPPED}{}-{name}", std::process::id()));
+        std::fs::rename(path, &away).map_err(|error| self.folder.failed("", "move away", error))?;
+        std::fs::remove_dir_all(&away).map_err(|error| self.folder.failed("", "remove", error))
+    }
+}
+
+/// A name as a folder's name: letters, digits, `_`, `-` and `.` stay, other bytes become `%` and two digits.
+pub(crate) fn folder_name(name: &str) -> String {
+    let plain =
+        |at: usize, byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte) || byte == b'.' && at > 0;
+    let each = name.bytes().enumerate();
+    each.map(|(at, byte)| if plain(at, byte) { char::from(byte).to_string() } else { format!("%{byte:02x}") })
+        .collect()
+}

@@ -1,0 +1,232 @@
+//! Files as memory: their pages outlive the process. Space is reserved before it is used, because a store to a page
+//! without space ends the process (SIGBUS).
+#![allow(unsafe_code)] // mapping of files, and calls that only libc has
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+
+use super::{HUGE_BYTES, Mapping};
+
+/// Magic numbers of file systems (`statfs`).
+const HUGETLBFS: i64 = 0x9584_58f6;
+const TMPFS: i64 = 0x0102_1994;
+const SMALL_PAGE_BYTES: u64 = 4096;
+
+/// A file that is mapped as memory.
+#[derive(Debug)]
+pub(crate) struct PageFile {
+    file: File,
+    path: PathBuf,
+    /// Files consist of whole pages of this size.
+    page_bytes: u64,
+    is_tmpfs: bool,
+}
+
+/// The pages that a folder's file system gives to mappings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pages {
+    /// Huge pages only (hugetlbfs).
+    Huge,
+    /// Huge pages where the kernel finds them.
+    HugeIfAsked,
+    /// Pages of 4 KiB.
+    Small,
+    /// Pages of 4 KiB that are also written to a disk.
+    SmallOnDisk,
+}
+
+impl PageFile {
+    /// Creates an empty file, in the place of an earlier one.
+    pub(crate) fn create(path: &Path) -> io::Result<PageFile> {
+        use std::os::unix::fs::OpenOptionsExt;
+        // A new inode: an earlier process may still be mapping the old one.
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = File::options().create_new(true).read(true).write(true).mode(0o600).open(path)?;
+        PageFile::of(file, path)
+    }
+
+    /// Opens a file.
+    pub(crate) fn open(path: &Path) -> io::Result<PageFile> {
+        PageFile::of(File::options().read(true).write(true).open(path)?, path)
+    }
+
+    fn of(file: File, path: &Path) -> io::Result<PageFile> {
+        let (kind, block_bytes) = file_system(path)?;
+        let page_bytes = if kind == HUGETLBFS { block_bytes } else { SMALL_PAGE_BYTES };
+        Ok(PageFile { file, path: path.to_path_buf(), page_bytes, is_tmpfs: kind == TMPFS })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn bytes(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    /// Makes the file at least this long. New pages have no space yet.
+    pub(crate) fn extend(&self, bytes: u64) -> io::Result<()> {
+        let bytes = bytes.next_multiple_of(self.page_bytes);
+        if self.bytes()? < bytes { self.file.set_len(bytes) } else { Ok(()) }
+    }
+
+    /// Reserves space for these bytes, which must lie in the file, and is mapped at `start`.
+    pub(super) fn reserve(&self, start: NonNull<u8>, bytes: Range<u64>) -> io::Result<()> {
+        let bytes = bytes.start / self.page_bytes * self.page_bytes..bytes.end;
+        // The pages of a tmpfs are huge only if they are asked for by a mapping.
+        #[cfg(target_os = "linux")]
+        if self.is_tmpfs && bytes.start < bytes.end {
+            let len = (bytes.end - bytes.start).next_multiple_of(self.page_bytes) as usize;
+            // SAFETY: the range is mapped, as the caller promises, and the advice changes no content. Where there is
+            // no space, the call fails without a signal.
+            let done = unsafe {
+                let first = start.as_ptr().add(bytes.start as usize);
+                libc::madvise(first.cast(), len, libc::MADV_POPULATE_WRITE)
+            };
+            let error = io::Error::last_os_error();
+            match error.raw_os_error() {
+                _ if done == 0 => return Ok(()),
+                // Linux before 5.14.
+                Some(libc::EINVAL) => {}
+                Some(libc::EFAULT) => return Err(io::ErrorKind::StorageFull.into()),
+                _ => return Err(error),
+            }
+        }
+        let _ = start;
+        self.allocate(0, bytes)
+    }
+
+    /// Gives the space of these bytes back. They read as zeros, and must be reserved again before a use.
+    fn punch(&self, bytes: Range<u64>) -> io::Result<()> {
+        #[cfg(target_os = "linux")]
+        return self.allocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, bytes);
+        #[cfg(not(target_os = "linux"))]
+        self.allocate(0, bytes)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn allocate(&self, mode: libc::c_int, bytes: Range<u64>) -> io::Result<()> {
+        use std::os::fd::AsRawFd;
+        let end = bytes.end.next_multiple_of(self.page_bytes);
+        if bytes.start >= end {
+            return Ok(());
+        }
+        let place = |bytes: u64| libc::off_t::try_from(bytes).map_err(io::Error::other);
+        let (first, len) = (place(bytes.start)?, place(end - bytes.start)?);
+        loop {
+            // SAFETY: the call works on the file alone. It changes content only with PUNCH_HOLE, whose callers know
+            // that no thread uses these bytes.
+            if unsafe { libc::fallocate(self.file.as_raw_fd(), mode, first, len) } == 0 {
+                return Ok(());
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn allocate(&self, _mode: i32, _bytes: Range<u64>) -> io::Result<()> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "kept tables need Linux"))
+    }
+
+    /// Zeroes the first bytes and gives their space back; returns false if that is impossible.
+    pub(super) fn discard(&self, bytes: usize) -> bool {
+        self.punch(0..bytes as u64).is_ok()
+    }
+
+    /// Maps the first bytes, aligned to a huge page if they fill one; returns their address and the whole mapping.
+    #[cfg(target_os = "linux")]
+    pub(super) fn map(&self, bytes: usize) -> io::Result<Mapping> {
+        use std::os::fd::AsRawFd;
+        let page_bytes = self.page_bytes as usize;
+        let align = if bytes >= HUGE_BYTES { HUGE_BYTES.max(page_bytes) } else { page_bytes };
+        let bytes = bytes.next_multiple_of(page_bytes);
+        if (self.bytes()? as usize) < bytes {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file is too short"));
+        }
+        let whole = bytes.checked_add(align).ok_or(io::ErrorKind::OutOfMemory)?;
+        let (none, flags) = (libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
+        // SAFETY: a new anonymous mapping at any address touches nothing that exists.
+        let reserved = unsafe { libc::mmap(std::ptr::null_mut(), whole, none, flags, -1, 0) };
+        if reserved == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let reserved = NonNull::new(reserved.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let offset = reserved.as_ptr().align_offset(align);
+        // SAFETY: the offset is below `align`, and `align` bytes more than needed were mapped.
+        let start = unsafe { reserved.add(offset) };
+        let (use_it, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE);
+        // SAFETY: replaces a part of the mapping that was just made, which nothing refers to.
+        let mapped =
+            unsafe { libc::mmap(start.as_ptr().cast(), bytes, use_it, flags, self.file.as_raw_fd(), 0) };
+        if mapped == libc::MAP_FAILED {
+            let error = io::Error::last_os_error();
+            super::unmap(reserved, whole);
+            return Err(error);
+        }
+        if bytes >= HUGE_BYTES {
+            // SAFETY: the range is ours, and the advice changes no content.
+            unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
+        }
+        Ok((start, (reserved, whole)))
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn map(&self, _bytes: usize) -> io::Result<Mapping> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "kept tables need Linux"))
+    }
+}
+
+/// Kind and block size of the file system of a path.
+#[cfg(target_os = "linux")]
+fn file_system(path: &Path) -> io::Result<(i64, u64)> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: all zero is a value of this plain struct, which the call fills in.
+    let mut found: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path ends with a zero, and the call writes the struct and nothing else.
+    if unsafe { libc::statfs(path.as_ptr(), &raw mut found) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    #[allow(clippy::unnecessary_cast, clippy::useless_conversion)] // the types differ between architectures
+    Ok((found.f_type as i64, u64::try_from(found.f_bsize).unwrap_or(SMALL_PAGE_BYTES)))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn file_system(_path: &Path) -> io::Result<(i64, u64)> {
+    Ok((0, SMALL_PAGE_BYTES))
+}
+
+/// The pages of mappings of files in this folder.
+pub(crate) fn pages_of(folder: &Path) -> io::Result<Pages> {
+    Ok(match file_system(folder)?.0 {
+        HUGETLBFS => Pages::Huge,
+        TMPFS if tmpfs_is_huge(folder) => Pages::HugeIfAsked,
+        TMPFS => Pages::Small,
+        _ => Pages::SmallOnDisk,
+    })
+}
+
+/// Whether the tmpfs of this folder was mounted with huge pages.
+fn tmpfs_is_huge(folder: &Path) -> bool {
+    let Ok(folder) = folder.canonicalize() else { return false };
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = mounts.lines().filter_map(|line| Some((line.split(' ').nth(4)?, line)));
+    let inside = mounts.filter(|(at, _)| folder.starts_with(at));
+    // The last one of a place hides those before.
+    let found = inside.max_by_key(|(at, _)| at.len()).map(|(_, line)| line);
+    let asked =
+        |line: &str| ["huge=always", "huge=within_size", "huge=advise"].iter().any(|how| line.contains(how));
+    let enabled =
+        std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").unwrap_or_default();
+    found.is_some_and(asked) && !enabled.contains("[deny]") || enabled.contains("[force]")
+}

@@ -1,0 +1,160 @@
+//! Folders of kept tables without opening the tables: lists and removes them, tells the cost of their pages, and maps
+//! files beside them.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU8;
+
+use crate::checkpoint::config_from_json;
+use crate::index::directory::STRIPES;
+use crate::kept::head::HeadFile;
+use crate::kept::live::Live;
+use crate::kept::{DROPPED, Folder, HEAD, LANES, UNDO, folder_name};
+use crate::memory::Region;
+use crate::memory::file::{PageFile, Pages, pages_of};
+use crate::rows::layout::Layout;
+use crate::rows::undo::UndoSlots;
+use crate::{StoreError, TableConfig};
+
+/// A kept table, as its folder describes it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KeptTable {
+    /// The folder of the table.
+    pub folder: PathBuf,
+    /// The table's configuration.
+    pub config: TableConfig,
+    /// A text of the owner, see [`crate::Table::kept`].
+    pub note: String,
+    /// Rows, up to those in hand when the last process died.
+    pub rows: u64,
+    /// Rows that have memory.
+    pub charged_rows: u64,
+    /// The table's number of pushes.
+    pub pushes: u64,
+    /// Changes that the next process that opens it will mend.
+    pub interrupted: usize,
+}
+
+/// The cost of the pages of a folder's file system, unless they are huge.
+#[must_use]
+pub fn pages_cost(folder: &Path) -> Option<&'static str> {
+    match pages_of(folder).unwrap_or(Pages::SmallOnDisk) {
+        Pages::Huge | Pages::HugeIfAsked => None,
+        Pages::Small => Some(
+            "4 KiB pages: pulls of a table beyond the caches take up to 2.5 times as long; use a tmpfs mounted with huge=advise",
+        ),
+        Pages::SmallOnDisk => Some(
+            "pages of a disk: 4 KiB each, written back while pushes go on; use a tmpfs mounted with huge=advise",
+        ),
+    }
+}
+
+/// Bytes of a file that outlive the process, beside kept tables.
+#[derive(Debug)]
+pub struct KeptBytes(Region<AtomicU8>);
+
+impl KeptBytes {
+    /// Opens a file of this length, and creates it with zeros if there is none.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be opened, has another length, or its file system has no space.
+    pub fn open(path: &Path, len: usize) -> Result<KeptBytes, StoreError> {
+        let open = || {
+            let file = if path.exists() { PageFile::open(path)? } else { PageFile::create(path)? };
+            file.extend(len as u64)?;
+            let bytes = Region::of_file(file, len)?;
+            bytes.reserve(0..len)?;
+            Ok(bytes)
+        };
+        let failed = |source| StoreError::Io { path: path.to_path_buf(), action: "open", source };
+        open().map(KeptBytes).map_err(failed)
+    }
+}
+
+impl std::ops::Deref for KeptBytes {
+    type Target = [AtomicU8];
+
+    fn deref(&self) -> &[AtomicU8] {
+        &self.0
+    }
+}
+
+/// Removes a kept table that no process uses, whatever its layout; returns whether there was one.
+///
+/// # Errors
+///
+/// Another process uses it, or files cannot be removed.
+pub fn forget_kept(root: &Path, name: &str) -> Result<bool, StoreError> {
+    let path = root.join(folder_name(name));
+    if !path.join(HEAD).exists() {
+        return Ok(false);
+    }
+    remove(&path).map(|()| true)
+}
+
+/// Removes all tables that `root` keeps, also those that this version cannot read; returns the names of their folders.
+///
+/// # Errors
+///
+/// Another process uses one, or files cannot be removed.
+pub fn forget_all_kept(root: &Path) -> Result<Vec<String>, StoreError> {
+    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
+    let folders = entries.map(|entry| entry.path()).filter(|path| path.join(HEAD).exists());
+    let mut removed = Vec::new();
+    for path in folders {
+        remove(&path)?;
+        removed.extend(path.file_name().map(|name| name.to_string_lossy().into_owned()));
+    }
+    Ok(removed)
+}
+
+/// Removes the folder of a table that no process uses.
+fn remove(path: &Path) -> Result<(), StoreError> {
+    let folder = Folder::lock(path)?;
+    folder.forget()?;
+    // While it is locked, so that no other process creates files in it.
+    std::fs::remove_file(folder.file("lock"))
+        .and_then(|()| std::fs::remove_dir(folder.path()))
+        .map_err(|error| folder.failed("", "remove", error))
+}
+
+/// The tables that `root` keeps, by name. Reads them without a lock, also while a process uses them.
+///
+/// # Errors
+///
+/// The folder cannot be read, or a table in it is damaged or of another version.
+pub fn kept_tables(root: &Path) -> Result<Vec<KeptTable>, StoreError> {
+    let failed = |source| StoreError::Io { path: root.to_path_buf(), action: "list", source };
+    let mut found = Vec::new();
+    let entries = match std::fs::read_dir(root) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(found),
+        entries => entries.map_err(failed)?,
+    };
+    for entry in entries {
+        let folder = entry.map_err(failed)?.path();
+        let is_dropped = folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(DROPPED));
+        if folder.join(HEAD).exists() && !is_dropped {
+            found.push(KeptTable::read(folder)?);
+        }
+    }
+    found.sort_by(|one, other| one.config.name.cmp(&other.config.name));
+    Ok(found)
+}
+
+impl KeptTable {
+    fn read(folder: PathBuf) -> Result<KeptTable, StoreError> {
+        let failed = |name: &str, source| StoreError::Io { path: folder.join(name), action: "open", source };
+        let open = |name: &str| PageFile::open(&folder.join(name)).map_err(|error| failed(name, error));
+        let mut head_file = HeadFile::new(open(HEAD)?).map_err(|error| failed(HEAD, error))?;
+        let head = head_file.read(&folder.join(HEAD))?;
+        let config = config_from_json(head.config)
+            .map_err(|reason| StoreError::Damaged { path: folder.join(HEAD), reason })?;
+        let live = Live::new(open(LANES)?).map_err(|error| failed(LANES, error))?;
+        let undo = Region::of_file(open(UNDO)?, UndoSlots::words(Layout::new(&config).words()))
+            .map_err(|error| failed(UNDO, error))?;
+        let undo = UndoSlots::new(undo, Layout::new(&config).words());
+        let interrupted = live.in_hand(STRIPES).len() + undo.interrupted(live.rows()).len();
+        let (rows, charged_rows, pushes) = (live.keys(), live.rows(), live.clock());
+        Ok(KeptTable { folder, config, note: head.note, rows, charged_rows, pushes, interrupted })
+    }
+}
