@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
+mod changes;
 mod concurrent;
 mod contract;
 mod damage;
