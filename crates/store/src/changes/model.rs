@@ -43,7 +43,7 @@ fn read_two_words(row: &TwoWords) -> [u32; 2] {
     }
 }
 
-/// Fails if the mark is cleared after the row was read: the next test. Checks the fence of `Notes::note_update`.
+/// Checks that the mark is cleared before the row is read, and the fence of `Notes::note_update`.
 #[test]
 fn loom_a_change_beside_a_drain_is_in_it_or_in_the_next() {
     a_change_beside_a_drain(|notes, row| {
