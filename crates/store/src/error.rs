@@ -120,6 +120,14 @@ pub enum StoreError {
         /// The oldest epoch from which a subscriber can go on; 0 without any subscription.
         oldest: u64,
     },
+    /// A delta cannot be added to the checkpoint; the checkpoint is unchanged.
+    #[error("{}: no delta is possible: {reason}: save a full checkpoint", path.display())]
+    NoDelta {
+        /// The checkpoint directory.
+        path: PathBuf,
+        /// The obstacle.
+        reason: String,
+    },
     /// The budget has no room for new rows. Keys with a row, and new keys that found room, were updated exactly
     /// once. The other `rejected` new keys got no row.
     #[error(

@@ -41,7 +41,9 @@ mod table;
 mod update;
 
 pub use changes::frame::ChangeFrame;
-pub use checkpoint::{BlobEntry, Checkpoint, CheckpointWriter, SkippedRows, TableEntry};
+pub use checkpoint::{
+    BlobEntry, Checkpoint, CheckpointWriter, DeltaEntry, DeltaWriter, SkippedRows, TableEntry,
+};
 pub use checkpoint::{create_regular, open_regular};
 pub use config::optimizer::{Init, Optimizer};
 pub use config::{Admission, Block, Dtype, Eviction, Packing, PushScale, TableConfig, Writes};

@@ -4,11 +4,13 @@ use crate::{RowColumns, StoreError, Table};
 
 /// Changed rows of a table at their present value, and keys without a row.
 ///
-/// Frames of one drain are applied in their order. A frame has each key once.
+/// Frames of one drain are applied in their order. A drain has each key once, unless `may_repeat` is set.
 #[derive(Debug, Clone, Default)]
 pub struct ChangeFrame {
     /// The epoch of the drain, which the receiver has reached after its last frame.
     pub epoch: u64,
+    /// More rows changed than the stream keeps keys: a later frame may have a key again, at a newer value.
+    pub may_repeat: bool,
     /// Rows that were created or changed.
     pub rows: RowColumns,
     /// Keys that have no row any more. The receiver may never have had one.

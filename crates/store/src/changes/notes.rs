@@ -133,6 +133,13 @@ impl Notes {
         self.is_incomplete.swap(false, SeqCst)
     }
 
+    /// Returns whether there is nothing to take, as far as changes were complete before.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lines.iter().all(|lines| lines.load(SeqCst) == 0)
+            && self.removed.iter().all(|lane| lock(lane).is_empty())
+            && !self.is_incomplete.load(SeqCst)
+    }
+
     /// Clears the marks of the rows in `lines`, whose numbers below `rows` go to `f`, until `f` wants no more lines.
     /// Advances `lines` past those that are done.
     ///

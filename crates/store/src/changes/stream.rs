@@ -175,7 +175,7 @@ impl Table {
             stream.forget();
         }
         sort(&mut earlier);
-        let mut frame = ChangeFrame::default();
+        let mut frame = ChangeFrame { may_repeat: !lines.is_empty(), ..ChangeFrame::default() };
         let mut flow = self.pass_changes(stream.epoch, &earlier, &mut frame, &mut f);
         drop(earlier);
         while flow.is_continue() && !lines.is_empty() {
@@ -184,6 +184,24 @@ impl Table {
             flow = self.pass_changes(stream.epoch, &hashes, &mut frame, &mut f);
         }
         Ok(flow.is_continue().then_some(stream.epoch))
+    }
+
+    /// Returns whether a drain since this epoch would find changes.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::StreamTooLate`] as for [`Table::drain_changes`].
+    pub(crate) fn has_changes(&self, since: u64) -> Result<bool, StoreError> {
+        let too_late = |oldest: u64| {
+            Err(StoreError::StreamTooLate { table: self.name().to_string(), epoch: since, oldest })
+        };
+        let Some(changes) = self.changes.get() else { return too_late(0) };
+        let stream = lock(&changes.stream);
+        if !(stream.oldest..=stream.epoch).contains(&since) {
+            return too_late(stream.oldest);
+        }
+        let is_in_sets = stream.sets.iter().any(|(epoch, hashes)| *epoch > since && !hashes.is_empty());
+        Ok(is_in_sets || !changes.notes.is_empty())
     }
 
     /// Appends the hashes of the keys of marked rows, until there are `keys_max`, and sorts all of them.

@@ -6,6 +6,7 @@ mod changes;
 mod concurrent;
 mod contract;
 mod damage;
+mod deltas;
 #[cfg(target_os = "linux")]
 mod drill;
 mod epoch;
