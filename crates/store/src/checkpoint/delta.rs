@@ -9,7 +9,7 @@ use super::files::{Disk, Files};
 use super::rows::{Encoder, Link, RowShape};
 use super::write::{CheckpointWriter, SkippedRows};
 use crate::rows::numbers::RowNumbers;
-use crate::{ChangeFrame, StoreError, Table};
+use crate::{ChangeFrame, Checkpoint, StoreError, Table};
 
 /// Writes a delta of all tables of a checkpoint that was begun with [`CheckpointWriter::begin_chain`].
 ///
@@ -27,10 +27,14 @@ impl DeltaWriter {
     ///
     /// # Errors
     ///
-    /// [`StoreError::NoDelta`] if only a full save is possible: there is no checkpoint with an epoch of its tables, or
-    /// its deltas are too many or too large.
+    /// [`StoreError::NoDelta`] if only a full save is possible: there is no checkpoint with an epoch of its tables, a
+    /// file of it is missing, or its deltas are too many or too large.
     pub fn create(dir: impl AsRef<Path>) -> Result<DeltaWriter, StoreError> {
-        DeltaWriter::create_on(Box::new(Disk), dir.as_ref())
+        let writer = DeltaWriter::create_on(Box::new(Disk), dir.as_ref())?;
+        // A delta after a missing file could not be read.
+        let opened = Checkpoint::open(dir);
+        opened.map_err(|error| writer.writer.no_delta(&error.to_string()))?;
+        Ok(writer)
     }
 
     pub(crate) fn create_on(files: Box<dyn Files>, dir: &Path) -> Result<DeltaWriter, StoreError> {
@@ -158,6 +162,12 @@ impl DeltaWriter {
     /// As for [`CheckpointWriter::blob`].
     pub fn blob(&mut self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
         self.writer.blob(name, bytes)
+    }
+
+    /// Number of the delta in its chain, from 1.
+    #[must_use]
+    pub fn sequence(&self) -> u64 {
+        self.writer.manifest.deltas.len() as u64
     }
 
     /// Rows and bytes of the delta so far, without blobs.

@@ -118,12 +118,13 @@ impl Checkpoint {
         Checkpoint::open_with(dir.as_ref(), Some(deltas))
     }
 
-    /// Verifies all checksums in the order of the chain; returns the number of deltas before the first damage.
+    /// Verifies all checksums in the order of the chain; returns the number of deltas before the first damage, and
+    /// the number of all deltas.
     ///
     /// # Errors
     ///
     /// The full checkpoint or the manifest is damaged or missing.
-    pub fn whole_deltas(dir: impl AsRef<Path>) -> Result<usize, StoreError> {
+    pub fn whole_deltas(dir: impl AsRef<Path>) -> Result<(usize, usize), StoreError> {
         let dir = dir.as_ref();
         Checkpoint::open_through(dir, 0)?.verify()?;
         let deltas = read_manifest(dir)?.deltas.len();
@@ -131,7 +132,8 @@ impl Checkpoint {
             let opened = Checkpoint::open_through(dir, *through);
             opened.and_then(|checkpoint| checkpoint.verify_last()).is_err()
         };
-        Ok((1..=deltas).find(is_damaged).map_or(deltas, |damaged| damaged - 1))
+        let whole = (1..=deltas).find(is_damaged).map_or(deltas, |damaged| damaged - 1);
+        Ok((whole, deltas))
     }
 
     fn open_with(dir: &Path, deltas: Option<usize>) -> Result<Checkpoint, StoreError> {

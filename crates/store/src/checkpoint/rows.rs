@@ -363,3 +363,40 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) | (u64::from(u32_at(bytes, at + 4)) << 32)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bytes that an independent program wrote by the documented format (`golden/make_chain.py`).
+    #[test]
+    fn files_are_written_as_documented() {
+        type Row = (u64, [u32; 3], f32, f32);
+        let check = |golden: &[u8], generation: u64, link: Option<Link>, rows: &[Row], removed: &[u64]| {
+            let (shape, mut written) = (RowShape { dim: 1, state: 1 }, Vec::new());
+            let write = |bytes: &mut Vec<u8>| {
+                written.extend_from_slice(bytes);
+                Ok(())
+            };
+            let mut encoder = Encoder::new(shape, generation, link.as_ref(), write).expect("it is memory");
+            for (key, [frequency, last_use, version], weight, state) in rows {
+                let (key, frequency, last_use, version) = (*key, *frequency, *last_use, *version);
+                let row = RowRef { key, frequency, last_use, version, weights: &[*weight], state: &[*state] };
+                encoder.row(row).expect("it is memory");
+            }
+            removed.iter().for_each(|&key| encoder.remove(key).expect("it is memory"));
+            let counts = encoder.finish().expect("it is memory");
+            assert_eq!(counts, (rows.len() as u64, removed.len() as u64));
+            assert_eq!(written, golden);
+        };
+        let full = [(1, [3, 2, 2], 0.5, 0.25), (2, [1, 1, 1], -1.0, 0.0), (3, [9, 4, 5], 8.0, 1.0)];
+        check(include_bytes!("../../tests/all/golden/chain/g1-0.table"), 1, None, &full, &[]);
+        let first = 1_700_000_000_000_000;
+        let link = Link { sequence: 1, base: 1, since: first, epoch: first + 3 };
+        let rows = [(1, [4, 5, 3], 1.5, 0.5), (4, [1, 6, 1], 4.0, -2.0)];
+        check(include_bytes!("../../tests/all/golden/chain/g2-0.delta"), 2, Some(link), &rows, &[2]);
+        let link = Link { sequence: 2, base: 1, since: first + 3, epoch: first + 4 };
+        let rows = [(2, [1, 7, 1], 7.0, 0.0)];
+        check(include_bytes!("../../tests/all/golden/chain/g3-0.delta"), 3, Some(link), &rows, &[4]);
+    }
+}
