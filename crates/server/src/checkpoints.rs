@@ -21,7 +21,7 @@ mod scan;
 mod unfinished;
 
 use crate::description;
-use crate::event::{Event, Log};
+use crate::event::Log;
 use crate::limit::CHECKPOINT_DEPTH_MAX;
 use crate::push_dedup::{PushDedup, SavedPushDedup};
 use crate::refusal::Refusal;
@@ -336,6 +336,7 @@ fn unknown(name: &str, error: StoreError) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::Event;
 
     const MANY: usize = 64;
 

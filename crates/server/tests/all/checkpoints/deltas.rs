@@ -137,3 +137,46 @@ fn a_server_saves_deltas_by_itself() {
     let table = peer.create("t", TABLE).unwrap();
     assert_eq!(peer.pull(table, &keys).unwrap(), expected);
 }
+
+/// Pushes during deltas, repeated after a restore: each is known and in the rows, or may come again and is in no row, or
+/// its outcome is unknown.
+#[test]
+fn a_push_is_in_the_deltas_if_it_is_known_and_only_then() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let table_json = r#"{"blocks":[{"dims":4,"init":{"type":"zero"},"optimizer":{"type":"sgd","lr":1.0}}]}"#;
+    // A push has keys of its own, so that the rows say whether it was applied.
+    let keys_of = |sequence: u64| (0..20).map(|at| sequence * 20 + at).collect::<Vec<u64>>();
+    let deltas = {
+        let place = start(&data, |_| {});
+        let mut peer = RawClient::new(&place.address("tcp"));
+        let table = peer.create("t", table_json).unwrap();
+        assert_eq!(save_delta(&place, "x").deltas, 0);
+        std::thread::scope(|scope| {
+            let pushing = scope.spawn(|| {
+                (1..=600)
+                    .for_each(|sequence| _ = peer.push(table, sequence, &keys_of(sequence), 1.0).unwrap());
+            });
+            let mut deltas = 0;
+            while deltas < 2 || (!pushing.is_finished() && deltas < 100) {
+                deltas = save_delta(&place, "x").deltas;
+            }
+            deltas
+        })
+    };
+    for state in [deltas, deltas / 2] {
+        let place = start(&data, |config| config.restore = Some(format!("x@{state}")));
+        let mut peer = RawClient::new(&place.address("tcp"));
+        let table = peer.create("t", table_json).unwrap();
+        for sequence in 1..=600 {
+            let (rows, missing) = peer.pull(table, &keys_of(sequence)).unwrap();
+            match peer.push(table, sequence, &keys_of(sequence), 1.0) {
+                Ok(true) => {
+                    assert!(missing.is_empty() && rows.iter().all(|&weight| weight == -1.0), "{sequence}");
+                }
+                Ok(false) => assert_eq!(missing.len(), 20, "{sequence}"),
+                Err((fault, _)) => assert_eq!(fault, Fault::StalePush { sequence }),
+            }
+        }
+    }
+}
