@@ -45,8 +45,9 @@ lint-rust: $(VENV)/made
 	cargo fmt --all --check
 	$(LINT_RUST)
 
+# Many tests wait for processes and time limits: with a thread per processor, a third of the processors' time was idle.
 test-rust: $(VENV)/ready ## Rust tests
-	cargo test --workspace --locked
+	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((3 * $$(getconf _NPROCESSORS_ONLN)))} cargo test --workspace --locked
 
 test-python: develop $(VENV)/torch ## Python types, stubs and tests
 	$(BIN)/mypy

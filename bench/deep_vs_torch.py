@@ -260,9 +260,8 @@ def queue_round(
 
     def whole_round() -> float:
         first = None
-        for batch in sanderling.FeedQueue(
-            source, emb.native, spec=spec, batch_size=options.batch_size, threads=options.queue_threads
-        ):
+        rows = sanderling.FileSource(source, spec, batch_size=options.batch_size, threads=options.queue_threads)
+        for batch in sanderling.FeedQueue(rows, emb.native):
             optimizer.zero_grad()
             loss = loss_of(model(emb(batch).stacked()), torch.from_numpy(batch.labels).to(options.device))
             loss.backward()
@@ -367,16 +366,15 @@ def passes(options: argparse.Namespace) -> dict[str, Any]:
     spec = {"label": {"column": label}, "feature": [{"name": name, "key": "raw"} for name in names]}
 
     def sanderling_pass(number: int) -> None:
-        queue = sanderling.FeedQueue(
+        source = sanderling.FileSource(
             options.csv,
-            emb.native,
-            spec=spec,
+            spec,
             batch_size=options.batch_size,
             threads=options.queue_threads,
             shuffle_rows=len(rows),
             seed=number,
         )
-        for batch in queue:
+        for batch in sanderling.FeedQueue(source, emb.native):
             our_optimizer.zero_grad()
             loss_of(ours(emb(batch).stacked()), torch.from_numpy(batch.labels)).backward()
             our_optimizer.step()

@@ -151,7 +151,7 @@ def feed(way: str, folder: Path, bytes_per_s: float, compression: Literal["lz4",
         start = time.monotonic()
         rows = 0
         hubs = f"hub://{enter(relay(hub, link))}"
-        for batch in sanderling.FeedQueue(hubs, embedding, hub_compression=compression):
+        for batch in sanderling.FeedQueue(sanderling.HubSource(hubs, compression=compression), embedding):
             assert batch.lookup is not None
             batch.lookup.add_grads(np.ones((len(batch), 2 * _DIM), np.float32))
             batch.lookup.push()

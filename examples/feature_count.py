@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 import sanderling
-from sanderling import Job, Worker
+from sanderling import FileSource, Job, Worker
 
 BATCH = 4096
 PRINTED = 10
@@ -71,11 +71,12 @@ def count(worker: Worker) -> Counts:
 
 def job_of(arguments: argparse.Namespace) -> Job:
     """By threads or by processes: what the workers do is the same."""
+    source = FileSource(arguments.file, train=False)
     if arguments.hosts is None:
-        return Job(arguments.file, workers=arguments.workers, train=False)
+        return Job(source, workers=arguments.workers)
     hosts = arguments.hosts.split(",")
     connection = sanderling.connect(arguments.ps)
-    return Job(arguments.file, hosts=hosts, rank=arguments.rank, connection=connection, train=False)
+    return Job(source, hosts=hosts, rank=arguments.rank, connection=connection)
 
 
 def main() -> None:

@@ -61,7 +61,7 @@ def main() -> None:
     clusters = int(sys.argv[2]) if len(sys.argv) > 2 else 3
     workers = int(sys.argv[3]) if len(sys.argv) > 3 else 2
     table = made_up()
-    job = sanderling.Job(sys.argv[1], workers=workers, train=False)
+    job = sanderling.Job(sanderling.FileSource(sys.argv[1], train=False), workers=workers)
     centroids, counts = job.run(lambda worker: cluster(worker, table, clusters))[0]
     for centroid, keys in zip(centroids, counts, strict=True):
         sys.stdout.write(f"{keys:.0f} keys around {centroid.round(1).tolist()}\n")

@@ -41,9 +41,8 @@ def main() -> None:
 
     for epoch in range(PASSES):
         labels, scores = [], []
-        for batch in sanderling.FeedQueue(
-            source, emb.native, spec=spec, batch_size=BATCH, shuffle_rows=100_000, seed=epoch
-        ):
+        rows = sanderling.FileSource(source, spec, batch_size=BATCH, shuffle_rows=100_000, seed=epoch)
+        for batch in sanderling.FeedQueue(rows, emb.native):
             logits = model(emb(batch).stacked())
             loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.from_numpy(batch.labels))
             optimizer.zero_grad()

@@ -49,9 +49,9 @@ def main() -> None:
 
     for epoch in range(PASSES):
         # Without the collection: rows are looked up in the step that reads them, not ahead.
-        queue = sanderling.FeedQueue(
+        samples_of_pass = sanderling.FileSource(
             source,
-            spec=spec,
+            spec,
             batch_size=BATCH // workers.size,
             shuffle_rows=100_000,
             seed=epoch,
@@ -59,7 +59,7 @@ def main() -> None:
             ranks=workers.size,
         )
         seen = np.zeros(2)  # loss and samples
-        for batch in workers.batches(queue):
+        for batch in workers.batches(sanderling.FeedQueue(samples_of_pass)):
             logits = trained(emb(batch).stacked())
             loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.from_numpy(batch.labels))
             optimizer.zero_grad()

@@ -54,6 +54,7 @@ from sanderling._native import (
     train,
 )
 from sanderling._ranking import gauc, ranking_metrics
+from sanderling._sources import FileSource, Holdout, HubSource, Tls
 
 __all__ = [
     "BadFileError",
@@ -69,10 +70,13 @@ __all__ = [
     "Error",
     "FeedQueue",
     "FileError",
+    "FileSource",
     "GradientError",
     "GroupError",
     "GroupTimeoutError",
+    "Holdout",
     "HubError",
+    "HubSource",
     "HubTimeoutError",
     "Hubs",
     "Job",
@@ -91,6 +95,7 @@ __all__ = [
     "SyncGroup",
     "Table",
     "TableFullError",
+    "Tls",
     "TooManyBadRowsError",
     "TrainResult",
     "VersionError",

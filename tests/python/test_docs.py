@@ -21,7 +21,7 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     *blocks, job, step = blocks
     for block in (job, step):
         compile(block, "docs/python.md", "exec")
-    assert len(blocks) == 8
+    assert len(blocks) == 10
     (tmp_path / "data").symlink_to(ROOT / "data")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
@@ -31,6 +31,7 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (len(names["probabilities"]), names["probabilities"].dtype) == (16281, np.float32)
     assert names["rows"].shape == (4, 8)
     assert names["bags"].shape == (2, 8)
+    assert names["total"] == 32561
 
 
 def _rows(path: Path, columns: list[str], seed: int) -> None:

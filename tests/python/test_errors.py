@@ -98,6 +98,9 @@ def test_a_bad_request_is_refused_whole(
     ("arguments", "text"),
     [
         ({"dim": 0}, "dim 0"),
+        ({"dim": -1}, "-1: must be a whole number"),
+        ({"seed": 1 << 70}, "must be a whole number"),
+        ({"budget_bytes": -1}, "-1: must be a whole number"),
         ({"name": ""}, "name"),
         ({"optimizer": "sgdd"}, "sgdd"),
         ({"optimizer": {"type": "sgd", "rate": 0.1}}, "rate"),
@@ -126,8 +129,11 @@ def test_a_value_of_another_type_is_named_by_its_entry(config: dict[str, Any], t
 
 
 def test_a_configuration_holds_plain_values_only() -> None:
-    with pytest.raises(TypeError, match=r"optimizer\.lr.*complex"):
-        Table("clicks", 2, optimizer={"type": "sgd", "lr": 1j})
+    for lr, text in ((1j, "complex"), (1 << 70, "more than 64 bits"), ("\udc80", "is not UTF-8")):
+        with pytest.raises(sanderling.ConfigError, match=rf"optimizer\.lr.*{text}"):
+            Table("clicks", 2, optimizer={"type": "sgd", "lr": lr})
+    with pytest.raises(sanderling.ConfigError, match="optimizer: 3 is no name"):
+        Table("clicks", 2, optimizer=cast("Any", {3: "sgd"}))
 
 
 def test_numbers_of_numpy_are_plain_values() -> None:
@@ -136,7 +142,7 @@ def test_numbers_of_numpy_are_plain_values() -> None:
     config = Table("clicks", 2, optimizer=optimizer, admission=said).config
     assert config["admission"] == {"type": "sightings", "sightings": 3, "filter_bytes": 4096}
     assert (config["blocks"][0]["optimizer"]["lr"], config["blocks"][0]["optimizer"]["beta1"]) == (0.25, 0.5)
-    with pytest.raises(TypeError, match=r"optimizer\.lr.*complex"):
+    with pytest.raises(sanderling.ConfigError, match=r"optimizer\.lr.*complex"):
         Table("clicks", 2, optimizer={"type": "sgd", "lr": np.complex64(1j)})
 
 

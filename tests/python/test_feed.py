@@ -1,9 +1,11 @@
 """Feed queues, lookups and batches from Python, against numpy."""
 
+import dataclasses
 import os
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from conftest import Make, in_threads
 
 import sanderling
-from sanderling import Batch, Embedding, FeedQueue
+from sanderling import Batch, Embedding, FeedQueue, FileSource, Holdout, HubSource
 
 ROWS = 1000
 SPEC: dict[str, Any] = {"feature": [{"name": "id", "key": "raw"}, {"name": "tags", "type": "multi", "key": "raw"}]}
@@ -137,8 +139,8 @@ def test_a_queue_reads_everything_in_order_and_looks_up(clicks: Path, threads: i
     table = sanderling.Table("t", 2, optimizer={"type": "sgd", "lr": 1.0}, init="zero")
     embedding = Embedding([table], [("tags", 0, "sum")])
     reports: list[str] = []
-    options = {"threads": threads, "statistics_every_s": 1e-6, "on_statistics": reports.append}
-    queue = FeedQueue(clicks, embedding, spec=SPEC, batch_size=64, passes=2, **options)  # type: ignore[arg-type]
+    source = FileSource(clicks, SPEC, batch_size=64, passes=2, threads=threads)
+    queue = FeedQueue(source, embedding, statistics_every_s=1e-6, on_statistics=reports.append)
     seen: list[int] = []
     tags = 0
     for batch in queue:
@@ -164,21 +166,21 @@ def test_a_queue_reads_everything_in_order_and_looks_up(clicks: Path, threads: i
         queue.serve_metrics("0.0.0.0:0")
     spec = queue.spec
     assert spec is not None
-    assert sum(len(batch) for batch in FeedQueue([clicks], spec=spec)) == ROWS
+    assert sum(len(batch) for batch in FeedQueue(FileSource([clicks], spec))) == ROWS
 
 
 def test_what_goes_wrong_is_raised_where_it_is_waited_for(clicks: Path) -> None:
     with clicks.open("a") as file:
         file.write("1,what,1\n")
     with pytest.raises(sanderling.BadRowError, match=r"clicks\.csv:1002"):
-        sum(len(batch) for batch in FeedQueue(clicks, spec=SPEC))
+        sum(len(batch) for batch in FeedQueue(FileSource(clicks, SPEC)))
     table = sanderling.Table("t", 2)
     with pytest.raises(sanderling.ConfigError, match="colour"):
-        FeedQueue(clicks, Embedding([table], [("colour", 0, "sum")]), spec=SPEC)
+        FeedQueue(FileSource(clicks, SPEC), Embedding([table], [("colour", 0, "sum")]))
     with pytest.raises(sanderling.ConfigError, match="rank"):
-        FeedQueue(clicks, spec=SPEC, rank=2, ranks=2)
+        FeedQueue(FileSource(clicks, SPEC, rank=2, ranks=2))
     with pytest.raises(sanderling.HubError, match=r"127\.0\.0\.1:1"):
-        FeedQueue("hub://127.0.0.1:1", hub_timeout_s=0.0)
+        FeedQueue(HubSource("hub://127.0.0.1:1", timeout_s=0.0))
 
 
 def test_an_exception_of_a_listener_loses_no_minibatch(clicks: Path) -> None:
@@ -189,7 +191,7 @@ def test_an_exception_of_a_listener_loses_no_minibatch(clicks: Path) -> None:
         if len(told) % 2:
             raise LookupError
 
-    queue = FeedQueue(clicks, spec=SPEC, batch_size=64, statistics_every_s=1e-9, on_statistics=listen)
+    queue = FeedQueue(FileSource(clicks, SPEC, batch_size=64), statistics_every_s=1e-9, on_statistics=listen)
     seen: list[int] = []
     for _ in range(ROWS // 64 + 1):
         with pytest.raises(LookupError):
@@ -204,14 +206,73 @@ def test_an_exception_of_a_listener_loses_no_minibatch(clicks: Path) -> None:
         ({"embedding": 5}, TypeError, "embedding must be a sanderling.Embedding, or have one as `native`, not int"),
         ({"statistics_every_s": np.nan}, ValueError, "statistics_every_s = NaN"),
         ({"statistics_every_s": -1.0}, ValueError, "statistics_every_s = -1"),
-        ({"shuffle_rows": 1 << 40}, sanderling.ConfigError, "shuffle_rows: 1099511627776 rows; at most 268435456"),
     ],
 )
 def test_options_that_are_none_are_refused(
     options: dict[str, Any], error: type[Exception], text: str, clicks: Path
 ) -> None:
     with pytest.raises(error, match=text):
-        FeedQueue(clicks, spec=SPEC, on_statistics=print, **options)
+        FeedQueue(FileSource(clicks, SPEC), on_statistics=print, **options)
+
+
+@pytest.mark.parametrize(
+    ("entries", "text"),
+    [
+        ({"shuffle_rows": 1 << 40}, "shuffle_rows: 1099511627776 rows; at most 268435456"),
+        ({"batch_size": 0}, "batch_size = 0: must be a whole number from 1 on"),
+        ({"batch_size": -5}, "batch_size = -5: must be a whole number from 1 on"),
+        ({"passes": 1.5}, r"passes = 1\.5: must be a whole number"),
+        ({"threads": True}, "threads = True: must be a whole number"),
+        ({"used_rows": 1 << 70}, "used_rows = 1180591620717411303424: must be"),
+        ({"seed": -1}, "seed = -1: must be a whole number from 0 on"),
+        ({"held_out": True}, "held_out without holdout"),
+        ({"holdout": Holdout("hash")}, 'by = "hash" needs a column'),
+        ({"holdout": Holdout("time", fraction=1.5)}, "fraction = 1.5: must be above 0 and below 1"),
+        ({"holdout": Holdout("day")}, "Holdout: by: unknown variant `day`"),  # type: ignore[arg-type]
+    ],
+)
+def test_entries_of_a_source_that_are_none_are_refused(entries: dict[str, Any], text: str, clicks: Path) -> None:
+    with pytest.raises(sanderling.ConfigError, match=text):
+        FeedQueue(FileSource(clicks, SPEC, **entries))
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+@pytest.mark.parametrize(
+    ("holdout", "is_held_out"),
+    [
+        (Holdout("time", fraction=0.25), lambda row: row >= 750),
+        (Holdout("time", "id", after=899.0), lambda row: row > 899),
+        (Holdout("random", fraction=0.5), None),
+        (Holdout("hash", "id", fraction=0.5), None),
+    ],
+)
+def test_a_source_has_one_side_of_a_holdout(
+    holdout: Holdout, is_held_out: Callable[[int], bool] | None, held_out: bool, clicks: Path
+) -> None:
+    def rows(*, held_out: bool, seed: int = 42, threads: int = 2) -> list[int]:
+        source = FileSource(
+            clicks,
+            SPEC,
+            batch_size=64,
+            shuffle_rows=100,
+            seed=seed,
+            threads=threads,
+            holdout=holdout,
+            held_out=held_out,
+        )
+        queue = FeedQueue(source)
+        found = sorted(key for batch in queue for key in batch.keys("id").tolist())
+        assert queue.holdout is not None
+        assert dataclasses.replace(queue.holdout, after=holdout.after) == holdout
+        assert (queue.holdout.after is None) == (holdout.by != "time")
+        return found
+
+    found, others = rows(held_out=held_out), rows(held_out=not held_out, seed=1, threads=1)
+    assert sorted([*found, *others]) == list(range(ROWS))
+    if is_held_out is None:
+        assert 300 < len(found) < 700
+    else:
+        assert found == [row for row in range(ROWS) if is_held_out(row) == held_out]
 
 
 def test_a_path_that_is_not_utf_8_is_named(clicks: Path) -> None:
@@ -219,7 +280,7 @@ def test_a_path_that_is_not_utf_8_is_named(clicks: Path) -> None:
     clicks.rename(path)
     for source in (path, [path]):
         with pytest.raises(sanderling.FileError, match=r"nu\\xFF\.csv. is not UTF-8"):
-            FeedQueue(source, spec=SPEC)
+            FeedQueue(FileSource(source, SPEC))
 
 
 def test_batch_files_say_what_a_spec_does_not(tmp_path: Path) -> None:
@@ -232,7 +293,7 @@ def test_batch_files_say_what_a_spec_does_not(tmp_path: Path) -> None:
     assert found == [([1.0, 0.0], [2.0, 3.0])]
     other = {"label": {"column": "income", "threshold": 3.0}}
     with pytest.raises(sanderling.Error, match=r"the labels: .* in the file and .* in the spec"):
-        next(FeedQueue(tmp_path / "a.batch", spec=other))
+        next(FeedQueue(FileSource(tmp_path / "a.batch", other)))
     built_in = {"data": {"train": str(tmp_path / "a.batch")}}
     with pytest.raises(sanderling.Error, match=r"the labels: .* in the file and .* in the spec"):
         sanderling.train(built_in | other, runs_dir=tmp_path / "runs")
@@ -261,7 +322,7 @@ def test_trainers_share_a_hub(clicks: Path, tmp_path: Path) -> None:
         try:
             assert hub.stdout is not None
             assert hub.stdout.readline().startswith("listening at ")
-            queues = [FeedQueue(f"hub://{address}", name=name, threads=1, depth=2) for name in ("one", "two")]
+            queues = [FeedQueue(HubSource(address, name=name, threads=1), depth=2) for name in ("one", "two")]
             first = [next(queue) for queue in queues]
             seen = [key for batch in first for key in batch.keys("id").tolist()]
             queues[1].close()  # what it had and had not used, the other gets

@@ -69,7 +69,8 @@ def test_what_forked_siblings_push_is_theirs(two_servers: str) -> None:
 def test_queues_and_embeddings_are_their_process(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("label,a\n" + "".join(f"{row % 2},{row}\n" for row in range(100)))
     embedding = sanderling.Embedding([sanderling.Table("t", 2)], [("a", 0, "sum")])
-    queue = sanderling.FeedQueue(tmp_path / "rows.csv", embedding, spec={"feature": [{"name": "a"}]}, batch_size=10)
+    source = sanderling.FileSource(tmp_path / "rows.csv", {"feature": [{"name": "a"}]}, batch_size=10)
+    queue = sanderling.FeedQueue(source, embedding)
     batch = next(queue)
 
     def push() -> None:

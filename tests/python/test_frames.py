@@ -190,10 +190,23 @@ def test_an_interrupted_run_over_a_frame_is_resumed(table: pa.Table, tmp_path: P
         )
 
 
+def test_test_sets_may_be_frames(parquet: Path, table: pa.Table, tmp_path: Path) -> None:
+    def tests(test: Any) -> list[dict[str, Any]]:  # noqa: ANN401, all of them
+        config = {**CONFIG, "data": {"train": parquet, "test": test}}
+        found: list[dict[str, Any]] = sanderling.train(config, runs_dir=tmp_path / "runs").summary["tests"]
+        return [{name: value for name, value in test.items() if name != "data"} for test in found]
+
+    expected = tests({"a": str(parquet), "b": [str(parquet), str(parquet)]})
+    assert tests({"a": table, "b": [table, str(parquet)]}) == expected
+    assert tests({"a": str(parquet), "b": [pandas_frame(table), table]}) == expected
+    assert tests({"a": table.to_pydict(), "b": [parquet, table]}) == expected
+    assert tests(table) == [{**expected[0], "name": "test"}]
+
+
 @pytest.mark.parametrize("kind", [kind for kind in FRAMES if kind != "rows"])
 def test_a_queue_gives_the_keys_of_the_file(kind: str, table: pa.Table, parquet: Path, model: sanderling.Model) -> None:
     def read(source: Any) -> Iterator[Any]:  # noqa: ANN401, all of them
-        with sanderling.FeedQueue(source, spec=model.spec, batch_size=512) as queue:
+        with sanderling.FeedQueue(sanderling.FileSource(source, model.spec, batch_size=512)) as queue:
             for batch in queue:
                 yield batch.labels
                 for feature in batch.features:
@@ -205,7 +218,7 @@ def test_a_queue_gives_the_keys_of_the_file(kind: str, table: pa.Table, parquet:
 
 
 def test_a_minibatch_is_an_input(parquet: Path, model: sanderling.Model, tmp_path: Path) -> None:
-    [batch] = sanderling.FeedQueue(parquet, spec=model.spec, batch_size=ROWS)
+    [batch] = sanderling.FeedQueue(sanderling.FileSource(parquet, model.spec, batch_size=ROWS))
     np.testing.assert_array_equal(model.predict(batch), model.predict(parquet))
     assert model.evaluate(batch)["auc"] == model.evaluate(parquet)["auc"]
     shuffled = sanderling.Batch(
@@ -227,10 +240,11 @@ def test_a_job_of_threads_reads_a_frame(table: pa.Table, model: sanderling.Model
     def count(worker: sanderling.Worker) -> int:
         return sum(len(batch) for batch in worker.batches(0, 100))
 
-    with sanderling.Job(table, spec=model.spec, workers=3) as job:
+    source = sanderling.FileSource(table, model.spec)
+    with sanderling.Job(source, workers=3) as job:
         assert sum(job.run(count)) == ROWS
     with pytest.raises(sanderling.ConfigError, match="processes read files"):
-        sanderling.Job(table, spec=model.spec, hosts=["a:1", "b:1"], rank=0)
+        sanderling.Job(source, hosts=["a:1", "b:1"], rank=0)
 
 
 def row_of(table: pa.Table, at: int) -> dict[str, Any]:
@@ -260,7 +274,7 @@ def test_a_dictionary_of_values_is_one_row(table: pa.Table, parquet: Path, model
         model.predict({"user": "u1", "item": 3})
     with pytest.raises(sanderling.BadRowError, match=r'row 1: column item: expected .*, found "x"'):
         model.predict([row, {**row, "item": "x"}])
-    with pytest.raises(TypeError, match=r'column "price": expected numbers, .* found complex'):
+    with pytest.raises(sanderling.BadRowError, match=r'column "price": expected numbers, .* found complex'):
         model.predict({**row, "price": 1j})
 
 
@@ -297,10 +311,16 @@ WRONG: list[tuple[Callable[[pa.Table], Any], type[Exception], str]] = [
         r'column "item" has type Struct',
     ),
     (lambda _: {**columns(), "item": np.zeros(3)}, sanderling.BadFileError, r'dict: column "item" has 3 rows'),
-    (lambda _: {**columns(), "item": np.zeros((ROWS, 2))}, TypeError, 'column "item".*2 dimensions'),
-    (lambda _: {**columns(), "item": [1j] * ROWS}, TypeError, 'column "item".*found complex'),
-    (lambda _: {**columns(), "item": np.zeros(ROWS, complex)}, TypeError, 'column "item".*found complex|<c16'),
-    (lambda _: {**columns(), 3: np.zeros(ROWS)}, TypeError, "3 is no name of a column"),
+    (lambda _: {**columns(), "item": np.zeros((ROWS, 2))}, sanderling.BadFileError, 'column "item".*2 dimensions'),
+    (lambda _: {**columns(), "item": [1j] * ROWS}, sanderling.BadRowError, 'column "item".*found complex'),
+    (
+        lambda _: {**columns(), "item": np.zeros(ROWS, complex)},
+        sanderling.BadFileError,
+        'column "item".*found complex128',
+    ),
+    (lambda _: {**columns(), "item": ["a\udc80"] * ROWS}, sanderling.BadRowError, 'column "item": .*surrogates'),
+    (lambda _: {**columns(), "item": [1 << 70] * ROWS}, sanderling.BadRowError, 'column "item": .*too (large|big)'),
+    (lambda _: {**columns(), 3: np.zeros(ROWS)}, sanderling.BadFileError, "3 is no name of a column"),
     (lambda _: pa.array([1, 2]), sanderling.BadFileError, "expected columns with names, found Int64"),
     (lambda _: 3, TypeError, "int"),
     (lambda _: [], sanderling.ConfigError, "an empty list"),

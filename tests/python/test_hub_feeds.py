@@ -51,7 +51,7 @@ def train(hubs: str, rows: EmbeddingCollection) -> dict[int, npt.NDArray[np.floa
     """Gradients that are the same for the same sample; pooled tags by the number of the row, as they were before."""
     seen: dict[int, npt.NDArray[np.float32]] = {}
     first = np.array([])
-    for batch in sanderling.FeedQueue(hubs, rows.native, threads=1, depth=1):
+    for batch in sanderling.FeedQueue(sanderling.HubSource(hubs, threads=1), rows.native, depth=1):
         ids = batch.keys("id")
         embedded = rows(batch)
         if not len(first):
@@ -115,4 +115,4 @@ def test_what_a_hub_sends_is_compressed(compression: Any, tmp_path: Path) -> Non
 
 def test_a_compression_that_there_is_not_is_named(folder: Path) -> None:
     with hub(folder) as hubs, pytest.raises(ValueError, match="'lz4', 'zstd' are"):
-        sanderling.FeedQueue(hubs, hub_compression="gzip")  # type: ignore[arg-type]
+        sanderling.FeedQueue(sanderling.HubSource(hubs, compression="gzip"))  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import sanderling
-from sanderling import Job, Table, Worker
+from sanderling import FileSource, Job, Table, Worker
 
 ROOT = Path(__file__).parents[2]
 ROWS = 3000
@@ -36,7 +36,7 @@ def test_every_row_is_given_once(
     rows: Path, tmp_path: Path, order: Literal["input", "shuffled"], in_step: bool
 ) -> None:
     def given(workers: int, number: int) -> list[list[list[int]]]:
-        job = Job(rows, workers=workers, seed=7, shuffle_bytes_max=0, scratch_dir=tmp_path)
+        job = Job(FileSource(rows, seed=7), workers=workers, shuffle_bytes_max=0, scratch_dir=tmp_path)
         assert job.features == ["features"]
 
         def work(worker: Worker) -> list[list[int]]:
@@ -121,6 +121,15 @@ def test_a_gradient_that_no_sum_can_hold_is_named(rows: Path, gradient: float, w
 
     with pytest.raises(sanderling.GradientError, match=f'table "weights": key 6: .*{words}.*clip gradients'):
         Job(rows, tables=[table]).run(work)
+
+
+def test_a_job_refuses_what_its_workers_decide(rows: Path) -> None:
+    with pytest.raises(sanderling.ConfigError, match="FileSource: batch_size is not used by a Job"):
+        Job(FileSource(rows, batch_size=7))
+    with pytest.raises(sanderling.ConfigError, match="a job divides files, not hubs"):
+        Job("hub://127.0.0.1:1")
+    with pytest.raises(TypeError, match=r"`seed` is now `FileSource\(inputs, spec, seed=\)`"):
+        Job(rows, seed=3)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import sanderling
-from sanderling import Job, RemoteTable, Table, Worker
+from sanderling import FileSource, Job, RemoteTable, Table, Worker
 
 AnyTable = Table | RemoteTable
 ROOT = Path(__file__).parents[2]
@@ -160,7 +160,8 @@ def main(work: str, arguments: str) -> None:
     options = json.loads(arguments)
     connection = sanderling.connect(options.pop("ps"))
     dies = options.pop("dies", None)
-    job = Job(**options, connection=connection, seed=SEED, timeout_s=120.0)
+    source = FileSource(options.pop("source"), seed=SEED, train=options.pop("train", True))
+    job = Job(source, **options, connection=connection, timeout_s=120.0)
     run = Learn(connection.open(work), dies and tuple(dies)) if work.startswith("learn") else WORK[work]
     json.dump(job.run(run), sys.stdout)
 
@@ -199,7 +200,7 @@ def site(tmp_path: Path, two_servers: str, rows: Path) -> Site:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_processes_compute_what_threads_compute(site: Site, workers: int) -> None:
-    expected = Job(site.rows, workers=workers, seed=SEED).run(everything)
+    expected = Job(FileSource(site.rows, seed=SEED), workers=workers).run(everything)
     if workers == 1:
         with site.start("everything", 0, 1) as alone:
             ends = [alone.communicate()]
@@ -298,7 +299,7 @@ def test_in_step_a_killed_process_leaves_no_trace_in_the_bits(
         ends = [(process, *process.communicate()) for process in (first, second, third)]
     for workers in (1, 2):
         alone = sanderling.Table("alone", 2, optimizer="adagrad")
-        steps = Job(site.rows, workers=workers, seed=SEED, tables=[alone]).run(Learn(alone))
+        steps = Job(FileSource(site.rows, seed=SEED), workers=workers, tables=[alone]).run(Learn(alone))
         assert found(alone) == found(table)
     for rank, (process, out, err) in enumerate(ends):
         if dies is not None and rank == dies[0]:
@@ -422,7 +423,7 @@ def test_options_that_do_not_fit(site: Site) -> None:
             "worker_timeout_s: at least 1",
         ),
         ({"hosts": hosts, "rank": 0, "connection": connection, "token": ""}, "token: empty"),
-        ({"hosts": hosts, "rank": 0, "connection": connection, "ca_file": "ca.pem"}, "all three"),
+        ({"hosts": hosts, "rank": 0, "connection": connection, "tls": sanderling.Tls("ca.pem")}, "all of ca, cert"),
     ]:
         with pytest.raises(sanderling.ConfigError) as raised:
             Job(site.rows, **options)  # type: ignore[arg-type]

@@ -57,7 +57,7 @@ def test_a_minibatch_that_a_server_did_not_apply_is_given_to_the_trainer_started
     connection = sanderling.connect(one_server)
     given: list[int] = []
     rows = collection(connection, push)
-    queue = sanderling.FeedQueue(hubs, rows.native if ahead else None, threads=1, depth=1)
+    queue = sanderling.FeedQueue(sanderling.HubSource(hubs, threads=1), rows.native if ahead else None, depth=1)
     with pytest.raises(sanderling.Error, match="lost/id") as raised:
         train(queue, rows, given, lose_at)
     assert one_server in str(raised.value)
@@ -66,5 +66,9 @@ def test_a_minibatch_that_a_server_did_not_apply_is_given_to_the_trainer_started
     del queue, raised
     again: list[int] = []
     rows = collection(connection, push)
-    train(sanderling.FeedQueue(hubs, rows.native if ahead else None, threads=1, depth=1), rows, again)
+    train(
+        sanderling.FeedQueue(sanderling.HubSource(hubs, threads=1), rows.native if ahead else None, depth=1),
+        rows,
+        again,
+    )
     assert sorted(again) == list(range(lose_at, BATCHES)), given

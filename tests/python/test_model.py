@@ -103,7 +103,7 @@ def test_predictions_are_those_that_evaluation_judges(clicks: Path, result: sand
 def test_what_one_function_gives_the_others_take(clicks: Path, result: sanderling.TrainResult) -> None:
     model = result.load()
     valid = clicks / "valid.csv"
-    batches = list(sanderling.FeedQueue(valid, spec=model.spec, batch_size=500))
+    batches = list(sanderling.FeedQueue(sanderling.FileSource(valid, model.spec, batch_size=500)))
     labels = np.concatenate([batch.labels for batch in batches])
     scored, evaluated = sanderling.metrics(labels, model.predict(valid)), model.evaluate(valid)
     assert len(labels) == 2000

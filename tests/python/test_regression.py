@@ -56,7 +56,8 @@ def test_numbers_are_predicted_as_by_least_squares(model: str, tmp_path: Path) -
 
     def design(columns: dict[str, Any]) -> Floats:
         kinds = columns["kind"][:, None] == np.array(["a", "b", "c", "d"])[None, :]
-        return np.c_[columns["x"], columns["z"], kinds.astype(float)]
+        found: Floats = np.c_[columns["x"], columns["z"], kinds.astype(float)]
+        return found
 
     least_squares = LinearRegression().fit(design(columns), label).predict(design(held_out))
     assert mean_squared_error(wanted, predicted) < mean_squared_error(wanted, least_squares) + 0.01

@@ -22,6 +22,8 @@ use crate::sampled::{Sampled, column};
 
 /// Pushes that may be outstanding.
 pub const PUSHES_MAX: usize = 1024;
+/// Tables in this process that are small together: their rows are in the caches of a processor.
+const SMALL_BYTES_MAX: u64 = 16 << 20;
 /// Lookups and pooled rows that are kept for use again: more than a queue and its pushes usually hold.
 const KEPT: usize = 64;
 
@@ -48,6 +50,8 @@ impl Default for EmbeddingOptions {
 #[derive(Debug)]
 pub struct Embedding {
     client: Arc<Client>,
+    /// The tables, if they are in this process.
+    tables: Vec<Arc<Table>>,
     features: Features,
     absent: Absent,
     pool_at: PoolAt,
@@ -77,7 +81,8 @@ impl Embedding {
     ) -> Result<Arc<Embedding>, FeedError> {
         let shapes: Vec<(String, usize)> =
             tables.iter().map(|table| (table.name().to_owned(), table.dim())).collect();
-        Embedding::new(&shapes, features, options, |pairs| Client::embedded(tables, pairs, None))
+        let kept = tables.clone();
+        Embedding::new(&shapes, kept, features, options, |pairs| Client::embedded(tables, pairs, None))
     }
 
     /// Over tables on servers.
@@ -89,11 +94,12 @@ impl Embedding {
         let shapes: Vec<(String, usize)> =
             tables.iter().map(|table| (table.name().to_owned(), table.dim())).collect();
         let named = tables.into_iter().map(|table| (table.name().to_owned(), table)).collect();
-        Embedding::new(&shapes, features, options, |pairs| Client::remote(named, pairs, None))
+        Embedding::new(&shapes, Vec::new(), features, options, |pairs| Client::remote(named, pairs, None))
     }
 
     fn new(
-        tables: &[(String, usize)],
+        shapes: &[(String, usize)],
+        tables: Vec<Arc<Table>>,
         features: Vec<Feature>,
         options: EmbeddingOptions,
         client: impl FnOnce(Vec<(&str, &str)>) -> Result<Client, ClientError>,
@@ -104,8 +110,8 @@ impl Embedding {
         }
         let mut pairs = Vec::new();
         for feature in &features {
-            let Some((table, _)) = tables.get(feature.table) else {
-                let (name, table, tables) = (&feature.name, feature.table, tables.len());
+            let Some((table, _)) = shapes.get(feature.table) else {
+                let (name, table, tables) = (&feature.name, feature.table, shapes.len());
                 let reason = format!("{name:?} reads table number {table}, but there are {tables} tables");
                 return Err(FeedError::Option { option: "features", reason });
             };
@@ -116,7 +122,8 @@ impl Embedding {
             pushes: Pushes::start(Arc::clone(&client), options.pushes),
             waits_for_pushes: options.pushes == 0,
             client,
-            features: Features::new(features, tables.iter().map(|table| table.1).collect()),
+            tables,
+            features: Features::new(features, shapes.iter().map(|shape| shape.1).collect()),
             absent: options.absent,
             // Keys that are to stay without a row would get one from the servers.
             pool_at: if options.absent == Absent::Zero { PoolAt::Trainer } else { options.pool_at },
@@ -291,6 +298,12 @@ impl Embedding {
             self.ways.by_hub(hub_bytes(rows.len(), self.features.dim(feature), ahead.fed.servers));
         }
         all
+    }
+
+    /// Whether all tables are in this process and small, so that a lookup waits for nothing.
+    pub(crate) fn is_small(&self) -> bool {
+        let bytes = |tables: &[Arc<Table>]| tables.iter().map(|table| table.bytes()).sum::<u64>();
+        !self.tables.is_empty() && bytes(&self.tables) <= SMALL_BYTES_MAX
     }
 
     /// Counts features whose gradients were left out.

@@ -44,6 +44,8 @@ mod reader;
 mod options;
 pub use options::{DEPTH_MAX, QueueOptions, THREADS_MAX};
 
+mod lookup_place;
+
 mod line;
 pub use line::Fed;
 
@@ -54,7 +56,7 @@ mod expected;
 pub use expected::Expected;
 
 mod source;
-pub use source::Source;
+pub use source::{FileOptions, Source};
 
 mod statistics;
 pub use statistics::FeedStatistics;

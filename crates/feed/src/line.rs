@@ -11,6 +11,7 @@ use sanderling_sample::Batch;
 use crate::embedding::Embedding;
 use crate::error::FeedError;
 use crate::looked_up::LookedUp;
+use crate::lookup_place::LookupPlace;
 use crate::options::QueueOptions;
 use crate::reader::{Read, Reader};
 use crate::recycle::{Recycled, Recycler};
@@ -48,6 +49,7 @@ pub(crate) struct Shared {
     pub(crate) names: Arc<[String]>,
     pub(crate) reader: Reader,
     pub(crate) embedding: Option<Arc<Embedding>>,
+    lookup_place: LookupPlace,
     line: Mutex<Line>,
     changed: Condvar,
     sampled: Arc<Recycler<Sampled>>,
@@ -115,6 +117,7 @@ impl Shared {
             names,
             reader,
             embedding,
+            lookup_place: LookupPlace::default(),
             line: Mutex::default(),
             changed: Condvar::new(),
             accounts: Accounts::default(),
@@ -211,7 +214,10 @@ impl Shared {
                 measured.read_sample.record(since.elapsed());
                 measured.rows += rows;
             });
-            let fed = self.look_up(Arc::new(sampled), &account);
+            let is_left = self.embedding.as_ref().is_some_and(|embedding| embedding.is_small());
+            let is_left = is_left && self.lookup_place.is_trainer();
+            let sampled = Arc::new(sampled);
+            let fed = if is_left { Ok(Fed::Sampled(sampled)) } else { self.look_up(sampled, &account) };
             if let Err(FeedError::Late { .. }) = fed {
                 // The trainer uses it.
                 if self.options.ordered {
@@ -230,6 +236,17 @@ impl Shared {
         let looked_up = embedding.look_up(sampled)?;
         account.note(|measured| measured.embedding_lookup.record(since.elapsed()));
         Ok(Fed::LookedUp(Box::new(looked_up)))
+    }
+
+    /// Looks a minibatch up that the queue's threads have left to the trainer, who calls this.
+    pub(crate) fn look_up_left(&self, fed: Fed, account: &Account) -> Result<Fed, FeedError> {
+        let is_left = self.embedding.is_some() && matches!(fed, Fed::Sampled(_));
+        let fed = match fed {
+            Fed::Sampled(sampled) if is_left => self.look_up(sampled, account)?,
+            fed => fed,
+        };
+        self.lookup_place.note(is_left, Instant::now());
+        Ok(fed)
     }
 
     /// Takes the next minibatch; None at the end. Waits for it.

@@ -127,7 +127,7 @@ impl FeedQueue {
             ticket.give();
         }
         self.hold(ready.ticket);
-        Ok(Some(ready.fed))
+        shared.look_up_left(ready.fed, &self.account).map(Some)
     }
 
     /// It ends with the first minibatch that is lost.

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use sanderling_client::Stop;
 use sanderling_formats::batch_file::completed;
-use sanderling_formats::{DataConfig, Format, fit, input};
+use sanderling_formats::{DataConfig, Format, fit, fit_holdout, input};
 use sanderling_hub::{
     Description, FedFeature, HubError, Served, SubscribeOptions, Subscription, hub_addresses,
 };
-use sanderling_sample::{EncodeOptions, Encoder, LabelUse, Spec};
+use sanderling_sample::{EncodeOptions, Encoder, Holdout, LabelUse, NoteName, Side, Spec};
 
 use crate::error::FeedError;
 use crate::expected::Expected;
@@ -46,19 +46,52 @@ pub(crate) struct Files {
     pub(crate) spec: Spec,
     /// Whether a bad row that may be left out keeps its place.
     pub(crate) keeps_places: bool,
+    /// The holdout of which one side is read, with its moment.
+    pub(crate) holdout: Option<Holdout>,
+}
+
+/// The rows of files that are read, and their use.
+#[derive(Clone, Debug, Default)]
+pub struct FileOptions {
+    /// Whether rows are for training.
+    ///
+    /// Labels must then be there, negatives are sampled down as the spec says, and bad rows may be left out. Otherwise
+    /// a minibatch has a row for each of the input; a bad one has no keys, and NaN as label and weight.
+    pub train: bool,
+    /// One side of a holdout, with the seed of a draw by chance; `None`: all rows.
+    pub side: Option<(Holdout, u64, Side)>,
+    /// Is told the texts of hashed keys.
+    pub names: Option<Arc<dyn NoteName>>,
 }
 
 impl Source {
-    /// Makes files, globs and standard input ready. Without features the spec is the one that libsvm, Criteo or batch files imply;
-    /// quantile features that have no boundaries get them from these inputs. `train` says that labels must be there,
-    /// that negatives are sampled down as the spec says, and that bad rows may be left out; otherwise a minibatch has a
-    /// row for each of the input, and one that may be bad has no keys, and NaN as label and weight.
+    /// Opens files, globs and standard input, all rows of them; `train` as in [`FileOptions`].
+    ///
+    /// Without features the spec is the one that libsvm, Criteo or batch files imply; quantile features that have no
+    /// boundaries get them from these inputs.
+    ///
+    /// # Errors
+    /// Unreadable inputs, and a spec that does not fit them.
     pub fn files(
         inputs: Vec<String>,
         data: DataConfig,
         spec: &Spec,
         train: bool,
     ) -> Result<Source, FeedError> {
+        Source::files_with(inputs, data, spec, FileOptions { train, ..FileOptions::default() })
+    }
+
+    /// Opens files as [`Source::files`] does, with options; finds the moment of a holdout by time.
+    ///
+    /// # Errors
+    /// Errors of [`Source::files`], and a holdout that does not fit the input.
+    pub fn files_with(
+        inputs: Vec<String>,
+        data: DataConfig,
+        spec: &Spec,
+        options: FileOptions,
+    ) -> Result<Source, FeedError> {
+        let FileOptions { train, side, names } = options;
         let format = || data.format_of(inputs.first()?);
         let mut spec = spec.clone();
         if spec.feature.is_empty() {
@@ -84,12 +117,19 @@ impl Source {
             compiled.weight = None;
         }
         let options = EncodeOptions { missing: &data.missing, label, down_sample: train };
-        let encoder = Arc::new(Encoder::new(&compiled, &options)?);
+        let mut encoder = Encoder::new(&compiled, &options)?;
+        let mut fitted = None;
+        if let Some((holdout, seed, side)) = side {
+            let holdout = fitted.insert(fit_holdout(&holdout, &spec, &inputs, &data)?);
+            encoder = encoder.on_side(holdout, seed, side);
+        }
+        if let Some(names) = names {
+            encoder = encoder.noting(&names);
+        }
         let names = spec.feature.iter().map(|feature| feature.name.clone()).collect();
-        Ok(Source {
-            kind: Kind::Files(Box::new(Files { inputs, data, encoder, spec, keeps_places: !train })),
-            names,
-        })
+        let encoder = Arc::new(encoder);
+        let files = Files { inputs, data, encoder, spec, keeps_places: !train, holdout: fitted };
+        Ok(Source { kind: Kind::Files(Box::new(files)), names })
     }
 
     /// Subscribes to the hubs of `hub://host:port,host:port`, which decide the size of minibatches. The name
@@ -181,6 +221,15 @@ impl Source {
     pub fn files_read(&self) -> Option<(&[String], &DataConfig, &Arc<Encoder>)> {
         match &self.kind {
             Kind::Files(files) => Some((&files.inputs, &files.data, &files.encoder)),
+            Kind::Hubs(_) => None,
+        }
+    }
+
+    /// The holdout of which one side is read, with its moment.
+    #[must_use]
+    pub fn holdout(&self) -> Option<&Holdout> {
+        match &self.kind {
+            Kind::Files(files) => files.holdout.as_ref(),
             Kind::Hubs(_) => None,
         }
     }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_64;
 
-use sanderling_sample::parse_f64;
+use sanderling_sample::{Time, parse_f64};
 
 use super::counts::{Distinct, Frequent};
 use sanderling_sample::missing::{MARKS, is_value_among_texts, mark_at};
@@ -75,6 +75,9 @@ pub struct ColumnProfile {
     pub distinct: u64,
     /// Whether that is an estimate (standard error 0.8 percent) because they are many.
     pub distinct_estimated: bool,
+    /// Whether all texts are dates or times.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub times: bool,
     /// Range of a column of numbers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub numbers: Option<NumberSummary>,
@@ -118,6 +121,8 @@ pub(super) struct ColumnStats {
     /// Whether the values are elements already, as in the list column of a columnar file.
     elements: bool,
     unsupported: bool,
+    /// Whether every text so far is a date or a time.
+    is_times: bool,
     /// Elements seen so far.
     values: u64,
 }
@@ -158,6 +163,7 @@ impl ColumnStats {
             splits: SEPARATORS.map(|_| None),
             elements: false,
             unsupported: false,
+            is_times: true,
             values: 0,
         }
     }
@@ -208,6 +214,8 @@ impl ColumnStats {
         self.count(value);
         if let Some(number) = parse_f64(value) {
             self.number(number, is_integer(value));
+        } else if self.is_times {
+            self.is_times = Time::read(value).is_some();
         }
     }
 
@@ -302,10 +310,13 @@ impl ColumnStats {
             () if numbers == self.present => ColumnKind::Float,
             () => ColumnKind::Text,
         };
+        // A space between date and time separates no list.
+        let times = kind == ColumnKind::Text && numbers == 0 && self.is_times;
         let mut separator = None;
         let (texts, whole) = (self.present - numbers, self.distinct.count().0);
         let mut splits = self.splits.iter_mut().filter_map(Option::take);
         if kind == ColumnKind::Text
+            && !times
             && let Some(split) = splits.find(|split| split.is_list(texts, whole))
         {
             kind = ColumnKind::List;
@@ -329,6 +340,7 @@ impl ColumnStats {
             distinct_estimated,
             top: top.collect(),
             top_count_error: self.frequent.error(),
+            times,
             numbers: matches!(kind, ColumnKind::Integer | ColumnKind::Float).then(|| self.summary(numbers)),
             name: self.name,
         }

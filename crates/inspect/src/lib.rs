@@ -13,6 +13,7 @@ mod paths;
 mod rows;
 mod sparse;
 mod suggest;
+mod times;
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};

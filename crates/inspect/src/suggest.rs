@@ -10,6 +10,7 @@ use sanderling_formats::{DataConfig, Format};
 use sanderling_sample::{SampleError, quote_text};
 
 use super::column::{ColumnKind, ColumnProfile};
+use super::times::{is_time, time_unit};
 use super::{DataProfile, LabelGuess, naming, repeated};
 use text::{list, one_line, quoted, stem};
 
@@ -34,9 +35,6 @@ const UNIQUE_ROWS_MIN: u64 = 50;
 const NAMES_SHOWN_MAX: usize = 5;
 /// The label column if no column looks like one.
 const NO_LABEL: &str = "label";
-/// Unix times, in seconds, that a column of times may hold: from 1990 to 2100.
-const FIRST_TIME_S: f64 = 631152000.0;
-const LAST_TIME_S: f64 = 4102444800.0;
 /// Floats within this are used as they are.
 const SMALL: f64 = 10.0;
 
@@ -208,7 +206,7 @@ fn write_valid(
     if let Some((_, column)) = roles.iter().find(user) {
         writeln!(out, "{}    # all rows of some of them", held("hash", column))?;
     }
-    let time = |(_, column): &&(Role, &ColumnProfile)| time_unit(column).is_some() && column.missing == 0;
+    let time = |(_, column): &&(Role, &ColumnProfile)| is_time(column) && column.missing == 0;
     match roles.iter().find(time) {
         Some((_, column)) => writeln!(out, "{}    # the latest rows", held("time", column)),
         None => writeln!(out, "# valid = {{ fraction = 0.1, by = \"time\" }}    # the last rows of the file"),
@@ -376,6 +374,7 @@ fn role(column: &ColumnProfile, rows: u64) -> Role {
         ColumnKind::Empty => Role::Out("it has no values".to_string()),
         _ if column.distinct <= 1 && column.missing == 0 => Role::Out("it has only one value".to_string()),
         ColumnKind::List => Role::Multi(column.separator),
+        ColumnKind::Text if column.times && column.distinct > CODES_MAX => Role::Quantile,
         ColumnKind::Text if unique => Role::Out("almost every row has its own value".to_string()),
         ColumnKind::Text => Role::Categorical,
         ColumnKind::Integer => integer_role(column, unique),
@@ -420,7 +419,7 @@ fn heavy_tail(column: &ColumnProfile) -> bool {
 }
 
 /// Whether a name suggests that the column's numbers are ids.
-fn is_id_name(name: &str) -> bool {
+pub(super) fn is_id_name(name: &str) -> bool {
     const PARTS: [&str; 14] = [
         "id", "ids", "user", "item", "uid", "code", "zip", "zipcode", "postcode", "category", "cat", "ad",
         "site", "hash",
@@ -437,21 +436,6 @@ fn is_user_name(name: &str) -> bool {
         || name.starts_with("user")
 }
 
-/// The unit of a column of Unix times: whole numbers within a few decades of moments in one of the units. Seconds
-/// look like ids, so the name must suggest times.
-fn time_unit(column: &ColumnProfile) -> Option<&'static str> {
-    const UNITS: [(&str, f64); 4] = [("s", 1.0), ("ms", 1e3), ("us", 1e6), ("ns", 1e9)];
-    const NAMES: [&str; 7] = ["ts", "time", "timestamp", "date", "datetime", "unix", "at"];
-    let numbers = column.numbers.as_ref().filter(|_| column.kind == ColumnKind::Integer)?;
-    let name = column.name.to_lowercase();
-    let is_named = name.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| NAMES.contains(&part))
-        || name.ends_with("time")
-        || name.ends_with("timestamp");
-    let is_within = |per_s: f64| numbers.min >= FIRST_TIME_S * per_s && numbers.max <= LAST_TIME_S * per_s;
-    let (unit, _) = UNITS.into_iter().find(|(_, per_s)| is_within(*per_s))?;
-    (is_named || (unit != "s" && !is_id_name(&column.name))).then_some(unit)
-}
-
 fn about(column: &ColumnProfile) -> String {
     let about = if column.distinct_estimated { "about " } else { "" };
     let mut text = format!("{about}{} values", column.distinct);
@@ -460,6 +444,9 @@ fn about(column: &ColumnProfile) -> String {
     }
     if let Some(unit) = time_unit(column) {
         let _ = write!(text, ", Unix times in {unit} (as `numeric` they would swamp the model)");
+    }
+    if column.times {
+        let _ = write!(text, ", dates or times (read as seconds since 1970)");
     }
     if column.missing > 0 {
         let _ = write!(text, ", {:.1} % missing", 100.0 * column.missing_share);

@@ -349,6 +349,30 @@ fn elements_of_lists_are_counted_to_the_end_and_numbers_among_them() {
 }
 
 #[test]
+fn texts_of_times_are_no_lists() {
+    let dir = TempDir::new().unwrap();
+    let check = |name: &str,
+                 cell: &dyn Fn(usize) -> String,
+                 kind: ColumnKind,
+                 times: bool,
+                 suggested: &str| {
+        let rows: String = (0..400).map(|row| format!("{},{},{}\n", row % 2, cell(row), row % 7)).collect();
+        let path = written(&dir, "times.csv", &format!("label,{name},user\n{rows}"));
+        let found = look(&path);
+        let column = found.columns.iter().find(|column| column.name == name).unwrap();
+        assert_eq!((column.kind, column.times, column.separator.is_some()), (kind, times, !times), "{name}");
+        let text = suggest(&found, "times.csv").unwrap();
+        assert!(text.contains(suggested), "{text}");
+    };
+    let at = |row: usize| format!("2026-05-0{} {:02}:{:02}:00", 1 + row % 3, row / 60, row % 60);
+    let held = "by = \"time\", column = \"seen\" }    # the latest rows";
+    check("seen", &at, ColumnKind::Text, true, held);
+    // A list may hold something that looks like a date.
+    let list = |row: usize| format!("2026-05-0{} day{}", 1 + row % 3, row % 50);
+    check("seen", &list, ColumnKind::List, false, "type = \"multi\"");
+}
+
+#[test]
 fn libsvm_text_is_counted_by_index() {
     let dir = TempDir::new().unwrap();
     let rows: String =

@@ -107,7 +107,7 @@ impl Compute {
     /// Adds the gradients of the minibatch, scaled by `errors`, to those in `lookup`.
     pub(crate) fn backward(&mut self, rows: &Rows<'_>, lookup: &mut Lookup) {
         if self.field_aware.is_some() {
-            self.field_aware_grads(rows, lookup);
+            self.add_field_aware(rows, lookup, Lookup::backward, |sum, gradient| *sum += gradient);
             return self.constant_grad(lookup);
         }
         for column in 0..rows.columns() {
@@ -129,20 +129,31 @@ impl Compute {
         }
     }
 
-    fn field_aware_grads(&mut self, rows: &Rows<'_>, lookup: &mut Lookup) {
+    /// Passes the gradient of each key of each sample to `add`, coordinate by coordinate, with its place among the sums
+    /// that `backward` lends.
+    fn add_field_aware<T>(
+        &mut self,
+        rows: &Rows<'_>,
+        lookup: &mut Lookup,
+        backward: impl Fn(&mut Lookup, usize) -> (&[u32], &[f32], &mut [T]),
+        mut add: impl FnMut(&mut T, f32),
+    ) {
         let Compute { field_aware: Some(sample), factors, errors, gradient, .. } = self else { return };
         let dim = *factors + 1;
         gradient.resize(dim, 0.0);
         for (row, &error) in errors.iter().enumerate() {
             sample.look_up(rows, row, lookup, |_, _| ());
             for column in 0..rows.columns() {
-                let (indices, table, grads) = lookup.backward(column);
+                let (indices, table, sums) = backward(lookup, column);
                 let (span, values) = (span(rows.offsets(column), row), rows.values(column));
                 for at in span {
                     let x = values.map_or(1.0, |values| values[at]);
                     let start = indices[at] as usize * dim;
                     sample.gradient(column, error, x, &table[start..][..dim], gradient);
-                    grads[start..][..dim].iter_mut().zip(&*gradient).for_each(|(sum, g)| *sum += g);
+                    sums[start..][..dim]
+                        .iter_mut()
+                        .zip(&*gradient)
+                        .for_each(|(sum, &gradient)| add(sum, gradient));
                 }
             }
         }

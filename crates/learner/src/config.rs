@@ -11,7 +11,7 @@ mod model;
 pub use model::{Model, ModelKind, RANK_MAX};
 
 mod overrides;
-pub use overrides::Override;
+pub use overrides::{Override, set_entries};
 
 mod quantity;
 

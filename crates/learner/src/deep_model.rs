@@ -5,11 +5,12 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use sanderling_store::{Checkpoint, Table, open_regular};
+use sanderling_store::{Table, open_regular};
 use serde::Deserialize;
 
 use crate::error::LearnError;
 use crate::model_diagnostics::{MANIFEST, MANIFEST_BYTES_MAX};
+use crate::saved_rows::SavedRows;
 
 /// A saved deep model without its dense part.
 #[derive(Debug)]
@@ -44,8 +45,8 @@ struct Dense {
 }
 
 impl DeepModel {
-    /// Reads the manifest and the tables.
-    pub fn open(path: &Path) -> Result<DeepModel, LearnError> {
+    /// Reads the manifest and the tables, whose directory is open already.
+    pub fn open(path: &Path, saved: &SavedRows) -> Result<DeepModel, LearnError> {
         let manifest = path.join(MANIFEST);
         let wrong = |reason: String| LearnError::Model { path: manifest.clone(), reason };
         let mut text = Vec::new();
@@ -56,15 +57,10 @@ impl DeepModel {
             serde_json::from_slice(&text).map_err(|error| wrong(format!("is damaged: {error}")))?;
         let Manifest { dense, rows, description, server_tables } = read;
         let tables = match &rows {
-            Some(rows) if !rows.contains('/') => {
-                let checkpoint = Checkpoint::open(path.join(rows))?;
-                let names = checkpoint.tables().iter().map(|table| &table.name);
-                names
-                    .map(|name| Ok(Arc::new(checkpoint.load_table(name)?)))
-                    .collect::<Result<_, LearnError>>()?
+            Some(rows) if rows.contains('/') => {
+                return Err(wrong(format!("is damaged: rows = {rows:?} is no name of a folder")));
             }
-            Some(rows) => return Err(wrong(format!("is damaged: rows = {rows:?} is no name of a folder"))),
-            None => Vec::new(),
+            _ => saved.tables()?,
         };
         let server_tables = if rows.is_some() {
             Vec::new()

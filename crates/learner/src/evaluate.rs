@@ -26,6 +26,8 @@ use crate::threads::{join, spawn};
 
 /// Rows scored at a time: enough keys per table to look up in one go, few enough to stay in the cache.
 const SCORE_BATCH_ROWS: usize = 512;
+/// Most threads that decode ahead of the one that predicts in order.
+const DECODERS_MAX: usize = 4;
 /// Seconds between two looks at the progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -257,7 +259,9 @@ pub fn predict(
     let encoder = model.encoder(Purpose::Predict)?;
     let pass = Pass::open_until(inputs, config, &encoder, bad_rows, in_order(1), Arc::clone(stop))?;
     let stages = Stages::new(&STAGES);
-    let (mut feed, mut timer) = (pass.feed_ahead(stages.timer()), stages.timer());
+    let decoders = std::thread::available_parallelism().map_or(1, |cores| cores.get().min(DECODERS_MAX));
+    let mut feed = pass.feed_ahead_by((0..decoders).map(|_| stages.timer()));
+    let mut timer = stages.timer();
     let mut scorer = Scorer::new(model);
     let features = &model.config().feature;
     let mut known = vec![Occurrences::default(); features.len()];

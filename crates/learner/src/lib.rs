@@ -52,13 +52,16 @@ mod deep_model;
 pub use deep_model::DeepModel;
 
 mod names;
-pub use names::Names;
+pub use names::{NameCollector, Names};
+
+mod reading;
+pub use reading::{Reading, save_reading, saved_names};
 
 mod model;
 pub use model::{BIAS_TABLE, Model, Purpose};
 
 mod saved_rows;
-pub use saved_rows::{SavedRows, key_of};
+pub use saved_rows::SavedRows;
 
 mod similar;
 pub use similar::{Nearest, Neighbour, Similarity, dot, factors_of};
@@ -84,7 +87,7 @@ pub mod distributed;
 mod run_marker;
 
 mod table_summary;
-pub use table_summary::{saved_counters, table_summary};
+pub use table_summary::{name_keys, table_summary};
 
 mod table_counters;
 pub use table_counters::TableCounters;

@@ -105,11 +105,23 @@ pub fn is_deep(path: &Path) -> bool {
     deep_manifest(path).is_some()
 }
 
-/// The directory of the tables of a deep model.
-pub(crate) fn deep_rows(path: &Path) -> Option<PathBuf> {
+/// Directories of the parts of a deep model, as far as it has them.
+#[derive(Debug)]
+pub(crate) struct DeepParts {
+    /// Its tables.
+    pub(crate) rows: Option<PathBuf>,
+    /// Its feature spec, and names of keys.
+    pub(crate) reading: Option<PathBuf>,
+}
+
+/// The parts of a deep model; `None` for other directories.
+pub(crate) fn deep_parts(path: &Path) -> Option<DeepParts> {
     let manifest = deep_manifest(path)?;
-    let rows = manifest.get("rows")?.as_str()?;
-    (!rows.is_empty() && !rows.contains(['/', '\\'])).then(|| path.join(rows))
+    let part = |name: &str| {
+        let part = manifest.get(name)?.as_str()?;
+        (!part.is_empty() && !part.contains(['/', '\\'])).then(|| path.join(part))
+    };
+    Some(DeepParts { rows: part("rows"), reading: part("reading") })
 }
 
 fn deep_manifest(path: &Path) -> Option<serde_json::Value> {

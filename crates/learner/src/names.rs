@@ -28,7 +28,7 @@ type Shard = HashMap<(usize, u64), Box<str>>;
 
 /// Collects names while rows are encoded.
 #[derive(Debug)]
-pub(crate) struct NameCollector {
+pub struct NameCollector {
     features: Vec<String>,
     /// By feature of the encoder: its place in `features`.
     places: Vec<Option<usize>>,
@@ -41,7 +41,7 @@ pub(crate) struct NameCollector {
 
 impl NameCollector {
     /// Collects for features of an encoder, whose names are given in its order.
-    pub(crate) fn new<'a>(config: &NamesConfig, encoded: impl Iterator<Item = &'a str>) -> NameCollector {
+    pub fn new<'a>(config: &NamesConfig, encoded: impl Iterator<Item = &'a str>) -> NameCollector {
         let place = |name: &str| config.features.iter().position(|feature| feature == name);
         NameCollector {
             features: config.features.clone(),
@@ -54,8 +54,11 @@ impl NameCollector {
         }
     }
 
-    /// Adds the names that an earlier session has saved.
-    pub(crate) fn restore(&self, blob: &[u8]) -> Result<(), String> {
+    /// Adds the names that an earlier session has saved; an error is the text of what is wrong.
+    ///
+    /// # Errors
+    /// They are no names.
+    pub fn restore(&self, blob: &[u8]) -> Result<(), String> {
         each_line(blob, |feature, key, text| {
             if let Some(place) = self.features.iter().position(|name| name == feature) {
                 self.keep(place, key, &text);
@@ -64,19 +67,22 @@ impl NameCollector {
     }
 
     /// The name of a key of one of some features.
-    pub(crate) fn find(&self, features: &[&str], key: u64) -> Option<String> {
+    #[must_use]
+    pub fn find(&self, features: &[&str], key: u64) -> Option<String> {
         let names = lock(&self.shards[key as usize % SHARDS]);
         let places = self.features.iter().enumerate().filter(|(_, name)| features.contains(&name.as_str()));
         places.filter_map(|(place, _)| names.get(&(place, key))).map(ToString::to_string).next()
     }
 
     /// Whether names were left out for want of room.
-    pub(crate) fn is_full(&self) -> bool {
+    #[must_use]
+    pub fn is_full(&self) -> bool {
         self.is_full.load(Ordering::Relaxed)
     }
 
     /// The names as a blob: feature, key and text by line, in the order of features and keys.
-    pub(crate) fn to_blob(&self) -> Vec<u8> {
+    #[must_use]
+    pub fn to_blob(&self) -> Vec<u8> {
         let mut all: Vec<((usize, u64), Box<str>)> = Vec::new();
         for shard in &self.shards {
             all.extend(lock(shard).iter().map(|(at, text)| (*at, text.clone())));

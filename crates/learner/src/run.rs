@@ -405,7 +405,7 @@ fn run_in(
         None => table_summaries(&model_dir, &sizes)?,
     };
     if let Some(names) = &names {
-        name_keys(&mut tables, &config, names);
+        name_keys(&mut tables, &config.feature, names);
     }
     if plot_scores.is_none() && state.best.is_some() {
         // The best validation was before this session, which resumed the run: score it again for the plots.

@@ -1,19 +1,15 @@
 //! The tables of a saved model as a report needs them, summed up row by row while its files are read: those of a run on servers
 //! may be larger than this process. Knows no configuration of a run.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
+use sanderling_sample::spec::Feature;
 use sanderling_store::{Block, Checkpoint, RowRef, Table, TableEntry};
 
-use crate::config::Config;
 use crate::error::LearnError;
 use crate::model::Model;
-use crate::model_diagnostics::explain_no_model;
 use crate::names::NameCollector;
 use crate::report::{TOP_KEYS_MAX, TableSummary, TableTally, zero_weights};
-use crate::state::RunState;
-use crate::table_counters::TableCounters;
 
 /// Adds a row of a table of these blocks.
 fn tally_row(tally: &mut TableTally, blocks: &[Block], row: RowRef<'_>) {
@@ -44,9 +40,9 @@ pub(crate) fn table_summaries(path: &Path, bytes: &[(String, u64)]) -> Result<Ve
 }
 
 /// Gives the top keys of tables their names.
-pub(crate) fn name_keys(tables: &mut [TableSummary], config: &Config, names: &NameCollector) {
+pub fn name_keys(tables: &mut [TableSummary], features: &[Feature], names: &NameCollector) {
     for table in tables {
-        let features = config.feature.iter().filter(|feature| feature.table() == table.name);
+        let features = features.iter().filter(|feature| feature.table() == table.name);
         let features: Vec<&str> = features.map(|feature| feature.name.as_str()).collect();
         for key in &mut table.top {
             key.value = names.find(&features, key.key);
@@ -69,13 +65,4 @@ pub fn table_summary(table: &Table, top_max: usize) -> TableSummary {
     let blocks = &table.config().blocks;
     table.for_each_row(|row| tally_row(&mut tally, blocks, row));
     tally.finish(table.bytes())
-}
-
-/// The counters of a saved model's tables by name; empty for models on servers and of earlier versions.
-///
-/// # Errors
-/// There is no model, or its state cannot be read.
-pub fn saved_counters(path: &Path) -> Result<BTreeMap<String, TableCounters>, LearnError> {
-    let checkpoint = Checkpoint::open(path).map_err(|error| explain_no_model(error, path))?;
-    Ok(RunState::from_checkpoint(&checkpoint, path)?.0.table_counters)
 }

@@ -13,7 +13,6 @@ use arrow_array::ffi_stream::{ArrayStreamReader, FFI_ArrowArrayStream, RecordBat
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, RecordBatchReader, StructArray, make_array};
 use arrow_schema::{ArrowError, Field, Schema};
 use numpy::PyUntypedArray;
-use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyDict, PyList, PyString, PyTuple};
 use sanderling_formats::in_memory::{Content, InMemory};
@@ -133,13 +132,13 @@ fn import_array(object: &Bound<'_, PyAny>) -> PyResult<ArrayRef> {
         let array = FFI_ArrowArray::from_raw(array.as_ptr().cast());
         from_ffi(array, &*schema.as_ptr().cast::<FFI_ArrowSchema>())
     };
-    data.map(make_array).map_err(|error| PyValueError::new_err(error.to_string()))
+    data.map(make_array).map_err(|error| BadFileError::new_err(error.to_string()))
 }
 
 /// The one array of an object with `__arrow_c_stream__`; `None` of several.
 fn import_chunk(object: &Bound<'_, PyAny>) -> PyResult<Option<ArrayRef>> {
     let stream = take_stream(&object.call_method0("__arrow_c_stream__")?)?;
-    let wrong = |error: ArrowError| PyValueError::new_err(error.to_string());
+    let wrong = |error: ArrowError| BadFileError::new_err(error.to_string());
     let mut chunks = ArrayStreamReader::try_new(stream).map_err(wrong)?;
     let first = chunks.next().transpose().map_err(wrong)?;
     Ok(if chunks.next().is_none() { first } else { None })
@@ -169,7 +168,7 @@ fn of_columns(kind: &str, columns: &Bound<'_, PyDict>) -> PyResult<Content> {
     let (mut fields, mut arrays) = (Vec::<Field>::new(), Vec::<ArrayRef>::new());
     for (name, value) in columns {
         let name: String = name.extract().map_err(|_| {
-            PyTypeError::new_err(format!("{kind}: {name} is no name of a column, which is a str"))
+            BadFileError::new_err(format!("{kind}: {name} is no name of a column, which is a str"))
         })?;
         let array = column::array_of(&name, &value)?;
         if let Some(first) = arrays.first().filter(|first| first.len() != array.len()) {

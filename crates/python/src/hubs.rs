@@ -1,70 +1,67 @@
 //! `sanderling.Hubs`: a subscription at hubs that says what they serve before anything is asked for. Conversion only.
 
-use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use sanderling_feed::{Expected, Source};
 use sanderling_hub::Served;
 use serde::Serialize;
 
-use crate::error::of_feed;
+use crate::error::{ConfigError, of_feed};
+use crate::feed_spec::{FeedSpec, feed_spec};
 use crate::interrupt;
-use crate::queue::{FeedSpec, HUB_TIMEOUT, HubWays, feed_spec, subscribe_options};
 use crate::renamed;
+use crate::sources::{Given, HubSource};
 use crate::value::to_python;
 
 /// Hubs that were subscribed to, for one queue.
 #[pyclass(name = "Hubs", module = "sanderling", frozen)]
 pub(crate) struct PyHubs {
     /// None: a queue has it.
-    source: Mutex<Option<Source>>,
+    subscribed: Mutex<Option<Subscribed>>,
     spec: Option<Py<PyAny>>,
     served: Py<PyAny>,
+}
+
+/// A subscription for one queue.
+pub(crate) struct Subscribed {
+    pub(crate) source: Source,
+    /// Of the trainer.
+    pub(crate) name: String,
+    pub(crate) threads: usize,
+}
+
+/// Subscribes for a queue with so many minibatches ready, and compares the specs.
+pub(crate) fn open_hubs(py: Python<'_>, hubs: &HubSource<'_>, depth: usize) -> PyResult<Subscribed> {
+    let FeedSpec { label, weight, negatives, feature, .. } = feed_spec(hubs.spec.as_ref())?;
+    let expected = Expected { label, weight, negatives, feature };
+    let (options, stop) = (hubs.options(depth)?, interrupt::stop());
+    let (address, name, threads) = (&hubs.address, hubs.name.clone(), hubs.threads);
+    let source =
+        py.detach(|| Source::hubs_or_stop(address, &name, &options, Some(&stop))?.expecting(&expected));
+    Ok(Subscribed { source: source.map_err(of_feed)?, name, threads })
 }
 
 #[pymethods]
 impl PyHubs {
     #[new]
-    #[pyo3(signature = (address, *, spec = None, threads = 2, depth = 8, rank = 0, ranks = 1, name = "trainer",
-        hub_token = "", hub_timeout_s = 60.0, hub_compression = None, hub_ca_file = None, **unknown), text_signature = "(address, *, spec=None, \
-        threads=2, depth=8, rank=0, ranks=1, name='trainer', hub_token='', hub_timeout_s=60.0, hub_compression=None, \
-        hub_ca_file=None)")]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
+    #[pyo3(signature = (source, *, depth = 8, **unknown), text_signature = "(source, *, depth=8)")]
     fn new(
         py: Python<'_>,
-        address: &str,
-        spec: Option<&Bound<'_, PyDict>>,
-        threads: usize,
+        source: &Bound<'_, PyAny>,
         depth: usize,
-        rank: u64,
-        ranks: u64,
-        name: &str,
-        hub_token: &str,
-        hub_timeout_s: f64,
-        hub_compression: Option<&str>,
-        hub_ca_file: Option<PathBuf>,
         unknown: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyHubs> {
-        renamed::refuse("Hubs", unknown, &[HUB_TIMEOUT])?;
-        let FeedSpec { label, weight, negatives, feature, .. } = feed_spec(spec)?;
-        let expected = Expected { label, weight, negatives, feature };
-        let ways = HubWays {
-            token: hub_token,
-            timeout_s: hub_timeout_s,
-            compression: hub_compression,
-            ca_file: hub_ca_file,
+        renamed::refuse("Hubs", unknown, &renamed::HUBS)?;
+        let Given::Hubs(hubs) = Given::of(source)? else {
+            return Err(ConfigError::new_err("Hubs: give a HubSource, or an address hub://host:port"));
         };
-        let options = subscribe_options(depth, threads, (rank, ranks), &ways)?;
-        let stop = interrupt::stop();
-        let source =
-            py.detach(|| Source::hubs_or_stop(address, name, &options, Some(&stop))?.expecting(&expected));
-        let source = source.map_err(of_feed)?;
+        let subscribed = open_hubs(py, &hubs, depth)?;
+        let source = &subscribed.source;
         let spec = source.reading().map(|(data, spec)| to_python(py, &FeedSpec::of(data, spec)));
         let (spec, served) = (spec.transpose()?, facts(py, source.hubs_served())?);
-        Ok(PyHubs { source: Mutex::new(Some(source)), spec, served })
+        Ok(PyHubs { subscribed: Mutex::new(Some(subscribed)), spec, served })
     }
 
     /// The spec of the rows; None of hubs of an older version.
@@ -82,9 +79,10 @@ impl PyHubs {
 
 impl PyHubs {
     /// For the one queue that may have it.
-    pub(crate) fn take(&self) -> PyResult<Source> {
-        let source = self.source.lock().unwrap_or_else(PoisonError::into_inner).take();
-        source.ok_or_else(|| PyValueError::new_err("these Hubs have a queue already: a queue needs its own"))
+    pub(crate) fn take(&self) -> PyResult<Subscribed> {
+        let subscribed = self.subscribed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        subscribed
+            .ok_or_else(|| ConfigError::new_err("these Hubs have a queue already: a queue needs its own"))
     }
 }
 

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use numpy::PyArray1;
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 use sanderling_client::{Cluster, Fixed, StepGradients};
@@ -25,13 +24,17 @@ use self::hosts::HostWords;
 use crate::arrays::{Grads, Keys, vector};
 use crate::batch::PyBatch;
 use crate::error::{ConfigError, GradientError, of_feed, of_job};
+use crate::feed_spec::source_of;
 use crate::inputs::Inputs;
 use crate::interrupt::while_looking;
 use crate::model::Interrupt;
-use crate::queue::source_of;
+use crate::quantity::seconds;
 use crate::rates::scale;
-use crate::remote::{PyConnection, seconds};
+use crate::remote::PyConnection;
+use crate::renamed;
+use crate::sources::{Given as GivenSource, Tls, token_of};
 use crate::step_push::{StepPush, StepTable};
+use crate::value::whole;
 
 /// Input and number of the workers.
 #[pyclass(name = "Job", module = "sanderling", frozen)]
@@ -95,21 +98,20 @@ impl From<JobError> for Ended {
 #[pymethods]
 impl PyJob {
     #[new]
-    #[pyo3(signature = (source, *, spec = None, workers = 1, seed = 42, timeout_s = 60.0, shuffle_bytes_max = 100_663_296,
-        scratch_dir = None, train = true, hosts = None, rank = None, connection = None, attempt = 0,
-        on_worker_loss = "stop", worker_timeout_s = 30.0, token = None, ca_file = None, cert_file = None, key_file = None,
-        expose = false, insecure = false, tables = Vec::new()))]
+    #[pyo3(signature = (source, *, workers = 1, timeout_s = 60.0, shuffle_bytes_max = 100_663_296,
+        scratch_dir = None, hosts = None, rank = None, connection = None, attempt = 0, on_worker_loss = "stop",
+        worker_timeout_s = 30.0, token = None, tls = None, expose = false, insecure = false, tables = Vec::new(), **unknown),
+        text_signature = "(source, *, workers=1, timeout_s=60.0, shuffle_bytes_max=100663296, scratch_dir=None, hosts=None, \
+        rank=None, connection=None, attempt=0, on_worker_loss='stop', worker_timeout_s=30.0, token=None, tls=None, \
+        expose=False, insecure=False, tables=...)")]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
         py: Python<'_>,
         source: &Bound<'_, PyAny>,
-        spec: Option<&Bound<'_, PyDict>>,
-        workers: u32,
-        seed: u64,
+        #[pyo3(from_py_with = whole)] workers: u32,
         timeout_s: f64,
-        shuffle_bytes_max: u64,
+        #[pyo3(from_py_with = whole)] shuffle_bytes_max: u64,
         scratch_dir: Option<PathBuf>,
-        train: bool,
         hosts: Option<&Bound<'_, PyAny>>,
         rank: Option<u32>,
         connection: Option<PyRef<'_, PyConnection>>,
@@ -117,47 +119,50 @@ impl PyJob {
         on_worker_loss: &str,
         worker_timeout_s: f64,
         token: Option<String>,
-        ca_file: Option<PathBuf>,
-        cert_file: Option<PathBuf>,
-        key_file: Option<PathBuf>,
+        tls: Option<&Bound<'_, PyAny>>,
         expose: bool,
         insecure: bool,
         tables: Vec<Bound<'_, PyAny>>,
+        unknown: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyJob> {
-        let (data, spec) = source_of(spec)?;
-        let given = Inputs::of(source)?;
+        renamed::refuse("Job", unknown, &renamed::JOB)?;
+        let GivenSource::Files(files) = GivenSource::of(source)? else {
+            return Err(ConfigError::new_err("source: a job divides files, not hubs; name files"));
+        };
+        files.check_for_job()?;
+        let (data, spec) = source_of(files.spec.as_ref())?;
+        let given = Inputs::of(&files.inputs)?;
         if hosts.is_some() && given.is_in_memory() {
             let reason =
                 "source: processes read files; rows in memory are read by threads, as workers=4 says";
             return Err(ConfigError::new_err(reason));
         }
         let inputs = given.names.clone();
-        let source = py.detach(|| Source::files(inputs, data, &spec, train)).map_err(of_feed)?;
+        let of_files = files.options()?;
+        let rows = format!("{} {} {:?}", files.seed, files.train, of_files.side);
+        let source = py.detach(|| Source::files_with(inputs, data, &spec, of_files)).map_err(of_feed)?;
         let Some((inputs, reading, encoder)) = source.files_read() else {
-            return Err(PyValueError::new_err("a job reads files"));
+            return Err(ConfigError::new_err("a job reads files"));
         };
         let bad_rows = Arc::new(BadRows::new(reading.on_bad_row));
         let (inputs, reading, encoder) = (inputs.to_vec(), reading.clone(), Arc::clone(encoder));
-        let timeout = seconds("timeout_s", timeout_s)?;
+        let (seed, timeout) = (files.seed, seconds("timeout_s", timeout_s)?);
         let mut options = Options { workers, seed, timeout, shuffle_bytes_max, ..Options::default() };
-        if let Some(scratch_dir) = scratch_dir {
-            options.scratch_dir = scratch_dir;
-        }
+        options.scratch_dir = scratch_dir.unwrap_or(options.scratch_dir);
+        let tls = Tls::of(tls)?;
         let words = HostWords {
             hosts: hosts.map(addresses).transpose()?,
             rank,
             attempt,
             on_worker_loss,
             silence: seconds("worker_timeout_s", worker_timeout_s)?,
-            token,
-            ca_file,
-            cert_file,
-            key_file,
+            token: token_of(token, tls.as_ref())?,
+            tls,
             expose,
             insecure,
         };
         // Whatever makes rows and their order.
-        let same = format!("{inputs:?} {reading:?} {:?} {seed} {train}", source.spec());
+        let same = format!("{inputs:?} {reading:?} {:?} {rows}", source.spec());
         words.apply(connection.is_some(), &same, &mut options)?;
         options.check().map_err(of_job)?;
         let cluster = connection.map(|connection| connection.cluster()).transpose()?;
@@ -317,18 +322,18 @@ impl PyWorker {
     #[pyo3(signature = (number, batch_size, *, order = "input", in_step = false))]
     fn batches(
         slf: &Bound<'_, Self>,
-        number: u64,
-        batch_size: usize,
+        #[pyo3(from_py_with = whole)] number: u64,
+        #[pyo3(from_py_with = whole)] batch_size: usize,
         order: &str,
         in_step: bool,
     ) -> PyResult<PyBatches> {
         let order = match order {
             "input" => Order::Input,
             "shuffled" => Order::Shuffled,
-            _ => return Err(PyValueError::new_err(format!("{order:?} is none of 'input', 'shuffled'"))),
+            _ => return Err(ConfigError::new_err(format!("{order:?} is none of 'input', 'shuffled'"))),
         };
         if batch_size == 0 {
-            return Err(PyValueError::new_err("batch_size is 0"));
+            return Err(ConfigError::new_err("batch_size is 0"));
         }
         let input = Arc::clone(&slf.get().input);
         let given = slf.get().together(slf.py(), |worker| {

@@ -8,8 +8,8 @@ use sanderling_sample::spec::Feature;
 use sanderling_sample::{FeatureEncoder, Field, Spec};
 
 use crate::error::{BadRowError, ConfigError};
+use crate::feed_spec::source_of;
 use crate::frames::{Cell, cells_of, is_column};
-use crate::queue::source_of;
 
 /// The key of a value of a feature, or an array with the keys of a list of values.
 #[pyfunction]

@@ -24,8 +24,11 @@ mod batch;
 
 mod lookup;
 
+mod feed_spec;
 mod hubs;
+mod key_names;
 mod queue;
+mod sources;
 
 mod quantity;
 
@@ -72,6 +75,8 @@ mod _native {
     #[pymodule_export]
     use crate::job::{PyBatches, PyJob, PyWorker};
     #[pymodule_export]
+    use crate::key_names::{PyKeyNames, save_reading_of, saved_names};
+    #[pymodule_export]
     use crate::keys::key;
     #[pymodule_export]
     use crate::lookup::{PyEmbedding, PyLookup};
@@ -91,6 +96,8 @@ mod _native {
     use crate::table::{PyTable, checkpoint_tables, save_tables};
     #[pymodule_export]
     use crate::train::{PyTrainResult, train};
+    #[pymodule_export]
+    use crate::value::set_entries;
     #[pymodule_export]
     use crate::whole_tables::{download_tables, upload_tables};
 

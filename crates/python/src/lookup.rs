@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray2, PyUntypedArrayMethods};
-use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use pyo3::types::PyDict;
@@ -173,7 +173,7 @@ impl PyLookup {
         }
         let name = &embedding.features()[feature].name;
         of_lookup(slf, embedding.dim(feature), |looked_up| looked_up.rows(feature)).ok_or_else(|| {
-            PyValueError::new_err(format!("feature {name:?} is pooled; its rows are in `pooled`"))
+            ConfigError::new_err(format!("feature {name:?} is pooled; its rows are in `pooled`"))
         })
     }
 
@@ -291,14 +291,14 @@ fn pool_at(name: &str) -> PyResult<PoolAt> {
         "auto" => Ok(PoolAt::Auto),
         "trainer" => Ok(PoolAt::Trainer),
         "servers" => Ok(PoolAt::Servers),
-        _ => Err(PyValueError::new_err(format!(
-            "pool_at must be 'auto', 'trainer' or 'servers', not {name:?}"
-        ))),
+        _ => {
+            Err(ConfigError::new_err(format!("pool_at must be 'auto', 'trainer' or 'servers', not {name:?}")))
+        }
     }
 }
 
 fn pooling(name: &str) -> PyResult<FeaturePooling> {
     FeaturePooling::named(name).ok_or_else(|| {
-        PyValueError::new_err(format!("pooling must be 'sum', 'mean', 'max' or 'none', not {name:?}"))
+        ConfigError::new_err(format!("pooling must be 'sum', 'mean', 'max' or 'none', not {name:?}"))
     })
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use numpy::{PyArray1, PyUntypedArrayMethods};
-use pyo3::exceptions::{PyUserWarning, PyValueError};
+use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyFloat, PyList};
 use sanderling_formats::{BadRows, DataConfig};
@@ -17,13 +17,13 @@ use sanderling_learner::{
 
 use crate::arrays::{Key, numbers};
 use crate::error::{ConfigError, LengthError, NotFoundError, of_learner};
+use crate::feed_spec::FeedSpec;
 use crate::inputs::Inputs;
 use crate::interrupt::while_looking;
 use crate::keys::keys_by;
-use crate::queue::FeedSpec;
 use crate::rows::{RowScorers, is_row};
 use crate::table::PyTable;
-use crate::value::{merged, to_python};
+use crate::value::{merged, to_python, whole};
 
 /// A trained model with its tables in this process.
 #[pyclass(name = "Model", module = "sanderling", frozen)]
@@ -189,7 +189,7 @@ impl PyModel {
         &self,
         py: Python<'py>,
         source: &Bound<'py, PyAny>,
-        threads: usize,
+        #[pyo3(from_py_with = whole)] threads: usize,
         data: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         if threads == 0 {
@@ -237,10 +237,10 @@ impl PyModel {
         feature: &str,
         value: Option<&Bound<'_, PyAny>>,
         key: Option<Key>,
-        top: usize,
+        #[pyo3(from_py_with = whole)] top: usize,
         by: &str,
     ) -> PyResult<Vec<Py<PyDict>>> {
-        let by: Similarity = by.parse().map_err(|error| PyValueError::new_err(format!("by = {error}")))?;
+        let by: Similarity = by.parse().map_err(|error| ConfigError::new_err(format!("by = {error}")))?;
         let config = self.model.config();
         let table = config.feature.iter().find(|it| it.name == feature).map_or(feature, |it| it.table());
         let key = match (key, value) {
@@ -353,7 +353,7 @@ pub(crate) fn scores_of(
         ),
     ] {
         if let Some(row) = values.iter().position(|&value| !fits(value)) {
-            return Err(PyValueError::new_err(format!("{name}[{row}] = {}: {wanted}", values[row])));
+            return Err(ConfigError::new_err(format!("{name}[{row}] = {}: {wanted}", values[row])));
         }
     }
     Ok(py.detach(|| {

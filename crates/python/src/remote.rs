@@ -1,24 +1,24 @@
 //! `sanderling.connect`: tables on parameter servers, with the requests of `sanderling.Table`. Conversion only.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use numpy::{PyArray1, PyArray2};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
-use sanderling_client::{Cluster, ConnectOptions, Hedge, RemoteTable, TlsClient, addresses, compression};
+use sanderling_client::{Cluster, ConnectOptions, Hedge, RemoteTable, addresses, compression};
 
 use crate::arrays::{Grads, Key, Keys};
-use crate::error::{ConfigError, FileError, ServerError, of_client};
+use crate::error::{ConfigError, ServerError, of_client};
 use crate::interrupt;
+use crate::quantity::seconds;
 use crate::rates::{Rate, scale};
 use crate::renamed;
 use crate::requests::{self, PooledArguments};
+use crate::sources::{Tls, token_of};
 use crate::table::Words;
 use crate::table_config::MadeFrom;
-use crate::value::to_python;
+use crate::value::{to_python, whole};
 use crate::warnings;
 
 /// Connections to the servers of a cluster; made by `connect`.
@@ -60,15 +60,15 @@ impl PyRemoteTable {
 
 /// Reaches all servers of a cluster.
 #[pyfunction]
-#[pyo3(signature = (address, *, token = None, ca_file = None, timeout_s = 20.0, prefer_local = true, f16_rows = false,
-    compression = None, hedge = None, **unknown), text_signature = "(address, *, token=None, ca_file=None, timeout_s=20.0, \
+#[pyo3(signature = (address, *, token = None, tls = None, timeout_s = 20.0, prefer_local = true, f16_rows = false,
+    compression = None, hedge = None, **unknown), text_signature = "(address, *, token=None, tls=None, timeout_s=20.0, \
     prefer_local=True, f16_rows=False, compression=None, hedge=None)")]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
 pub(crate) fn connect(
     py: Python<'_>,
     address: &str,
     token: Option<String>,
-    ca_file: Option<PathBuf>,
+    tls: Option<&Bound<'_, PyAny>>,
     timeout_s: f64,
     prefer_local: bool,
     f16_rows: bool,
@@ -76,11 +76,12 @@ pub(crate) fn connect(
     hedge: Option<&Bound<'_, PyAny>>,
     unknown: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<PyConnection> {
-    renamed::refuse("connect", unknown, &TIMEOUT)?;
+    renamed::refuse("connect", unknown, &RENAMED)?;
     let timeout = seconds("timeout_s", timeout_s)?;
-    let tls = ca_file.map(|path| TlsClient::from_ca_file(&path)).transpose();
-    let tls = tls.map_err(|error| FileError::new_err(error.to_string()))?;
-    let compression = compression.map(self::compression).transpose().map_err(PyValueError::new_err)?;
+    let tls = Tls::of(tls)?;
+    let token = token_of(token, tls.as_ref())?;
+    let tls = tls.as_ref().map(Tls::client).transpose()?;
+    let compression = compression.map(self::compression).transpose().map_err(ConfigError::new_err)?;
     let hedge = hedge.map(hedge_after).transpose()?;
     let defaults = ConnectOptions::default();
     let options = ConnectOptions {
@@ -102,7 +103,7 @@ pub(crate) fn connect(
 }
 
 /// Keyword arguments that have another name now.
-const TIMEOUT: [(&str, &str); 1] = [("timeout", "timeout_s")];
+const RENAMED: [(&str, &str); 2] = [("timeout", "timeout_s"), ("ca_file", "tls=Tls(ca)")];
 
 /// Parses `"p95"`, or a time with a unit.
 fn hedge_after(given: &Bound<'_, PyAny>) -> PyResult<Hedge> {
@@ -112,12 +113,7 @@ fn hedge_after(given: &Bound<'_, PyAny>) -> PyResult<Hedge> {
             "hedge: must be \"p95\" or text such as \"500us\", not {found}"
         )));
     };
-    text.to_str()?.parse().map_err(|error| PyValueError::new_err(format!("hedge: {error}")))
-}
-
-pub(crate) fn seconds(what: &str, value: f64) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(value)
-        .map_err(|error| PyValueError::new_err(format!("{what} = {value}: {error}")))
+    text.to_str()?.parse().map_err(|error| ConfigError::new_err(format!("hedge: {error}")))
 }
 
 #[pymethods]
@@ -151,11 +147,11 @@ impl PyConnection {
         &self,
         py: Python<'_>,
         name: &str,
-        dim: usize,
+        #[pyo3(from_py_with = whole)] dim: usize,
         optimizer: Option<&Bound<'_, PyAny>>,
         init: Option<&Bound<'_, PyAny>>,
-        seed: u64,
-        budget_bytes: Option<u64>,
+        #[pyo3(from_py_with = whole)] seed: u64,
+        #[pyo3(from_py_with = whole)] budget_bytes: Option<u64>,
         dtype: Option<&Bound<'_, PyAny>>,
         admission: Option<&Bound<'_, PyAny>>,
         eviction: Option<&Bound<'_, PyAny>>,
@@ -193,7 +189,7 @@ impl PyConnection {
         timeout_s: f64,
         unknown: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<u64> {
-        renamed::refuse("save", unknown, &TIMEOUT)?;
+        renamed::refuse("save", unknown, &RENAMED[..1])?;
         let timeout = seconds("timeout_s", timeout_s)?;
         let cluster = self.cluster()?;
         Ok(py.detach(|| cluster.save(checkpoint, timeout)).map_err(of_client)?.rows)
@@ -209,7 +205,7 @@ impl PyConnection {
         timeout_s: f64,
         unknown: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<u64> {
-        renamed::refuse("restore", unknown, &TIMEOUT)?;
+        renamed::refuse("restore", unknown, &RENAMED[..1])?;
         let timeout = seconds("timeout_s", timeout_s)?;
         let cluster = self.cluster()?;
         Ok(py.detach(|| cluster.restore(checkpoint, timeout)).map_err(of_client)?.rows)

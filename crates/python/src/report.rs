@@ -3,10 +3,11 @@
 
 use pyo3::prelude::*;
 use sanderling_learner::report::{self, CurvePoint, NumberMetrics, RunReport, SeenMetrics, TOP_KEYS_MAX};
-use sanderling_learner::{CALIBRATION_BINS, Metrics, ROC_POINTS, table_summary};
+use sanderling_learner::{CALIBRATION_BINS, Metrics, ROC_POINTS, TestMetrics, name_keys, table_summary};
 use sanderling_observe::{Machine, Resident, StageTotal};
 use serde::Deserialize;
 
+use crate::key_names::PyKeyNames;
 use crate::model::scores_of;
 use crate::table::PyTable;
 use crate::value::from_python;
@@ -37,6 +38,7 @@ struct Facts {
     model_path: String,
     eval_command: String,
     config: String,
+    tests: Vec<TestMetrics>,
 }
 
 /// A line of `metrics.jsonl`, of which more is there; what is undefined is null.
@@ -71,6 +73,7 @@ impl Line {
 
 /// The report as HTML; the plots are of scored rows, which may be none, the tables in this process.
 #[pyfunction]
+#[pyo3(signature = (facts, labels, logits, weights, tables, names = None))]
 pub(crate) fn render_report<'py>(
     py: Python<'py>,
     facts: &Bound<'py, PyAny>,
@@ -78,19 +81,25 @@ pub(crate) fn render_report<'py>(
     logits: &Bound<'py, PyAny>,
     weights: &Bound<'py, PyAny>,
     tables: Vec<Bound<'py, PyTable>>,
+    names: Option<Bound<'py, PyKeyNames>>,
 ) -> PyResult<String> {
     let facts: Facts = from_python("facts", facts)?;
     let scores = scores_of(py, labels, logits, Some(weights), true)?;
     let tables: Vec<_> = tables.iter().map(|table| table.get().table.clone()).collect();
+    let names = names.as_ref().map(Bound::get);
     Ok(py.detach(|| {
         let summaries = tables.iter().map(|table| table_summary(table, TOP_KEYS_MAX));
+        let mut summaries: Vec<_> = summaries.collect();
+        if let Some(names) = names {
+            name_keys(&mut summaries, &names.features, &names.names);
+        }
         report::render(&RunReport {
-            tables: summaries.collect(),
+            tables: summaries,
             warnings: facts.warnings,
             // A model in PyTorch has no contributions that add up to its logit.
             importance: None,
             metrics: facts.metrics,
-            tests: Vec::new(),
+            tests: facts.tests,
             progressive_curve: Vec::new(),
             roc: if scores.is_empty() { Vec::new() } else { scores.roc(ROC_POINTS) },
             calibration: if scores.is_empty() { Vec::new() } else { scores.calibration(CALIBRATION_BINS) },

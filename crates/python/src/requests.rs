@@ -3,13 +3,12 @@
 //! while the table works.
 
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadwriteArray2, PyUntypedArrayMethods};
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use sanderling_client::{ClientError, OpenTable, RemoteTable, RowBlock};
 use sanderling_store::{Absent, Pooling, PushScale, Table};
 
 use crate::arrays::{self, Grads, Key, Keys, side_by_side, vector};
-use crate::error::{LengthError, of_client};
+use crate::error::{ConfigError, LengthError, of_client};
 
 /// A bag of keys per sample.
 pub(crate) struct Bags<'a> {
@@ -270,11 +269,11 @@ pub(crate) fn absent(name: &str) -> PyResult<Absent> {
     match name {
         "init" => Ok(Absent::Init),
         "zero" => Ok(Absent::Zero),
-        _ => Err(PyValueError::new_err(format!("absent must be 'init' or 'zero', not {name:?}"))),
+        _ => Err(ConfigError::new_err(format!("absent must be 'init' or 'zero', not {name:?}"))),
     }
 }
 
 fn pooling(name: &str) -> PyResult<Pooling> {
     Pooling::named(name)
-        .ok_or_else(|| PyValueError::new_err(format!("pooling must be 'sum' or 'mean', not {name:?}")))
+        .ok_or_else(|| ConfigError::new_err(format!("pooling must be 'sum' or 'mean', not {name:?}")))
 }

@@ -3,15 +3,16 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use numpy::PyArray1;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use sanderling_client::{ClientError, Meeting, Reduce, StepGradients, SyncGroup, SyncOptions};
 
 use crate::arrays::{Grads, Keys, vector};
-use crate::error::of_client;
+use crate::error::{ConfigError, of_client};
+use crate::quantity::seconds;
 use crate::rates::scale;
-use crate::remote::{PyConnection, seconds};
+use crate::remote::PyConnection;
 use crate::step_push::StepPush;
 use crate::table::PyTable;
 
@@ -75,7 +76,7 @@ impl PySyncGroup {
             let meeting = Arc::clone(&meeting.get().meeting);
             if workers != meeting.workers() {
                 let there = meeting.workers();
-                return Err(PyValueError::new_err(format!("{workers} workers, the meeting is of {there}")));
+                return Err(ConfigError::new_err(format!("{workers} workers, the meeting is of {there}")));
             }
             py.detach(|| SyncGroup::join_here(&meeting, worker, options))
         } else {
@@ -177,7 +178,7 @@ impl PySyncGroup {
             "mean" => Reduce::Mean,
             "max" => Reduce::Max,
             _ => {
-                return Err(PyValueError::new_err(format!("{reduce:?} is none of 'sum', 'mean', 'max'")));
+                return Err(ConfigError::new_err(format!("{reduce:?} is none of 'sum', 'mean', 'max'")));
             }
         };
         let mut values = vector("values", values)?.as_slice()?.to_vec();

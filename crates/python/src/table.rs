@@ -17,7 +17,7 @@ use crate::error::{NotFoundError, of_store};
 use crate::rates::{Rate, scale};
 use crate::requests::{self, PooledArguments};
 use crate::table_config::MadeFrom;
-use crate::value::{from_python, to_python};
+use crate::value::{from_python, to_python, whole};
 
 /// An embedding table: rows of weights, found by 64-bit key, updated by the table's optimizer.
 #[pyclass(name = "Table", module = "sanderling", frozen)]
@@ -108,11 +108,11 @@ impl PyTable {
     fn new(
         py: Python<'_>,
         name: &str,
-        dim: usize,
+        #[pyo3(from_py_with = whole)] dim: usize,
         optimizer: Option<&Bound<'_, PyAny>>,
         init: Option<&Bound<'_, PyAny>>,
-        seed: u64,
-        budget_bytes: Option<u64>,
+        #[pyo3(from_py_with = whole)] seed: u64,
+        #[pyo3(from_py_with = whole)] budget_bytes: Option<u64>,
         dtype: Option<&Bound<'_, PyAny>>,
         admission: Option<&Bound<'_, PyAny>>,
         eviction: Option<&Bound<'_, PyAny>>,

@@ -117,6 +117,8 @@ pub(crate) fn train(
 struct GivenData {
     train: Option<Inputs>,
     valid: Option<Inputs>,
+    /// Test sets by name that are rows in memory.
+    tests: Vec<(String, Inputs)>,
 }
 
 impl GivenData {
@@ -136,7 +138,9 @@ impl GivenData {
                 _ => Ok(None),
             }
         };
-        Ok(GivenData { train: find("train", train)?, valid: find("valid", valid)? })
+        let tests = data_of(config)?.map(|data| data.get_item("test")).transpose()?.flatten();
+        let tests = tests.map(|tests| tests_of(&tests)).transpose()?.unwrap_or_default();
+        Ok(GivenData { train: find("train", train)?, valid: find("valid", valid)?, tests })
     }
 
     /// The configuration that Python gives; a run that has no name is named after its first training file.
@@ -152,6 +156,8 @@ impl GivenData {
                 config.data.valid = ConfigInputs(valid.names.clone());
                 config.data.holdout = None;
             }
+            let tests = self.tests.iter().map(|(name, it)| (name.clone(), ConfigInputs(it.names.clone())));
+            config.data.test.extend(tests);
         };
         let config = match given.cast::<PyDict>() {
             Ok(given) => {
@@ -176,9 +182,34 @@ impl GivenData {
                 data.del_item(name)?;
             }
         }
+        if let Some(tests) = data.get_item("test")?.filter(|_| !self.tests.is_empty()) {
+            let rest =
+                tests.cast::<PyDict>().map_or_else(|_| Ok(PyDict::new(given.py())), PyDictMethods::copy)?;
+            for (name, _) in &self.tests {
+                if rest.contains(name)? {
+                    rest.del_item(name)?;
+                }
+            }
+            data.set_item("test", rest)?;
+        }
         copy.set_item("data", data)?;
         Ok(copy)
     }
+}
+
+/// The test sets that are rows in memory; a dictionary has sets by name, anything else is one set.
+fn tests_of(entry: &Bound<'_, PyAny>) -> PyResult<Vec<(String, Inputs)>> {
+    let Ok(sets) = entry.cast::<PyDict>() else {
+        let is_one = Inputs::has_rows(entry)?;
+        return if is_one { Ok(vec![("test".to_owned(), Inputs::of(entry)?)]) } else { Ok(Vec::new()) };
+    };
+    let mut found = Vec::new();
+    for (name, set) in sets {
+        if Inputs::has_rows(&set)? {
+            found.push((name.str()?.to_cow()?.into_owned(), Inputs::of(&set)?));
+        }
+    }
+    Ok(found)
 }
 
 /// Whether an entry is a table with the share of held-out rows, not columns.

@@ -1,10 +1,9 @@
 //! Configurations between Python and Rust: dictionaries become the structures that TOML files become, by the same
 //! deserializers and with the same complaints. Knows no particular structure.
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
-use sanderling_learner::from_json;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Number, Value};
@@ -34,12 +33,30 @@ pub(crate) fn merged<T: Serialize + DeserializeOwned>(
 }
 
 fn read<T: DeserializeOwned>(what: &str, value: &Value) -> PyResult<T> {
-    from_json(&value.to_string()).map_err(|reason| ConfigError::new_err(format!("{what}: {reason}")))
+    sanderling_learner::from_json(&value.to_string())
+        .map_err(|reason| ConfigError::new_err(format!("{what}: {reason}")))
 }
 
 /// A configuration as JSON text, for those who parse it themselves.
 pub(crate) fn to_text(what: &str, object: &Bound<'_, PyAny>) -> PyResult<String> {
     Ok(to_json(what, object, 0)?.to_string())
+}
+
+/// Sets entries of a configuration, `--set` by `--set`, such as `model.dim=16`; returns the changed configuration.
+#[pyfunction]
+pub(crate) fn set_entries(
+    py: Python<'_>,
+    config: &Bound<'_, PyDict>,
+    entries: Vec<String>,
+) -> PyResult<Py<PyAny>> {
+    let config = to_json("config", config, 0)?;
+    let changed = sanderling_learner::config::set_entries(&config, &entries);
+    to_python(py, &changed.map_err(ConfigError::new_err)?)
+}
+
+/// Reads a structure from a JSON value.
+pub(crate) fn from_json<T: DeserializeOwned>(what: &str, value: &Value) -> PyResult<T> {
+    read(what, value)
 }
 
 /// A structure as dictionaries, lists and numbers.
@@ -63,7 +80,10 @@ fn to_json(path: &str, object: &Bound<'_, PyAny>, depth: usize) -> PyResult<Valu
         if let Ok(value) = value.extract::<i64>() {
             return Ok(Value::from(value));
         }
-        return Ok(Value::from(value.extract::<u64>()?));
+        let large = value.extract::<u64>();
+        return large
+            .map(Value::from)
+            .map_err(|_| ConfigError::new_err(format!("{path}: a whole number of more than 64 bits")));
     }
     if let Ok(value) = object.cast::<PyFloat>() {
         let number = Number::from_f64(value.value());
@@ -72,12 +92,16 @@ fn to_json(path: &str, object: &Bound<'_, PyAny>, depth: usize) -> PyResult<Valu
             .ok_or_else(|| ConfigError::new_err(format!("{path}: {object} is not finite")));
     }
     if let Ok(value) = object.cast::<PyString>() {
-        return Ok(Value::String(value.to_str()?.to_string()));
+        // Half a surrogate pair, as a file name that is not UTF-8 becomes in Python.
+        let text = value.to_str().map(|text| Value::String(text.to_owned()));
+        return text.map_err(|_| ConfigError::new_err(format!("{path}: {} is not UTF-8", shown(object))));
     }
     if let Ok(dict) = object.cast::<PyDict>() {
         let mut map = Map::new();
         for (key, value) in dict {
-            let key: String = key.extract()?;
+            let name = key.extract::<String>();
+            let key =
+                name.map_err(|_| ConfigError::new_err(format!("{path}: {} is no name", shown(&key))))?;
             let value = to_json(&format!("{path}.{key}"), &value, depth + 1)?;
             map.insert(key, value);
         }
@@ -100,5 +124,20 @@ fn to_json(path: &str, object: &Bound<'_, PyAny>, depth: usize) -> PyResult<Valu
         }
     }
     let class = object.get_type().name()?.to_string();
-    Err(PyTypeError::new_err(format!("{path}: a configuration cannot hold a {class}")))
+    Err(ConfigError::new_err(format!("{path}: a configuration cannot hold a {class}")))
+}
+
+/// An object as an error shows it.
+fn shown(object: &Bound<'_, PyAny>) -> String {
+    object.repr().map_or_else(|_| "it".to_owned(), |repr| repr.to_string())
+}
+
+/// A whole number that is an argument; one that is out of range is a `ConfigError`.
+pub(crate) fn whole<'a, 'py, T: FromPyObject<'a, 'py, Error = PyErr>>(
+    value: &'a Bound<'py, PyAny>,
+) -> PyResult<T> {
+    value.extract::<T>().map_err(|error| match error.is_instance_of::<PyOverflowError>(value.py()) {
+        true => ConfigError::new_err(format!("{value}: must be a whole number from 0 on, and not so large")),
+        false => error,
+    })
 }

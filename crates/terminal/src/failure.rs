@@ -62,7 +62,10 @@ const OF_SERVERS: [(&str, &str); 4] = [
         "it does not talk TLS, and this connection does",
         "leave out --ps-ca-file, or start the server with --cert-file and --key-file",
     ),
-    ("raise budget_bytes", "of a run it is model.table_budget, of a server --table-budget"),
+    (
+        "raise budget_bytes",
+        "of a run it is table.NAME.budget or model.table_budget, of a server --table-budget",
+    ),
 ];
 
 /// Which options help against an error of parameter servers.

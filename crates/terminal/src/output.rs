@@ -111,6 +111,14 @@ pub fn check(path: &Path) -> Result<(), Failure> {
     OutputFile::check(path).map_err(|error| not_written(path, &error))
 }
 
+/// Refuses an output that is a file already, unless `force` replaces it.
+pub fn not_there(path: &Path, force: bool) -> Result<(), Failure> {
+    if !force && path.is_file() {
+        return Err(Failure::Usage(format!("{}: exists already; replace it with --force", path.display())));
+    }
+    Ok(())
+}
+
 /// Refuses a url where a local folder or file is written.
 pub fn not_a_url(option: &str, path: &Path) -> Result<(), Failure> {
     refuse_url(path).map_err(|reason| Failure::Usage(format!("{option} {}: {reason}", path.display())))

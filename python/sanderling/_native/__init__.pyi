@@ -34,7 +34,10 @@ from sanderling._native.feed import (
     Embedding,
     FeedQueue,
     Hubs,
+    KeyNames,
     Lookup,
+    save_reading,
+    saved_names,
 )
 from sanderling._native.models import (
     Model,
@@ -50,6 +53,7 @@ from sanderling._native.models import (
     read_once,
     remarks_of,
     render_report,
+    set_entries,
     train,
     value_key,
 )
@@ -96,6 +100,7 @@ __all__ = [
     "HubTimeoutError",
     "Hubs",
     "Job",
+    "KeyNames",
     "LengthError",
     "Lookup",
     "Meeting",
@@ -130,7 +135,10 @@ __all__ = [
     "read_once",
     "remarks_of",
     "render_report",
+    "save_reading",
     "save_tables",
+    "saved_names",
+    "set_entries",
     "train",
     "upload_tables",
     "value_key",

@@ -3,7 +3,7 @@
 Shapes: `n` keys of a request, `dim` weights of a row, `rows` rows of a minibatch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, final
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from sanderling._native.arguments import _Keys, _Path, _Source
 from sanderling._native.tables import RemoteTable, Table
+from sanderling._sources import FileSource, Holdout, HubSource
 
 class _Collection(Protocol):
     """An object with an Embedding, such as `sanderling.torch.EmbeddingCollection`."""
@@ -177,29 +178,35 @@ class Lookup:
         """
 
 @final
-class Hubs:
-    """A subscription to hubs, `"hub://host:port,host:port"`, as the source of one FeedQueue.
+class KeyNames:
+    """Collector of the texts of keys while minibatches are read."""
 
-    Nothing is requested before the queue exists. `threads` and `depth` are the options of the queue; the other
-    arguments are as in `FeedQueue`. Raises HubError if a hub is unreachable for more than `hub_timeout_s` seconds, and
-    ConfigError if `spec` differs from the spec of the hubs; the message names the difference.
+    def __new__(cls, section: Mapping[str, Any], spec: dict[str, Any]) -> KeyNames:
+        """Collect as a section `[names]` says, for the features of a `FeedQueue.spec`."""
+    @property
+    def is_full(self) -> bool:
+        """Whether names were left out because of the memory limit."""
+    def to_bytes(self) -> bytes:
+        """Return the names, as `restore` takes them."""
+    def restore(self, names: bytes) -> None:
+        """Add names that were collected elsewhere, or earlier."""
+
+def save_reading(directory: _Path, spec: dict[str, Any], names: KeyNames | None = None) -> None:
+    """Write a feature spec, and names of keys, to a directory of a deep model."""
+
+def saved_names(directory: _Path) -> bytes | None:
+    """Return the names that `save_reading` wrote; None without names."""
+
+@final
+class Hubs:
+    """A subscription to hubs as the source of one FeedQueue.
+
+    `source` is a `HubSource` or an address `"hub://host:port,host:port"`. Nothing is requested before the queue exists;
+    `depth` is that of the queue. Raises HubError if a hub is unreachable for too long, and ConfigError if the spec of
+    the source differs from the spec of the hubs; the message names the difference.
     """
 
-    def __new__(
-        cls,
-        address: str,
-        *,
-        spec: dict[str, Any] | None = None,
-        threads: int = 2,
-        depth: int = 8,
-        rank: int = 0,
-        ranks: int = 1,
-        name: str = "trainer",
-        hub_token: str = "",
-        hub_timeout_s: float = 60.0,
-        hub_compression: Literal["lz4", "zstd"] | None = None,
-        hub_ca_file: _Path | None = None,
-    ) -> Hubs: ...
+    def __new__(cls, source: HubSource | str, *, depth: int = 8) -> Hubs: ...
     @property
     def spec(self) -> dict[str, Any] | None:
         """Spec of the rows, as in `FeedQueue.spec`."""
@@ -211,56 +218,26 @@ class Hubs:
 class FeedQueue:
     """An iterator of minibatches that threads read, decode and, with an Embedding, look up ahead of the trainer.
 
-    `source` is a path, a glob pattern, rows in memory (an Arrow table or stream, a frame of pandas or polars, a
-    relation of duckdb, a dictionary of columns, a Batch), or a list of these. `spec` has the sections `data`, `label`,
-    `weight`, `negatives` and `feature` of a run configuration (docs/configuration.md).
+    `source` is a `FileSource` or a `HubSource`. A path, rows in memory or a list of them are a FileSource with
+    defaults, and "hub://host:port" is a HubSource. `depth` and `depth_bytes` are limits on ready minibatches.
 
-    - `batch_size`: rows per minibatch. `shuffle_rows`: rows in the shuffle buffer; 0: input order.
-    - `threads`: threads that read, decode and look up; if `ordered`, as many more decode.
-    - `ordered`: minibatches come in a fixed order for any number of threads.
-    - `rank`, `ranks`: of every `ranks` minibatches, this queue takes number `rank`.
-    - `used_rows`: rows of the first pass to skip, counted over all ranks, because an earlier run has used them.
-    - `depth`, `depth_bytes`: limits on ready minibatches.
-    - `train=False`: rows without labels are accepted, all negatives are kept, and a skipped bad row keeps its place
-      with no keys and NaN as label and weight.
-    - `on_statistics`: called with a report every `statistics_every_s` seconds (0: never), before the next minibatch is
-      taken. The iteration raises an error of the callback; the next call continues with that minibatch.
+    `on_statistics` is called with a report every `statistics_every_s` seconds (0: never), before the next minibatch is
+    taken. The iteration raises an error of the callback; the next call continues with that minibatch.
 
-    `source` may also be hubs, `"hub://host:port,host:port"` or a `Hubs`. Hubs decide on batch size, passes and order.
-    `name` identifies this trainer: keep it over restarts and use it once. Asking for the next minibatch acknowledges
-    the previous one, after its push was applied. Hubs give unacknowledged minibatches of a dead trainer to others.
-    `spec` is compared with the spec of the hubs, except for `data`; ConfigError names a difference. HubError: a hub is
-    unreachable for more than `hub_timeout_s` seconds. `hub_compression` helps on slow links. `hub_ca_file` is the CA
-    bundle (PEM) to verify hubs with TLS.
-
-    The iteration raises the error of a thread after the minibatches that were read before it.
+    With hubs, asking for the next minibatch acknowledges the previous one, after its push was applied. Hubs give
+    unacknowledged minibatches of a dead trainer to others. The iteration raises the error of a thread after the
+    minibatches that were read before it.
     """
 
     def __new__(
         cls,
-        source: _Source | Hubs,
+        source: FileSource | HubSource | Hubs | _Source,
         embedding: Embedding | _Collection | None = None,
         *,
-        spec: dict[str, Any] | None = None,
-        batch_size: int = 1024,
-        passes: int = 1,
-        threads: int = 2,
         depth: int = 8,
         depth_bytes: int = 1073741824,
-        ordered: bool = True,
-        shuffle_rows: int = 0,
-        seed: int = 42,
-        rank: int = 0,
-        ranks: int = 1,
-        used_rows: int = 0,
-        train: bool = True,
         statistics_every_s: float = 0.0,
         on_statistics: Callable[[str], object] | None = None,
-        name: str = "trainer",
-        hub_token: str = "",
-        hub_timeout_s: float = 60.0,
-        hub_compression: Literal["lz4", "zstd"] | None = None,
-        hub_ca_file: _Path | None = None,
     ) -> FeedQueue: ...
     @property
     def features(self) -> list[str]:
@@ -271,6 +248,9 @@ class FeedQueue:
 
         With hubs, their spec; None for hubs of an earlier version.
         """
+    @property
+    def holdout(self) -> Holdout | None:
+        """The holdout of the source, with the moment of a split by time."""
     @property
     def hubs(self) -> list[dict[str, Any]]:
         """Properties of each hub, in the order of the addresses; empty with files.

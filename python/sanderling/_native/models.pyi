@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sanderling._native.arguments import _Numbers, _Path, _Row, _Source, _Value
+from sanderling._native.feed import KeyNames
 from sanderling._native.tables import Table
 from sanderling.types import Evaluation, Metrics, Neighbour
 
@@ -174,6 +175,13 @@ def parse_duration_s(text: str) -> float | None:
 def parse_size_bytes(text: str) -> int | None:
     """Parse a size such as "4GiB" (B, KiB, MiB, GiB, TiB) to bytes; None if the text is no size."""
 
+def set_entries(config: dict[str, Any], entries: Sequence[str]) -> dict[str, Any]:
+    """Return the configuration with entries of the command line set, each `SECTION.ENTRY=VALUE`.
+
+    A value that is no TOML is text. Of an array of tables, as `[[feature]]` makes it, an element is chosen by its name.
+    Raises ConfigError for an entry that cannot be read or set.
+    """
+
 def value_key(feature: Mapping[str, Any]) -> int:
     """Return the key of all present values of a `numeric` or `log` feature, given as in specs."""
 
@@ -188,8 +196,12 @@ def render_report(
     logits: npt.NDArray[np.float32],
     weights: npt.NDArray[np.float32],
     tables: Sequence[Table],
+    names: KeyNames | None = None,
 ) -> str:
-    """Render the HTML report of a run trained from Python; arrays are float32 [rows], scored by its model."""
+    """Render the HTML report of a run trained from Python; arrays are float32 [rows], scored by its model.
+
+    `names` gives the keys of tables their texts.
+    """
 
 def cores_usable() -> int:
     """Return the number of physical cores that this process may use, at least 1."""

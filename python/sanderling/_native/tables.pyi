@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sanderling._native.arguments import _Keys, _Path
+from sanderling._sources import Tls
 
 @final
 class Table:
@@ -287,7 +288,7 @@ def connect(
     address: str,
     *,
     token: str | None = None,
-    ca_file: _Path | None = None,
+    tls: Tls | None = None,
     timeout_s: float = 20.0,
     prefer_local: bool = True,
     f16_rows: bool = False,
@@ -297,8 +298,7 @@ def connect(
     """Connect to all servers of a cluster; addresses are separated by commas.
 
     An address is "tcp://host:port", "unix:PATH" or "shm:NAME". `token` is the auth token of the servers, by default
-    the generated token of a server of this user and host. `ca_file` is the CA bundle (PEM) to verify servers; it
-    enables TLS.
+    the generated token of a server of this user and host. `tls` enables TLS, `Tls("ca.pem")`, and may have the token.
 
     `timeout_s` is the request timeout in seconds, also while a server is unreachable. A server that has not answered
     for a second is logged as a warning of the logger "sanderling", and again after twice the time. With

@@ -1,7 +1,7 @@
 """Workers that train one model together: synchronous steps, jobs, their minibatches."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar, final
+from typing import Literal, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +9,7 @@ import numpy.typing as npt
 from sanderling._native.arguments import _Keys, _Path, _Source
 from sanderling._native.feed import Batch
 from sanderling._native.tables import Connection, RemoteTable, Table
+from sanderling._sources import FileSource, Tls
 
 _Result = TypeVar("_Result")
 
@@ -95,29 +96,25 @@ class Job:
     Workers are `workers` threads, or with `hosts` one process per address, of which this is number `rank`. Processes
     make equal Jobs except for `rank`, connect to each other at these addresses (`host:port` or `unix:PATH`), and meet
     at the parameter servers of `connection`. Further options are as in `sanderling train --hosts`: all processes pass
-    equal `token` and `attempt`; `ca_file`, `cert_file` and `key_file` (PEM) enable TLS; `expose` accepts connections
-    from other machines. A worker silent for `worker_timeout_s` seconds is lost: all stop, or with
+    equal `token` and `attempt`; `tls` with `ca`, `cert` and `key` enables TLS; `expose` accepts connections from other
+    machines. A worker silent for `worker_timeout_s` seconds is lost: all stop, or with
     `on_worker_loss="redo"` the others take over its rows. Unreachable, refused, slow and lost workers are warnings of
     the logger "sanderling".
 
-    `source` is a path, a glob pattern, or a list of them, with threads also rows in memory; `spec` is as in FeedQueue;
-    `seed` selects shuffled orders.
+    `source` is a `FileSource`, or its inputs alone: a path, a glob pattern, or a list of them, with threads also rows
+    in memory. Its `seed` selects shuffled orders.
     Every wait for other workers ends after `timeout_s` seconds with a GroupError that names missing workers. At most
     `shuffle_bytes_max` bytes of shuffled rows stay in memory, the rest goes to temporary files in `scratch_dir`.
-    `train=False` accepts rows without labels and keeps all negatives.
     """
 
     def __new__(
         cls,
-        source: _Source,
+        source: FileSource | _Source,
         *,
-        spec: dict[str, Any] | None = None,
         workers: int = 1,
-        seed: int = 42,
         timeout_s: float = 60.0,
         shuffle_bytes_max: int = 100663296,
         scratch_dir: _Path | None = None,
-        train: bool = True,
         hosts: list[str] | None = None,
         rank: int | None = None,
         connection: Connection | None = None,
@@ -125,9 +122,7 @@ class Job:
         on_worker_loss: Literal["stop", "redo"] = "stop",
         worker_timeout_s: float = 30.0,
         token: str | None = None,
-        ca_file: _Path | None = None,
-        cert_file: _Path | None = None,
-        key_file: _Path | None = None,
+        tls: Tls | None = None,
         expose: bool = False,
         insecure: bool = False,
         tables: Sequence[Table | RemoteTable] = ...,

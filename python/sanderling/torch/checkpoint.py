@@ -7,6 +7,7 @@ interrupted save leaves the previous checkpoint or the new one, never a mixture.
     manifest.json     {"format": 1, "generation": 7, "dense": {...}, "rows": "rows-7"}
     dense-7.pt        torch.save of {"model", "optimizer", "extra"}
     rows-7/           tables in this process or downloaded from servers, as `sanderling.save_tables` writes them
+    reading-7/        feature spec, and names of keys, for the commands that read keys
 
 Servers save their own tables; the manifest has the name of that checkpoint and the configuration of the tables. With
 `local_names`, the rows of tables on servers are downloaded, too: such a checkpoint is complete without the servers.
@@ -28,11 +29,13 @@ import torch
 from torch import nn
 
 import sanderling
-from sanderling._native import download_tables, upload_tables
+from sanderling._native import KeyNames, download_tables, save_reading, saved_names, upload_tables
 from sanderling.torch.embedding import EmbeddingCollection
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+# Entries of a manifest that name directories.
+_PARTS = ("rows", "reading")
 # Size limit of a manifest; a longer file is none.
 MANIFEST_BYTES_MAX = 16 << 20
 # First entry of the manifest of a table checkpoint, which built-in learners save; see crates/store.
@@ -49,6 +52,8 @@ def save(
     description: str = "",
     local_names: Mapping[str, str] | None = None,
     on_servers: bool = True,
+    spec: dict[str, Any] | None = None,
+    key_names: KeyNames | None = None,
 ) -> None:
     """Save module, optimizer and the rows of the collections; replaces the checkpoint in the directory.
 
@@ -57,7 +62,8 @@ def save(
     between two checkpoint names that only this directory uses. `description` is shown by `sanderling inspect`.
 
     `local_names` has the name of each table on servers, and the name for its rows in this directory, to which they are
-    then downloaded; do not push meanwhile. With `on_servers=False`, servers save nothing.
+    then downloaded; do not push meanwhile. With `on_servers=False`, servers save nothing. `spec`, as `FeedQueue.spec`,
+    is saved for `sanderling key`, `similar` and `export`, and with it the `key_names` that a run has collected.
 
     Raises ConfigError for other types in state or `extra`, and for collections on different servers;
     DuplicateNameError for different tables of one name; ModelError, DamagedError or VersionError if the directory has a
@@ -127,6 +133,10 @@ def save(
         manifest["directory"], manifest["servers_stem"] = str(place), _servers_stem(place, before)
         manifest["servers"] = f"{manifest['servers_stem']}-{generation % 2}"
         remote.save(manifest["servers"])
+    if spec is not None:
+        manifest["reading"] = f"reading-{generation}"
+        shutil.rmtree(directory / manifest["reading"], ignore_errors=True)
+        save_reading(directory / manifest["reading"], spec, key_names)
     _write_manifest(directory, manifest)
     _remove_others(directory, manifest)
 
@@ -268,6 +278,12 @@ def read_extra(directory: str | os.PathLike[str]) -> dict[str, Any]:
     return extra
 
 
+def read_names(directory: Path) -> bytes | None:
+    """Return the names of keys that were saved with a checkpoint; None without names."""
+    part = _read_manifest(directory).get("reading")
+    return None if part is None else saved_names(directory / part)
+
+
 def read_dense(directory: Path, map_location: str | torch.device | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the manifest and the dense part, after verifying its size and SHA-256 (else DamagedError)."""
     manifest = _read_manifest(directory)
@@ -353,7 +369,7 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
         raise sanderling.DamagedError(f"{path}: not a manifest: {error}") from error
     if version > FORMAT:
         raise sanderling.VersionError(f"{path}: format {version}, but this version reads {FORMAT}; update sanderling")
-    if not fine or "/" in manifest["dense"]["file"] or "/" in str(manifest.get("rows", "")):
+    if not fine or any("/" in str(part) for part in (manifest["dense"]["file"], *map(manifest.get, _PARTS))):
         raise sanderling.DamagedError(f"{path}: not a manifest")
     return dict(manifest)
 
@@ -363,7 +379,7 @@ def _remove_others(directory: Path, manifest: Mapping[str, Any]) -> None:
     for path in directory.iterdir():
         if re.fullmatch(r"dense-\d+\.pt", path.name) and path.name != manifest["dense"]["file"]:
             path.unlink()
-        elif re.fullmatch(r"rows-\d+", path.name) and path.name != manifest.get("rows"):
+        elif (part := re.fullmatch(r"(rows|reading)-\d+", path.name)) and path.name != manifest.get(part[1]):
             shutil.rmtree(path)
 
 

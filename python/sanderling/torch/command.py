@@ -7,7 +7,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,11 +15,12 @@ from typing import Any, NoReturn
 import torch.distributed
 
 import sanderling
-from sanderling._native import DEEP_MODELS, RENAMED_OPTIONS
+from sanderling._native import DEEP_MODELS, RENAMED_OPTIONS, set_entries
 from sanderling.torch import exit_codes
-from sanderling.torch.deep_config import PS_TIMEOUT_S, DeepConfig, read_toml
-from sanderling.torch.overrides import set_entries
+from sanderling.torch.config_sections import PS_TIMEOUT_S
+from sanderling.torch.deep_config import DeepConfig, read_toml
 from sanderling.torch.quantity import seconds
+from sanderling.torch.run_log import shown_metrics
 from sanderling.torch.trainer import train
 
 # Exit code of a program that was ended by Ctrl-C, as in a shell.
@@ -100,10 +101,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     try:
         with _of_options():
-            hub_timeout_s = seconds("--hub-timeout", options.hub_timeout, 0.0, _HUB_TIMEOUT_MAX_S)
-            hub_token = _text("--hub-token-file", options.hub_token_file)
-            _check_readable("--hub-ca-file", options.hub_ca_file)
             config = _config(options)
+            hubs = _hubs(options, config)
             ps = _servers(options, config.train.ps_timeout_s)
         result = train(
             config,
@@ -116,10 +115,7 @@ def main(arguments: Sequence[str]) -> int:
             tensorboard=options.tensorboard,
             quiet=options.quiet,
             mode=options.mode,
-            hub_token=hub_token,
-            hub_timeout_s=hub_timeout_s,
-            hub_compression=options.hub_compression,
-            hub_ca_file=options.hub_ca_file,
+            hubs=hubs,
             torch_threads=options.torch_threads,
         )
     except KeyboardInterrupt:
@@ -165,6 +161,8 @@ def _for_people(summary: dict[str, Any]) -> str:
     if (seen := summary["seen"]) is not None:
         scores = f"AUC {_metric(seen['auc'])}, logloss {_metric(seen['logloss'])}"
         rows["seen rows"] = f"{scores} over training (seen) data of pass {seen['pass']}"
+    # Several test sets make several lines of one name.
+    tests = [("test set", _test(test)) for test in summary["tests"]]
     rows |= {
         "examples": speed,
         "waiting": f"{100 * summary['wait_share']:.1f} % of that, for minibatches",
@@ -178,7 +176,16 @@ def _for_people(summary: dict[str, Any]) -> str:
     if summary["stopped"]:
         rows = {"stopped": f"after step {summary['steps']}; go on with --resume", **rows}
     width = max(len(name) for name in rows)
-    return "".join(f"{name:{width}}  {value}\n" for name, value in rows.items())
+    at = list(rows).index("examples")
+    lines = [*list(rows.items())[:at], *tests, *list(rows.items())[at:]]
+    return "".join(f"{name:{width}}  {value}\n" for name, value in lines)
+
+
+def _test(test: Mapping[str, Any]) -> str:
+    """Return the metrics of a test set, in the form of the built-in trainer."""
+    names = [name for name in shown_metrics(test) if name not in ("prob_mean", "real_mean")]
+    metrics = ", ".join(f"{'AUC' if name == 'auc' else name} {_metric(test[name])}" for name in names)
+    return f"{test['name']}: {metrics}, {test['examples']:,} examples"
 
 
 def _size(count: int) -> str:
@@ -218,7 +225,26 @@ def _servers(options: argparse.Namespace, timeout_s: float) -> sanderling.Connec
     token = _text("--ps-token-file", options.ps_token_file)
     if options.ps_timeout is not None:
         timeout_s = seconds("--ps-timeout", options.ps_timeout, *PS_TIMEOUT_S)
-    return sanderling.connect(options.ps, token=token, ca_file=options.ps_ca_file, timeout_s=timeout_s)
+    return sanderling.connect(options.ps, token=token, tls=_tls(options.ps_ca_file), timeout_s=timeout_s)
+
+
+def _hubs(options: argparse.Namespace, config: DeepConfig) -> sanderling.HubSource | None:
+    timeout_s = seconds("--hub-timeout", options.hub_timeout, 0.0, _HUB_TIMEOUT_MAX_S)
+    token = _text("--hub-token-file", options.hub_token_file)
+    _check_readable("--hub-ca-file", options.hub_ca_file)
+    if not config.from_hubs:
+        return None
+    return sanderling.HubSource(
+        config.train_inputs[0],
+        timeout_s=timeout_s,
+        compression=options.hub_compression,
+        token=token,
+        tls=_tls(options.hub_ca_file),
+    )
+
+
+def _tls(ca_file: Path | None) -> sanderling.Tls | None:
+    return None if ca_file is None else sanderling.Tls(ca_file)
 
 
 def _check_readable(option: str, path: Path | None) -> None:
@@ -241,7 +267,8 @@ def _config(options: argparse.Namespace) -> DeepConfig:
     """Return the configuration with the overrides of the command line."""
     text = read_toml(options.config)
     text.setdefault("name", options.config.stem)
-    set_entries(text, options.set)
+    if options.set:
+        text = set_entries(text, options.set)
     if options.model:
         text["model"] = {**_without_learner(text, options), "type": options.model}
     for name in ("name", "seed"):

@@ -16,13 +16,17 @@ from typing import Any, Self, TypeVar
 
 import sanderling
 from sanderling._native import DEEP_MODELS, RENAMED_ENTRIES, RETRIEVAL_MODELS
-from sanderling.torch.input_names import HUBS, joined_hubs, paths, run_name
+from sanderling.torch.config_sections import (
+    PS_TIMEOUT_S,
+    DenseOptimizerConfig,
+    ModelConfig,
+    SamplingConfig,
+    TrainConfig,
+)
+from sanderling.torch.input_names import HUBS, held_out, joined_hubs, paths, run_name, test_sets
 from sanderling.torch.labels import LabelConfig, feed_spec, labels_of
 from sanderling.torch.quantity import seconds, size_bytes
 from sanderling.torch.table_options import check_tables
-
-PS_TIMEOUT_S = (0.01, 86_400.0)
-"""Smallest and largest `train.ps_timeout`, in seconds."""
 
 RETRIEVAL_LOSS = {"mf": "bpr", "two_tower": "softmax"}
 """Default loss of models with users and items."""
@@ -49,112 +53,11 @@ _MAY_CHANGE = {
     "train.save_every_steps",
     "train.ps_timeout",
     "train.download",
+    "data.test",
+    "names.features",
+    "names.max_bytes",
 }
 """Entries that may differ between a saved run and its resumption."""
-
-
-@dataclass
-class ModelConfig:
-    """Section `[model]`: type and sizes of the model. An entry that the model does not have is an error."""
-
-    type: str = "dnn"
-    dim: int = 16
-    init_std: float = 0.01
-    """Standard deviation of initial embeddings."""
-    table_budget: str | int = ""
-    """Memory limit per table, such as "4GiB"; empty: no limit. A loaded table keeps its saved limit."""
-    hidden: list[int] | None = None
-    dropout: float = 0.0
-    batch_norm: bool = False
-    cross_layers: int | None = None
-    bottom: list[int] | None = None
-    attention: list[int] | None = None
-    head: list[int] | None = None
-    """Several labels: widths of the layers of each label's own part."""
-    candidate: str = ""
-    """DIN: name of the candidate feature, which attends to the history; both features read one table."""
-    history: str = ""
-    """DIN: name of the history feature, a sequence of keys with the most recent last."""
-    history_length: int = 50
-    """DIN: maximum length of a history in keys; longer ones keep the last keys."""
-    user: list[str] | None = None
-    """MF, two towers: features of the user; the first one identifies it. By default the first feature."""
-    item: list[str] | None = None
-    """MF, two towers: features of the item; the first one identifies it. By default the second feature."""
-    normalize: bool = False
-    """Two towers: whether vectors have length 1, so that the score is a cosine."""
-    temperature: float = 1.0
-    """MF, two towers: divisor of the scores in training."""
-
-    @property
-    def table_budget_bytes(self) -> int:
-        """Return `table_budget` in bytes; 0: no limit."""
-        return size_bytes("model.table_budget", self.table_budget) if self.table_budget else 0
-
-
-@dataclass
-class SamplingConfig:
-    """Section `[sampling]`: negative items of models with users and items."""
-
-    by: str = "uniform"
-    """`uniform`; `popularity`: by an item's number of pairs to the power `power`; `in_batch`: items of the others."""
-    per_positive: int = 1
-    """Number of negatives per pair; without effect for `in_batch`."""
-    power: float = 0.75
-    exclude_seen: bool = True
-    """Whether items that the user has in the training data are no negatives; without effect for `in_batch`."""
-    correct: bool = True
-    """Softmax: whether scores are corrected by the logarithm of the chance of their items (logQ)."""
-
-
-@dataclass
-class DenseOptimizerConfig:
-    """Section `[dense_optimizer]`: torch's optimizer of the dense parameters, that is of all but embedding rows."""
-
-    type: str = "adam"
-    lr: float = 1e-3
-    weight_decay: float = 0.0
-
-
-@dataclass
-class TrainConfig:
-    """Section `[train]`; see docs/configuration.md for the entries that built-in learners have, too."""
-
-    batch_size: int = 1024
-    passes: int = 1
-    threads: int = 2
-    """Number of threads of the feed queue."""
-    depth: int = 4
-    """Number of minibatches read and looked up ahead; embeddings may be stale by as many steps."""
-    shuffle_rows: int = 100_000
-    schedule: dict[str, Any] = field(default_factory=lambda: {"type": "constant"})
-    early_stop: int = 0
-    monitor: str = "auc"
-    """Metric of the best pass: `auc`, `logloss`; of a regression `rmse`, `mae`; of users and items `ndcg@20`."""
-    loss: str = ""
-    """`logloss` or `mse`; of models with users and items `bpr`, `softmax` or `logloss`; empty: by the model."""
-    top_k: list[int] = field(default_factory=lambda: [20])
-    """Lengths of the ranked lists that validation measures, for models with users and items."""
-    print_every_steps: int = 0
-    max_steps: int = 0
-    l2_idle: bool = False
-    """Whether `l2` acts on all rows in every step, as with a dense gradient, and not only on rows of the minibatch.
-
-    Each step then passes over whole tables, which must be in this process.
-    """
-    clip_norm: float = 0.0
-    """Maximum norm of the gradients of a step, embedding rows and dense parameters together; 0: no limit."""
-    save_every_steps: int = 0
-    """Checkpoint interval within a pass, in steps; 0: only after each pass and when the run is stopped."""
-    download: bool = True
-    """Whether the model gets its rows from the servers, so that it is used without them; false: they stay there."""
-    ps_timeout: str = "20s"
-    """Request timeout of parameter servers, also while a server is unreachable."""
-
-    @property
-    def ps_timeout_s(self) -> float:
-        """Return `ps_timeout` in seconds."""
-        return seconds("train.ps_timeout", self.ps_timeout, *PS_TIMEOUT_S)
 
 
 @dataclass
@@ -176,6 +79,12 @@ class DeepConfig:
     table: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Options of tables by name, `*` for every other table; see docs/configuration.md."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    holdout: sanderling.Holdout | None = None
+    """Rows of the training files that are held out for validation, in place of `valid_inputs`."""
+    tests: dict[str, list[str]] = field(default_factory=dict)
+    """Test sets by name, on which the saved model is scored at the end of the run."""
+    names: dict[str, Any] = field(default_factory=dict)
+    """Section `[names]`: features whose keys keep their texts."""
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -193,7 +102,8 @@ class DeepConfig:
             if not isinstance(section := config.get(part, {}), Mapping):
                 raise sanderling.ConfigError(f"{part} = {section!r}: must be a section, [{part}]")
         data = dict(config.pop("data", {}))
-        train_inputs, valid_inputs = (paths(data.pop(key, [])) for key in ("train", "valid"))
+        train_inputs, valid, tests = paths("train", data.pop("train", [])), data.pop("valid", []), data.pop("test", {})
+        seed = _seed(config.pop("seed", 42))
         config = {"name": name or run_name(train_inputs), **config}
         train_inputs, train = joined_hubs(train_inputs), config.pop("train", {})
         if train_inputs and train_inputs[0].startswith(HUBS):
@@ -214,9 +124,12 @@ class DeepConfig:
         made = cls(
             name=str(config.pop("name")),
             train_inputs=train_inputs,
-            valid_inputs=valid_inputs,
+            valid_inputs=[] if isinstance(valid, Mapping) else paths("valid", valid),
             spec={"data": data, **spec},
-            seed=_seed(config.pop("seed", 42)),
+            seed=seed,
+            holdout=held_out(valid, seed) if isinstance(valid, Mapping) else None,
+            tests=test_sets(tests),
+            names=_names(config.pop("names", {})),
             model=_section(ModelConfig, "model", model),
             dense_optimizer=_section(DenseOptimizerConfig, "dense_optimizer", config.pop("dense_optimizer", {})),
             train=_section(TrainConfig, "train", train),
@@ -309,7 +222,10 @@ class DeepConfig:
                 "data.valid: a hub hands each row out once per pass, but validation reads equal rows after each pass;"
                 " name files or URLs"
             )
-        if not self.valid_inputs and (train.early_stop > 0 or kind == "plateau"):
+        if self.from_hubs and (self.holdout is not None or self.names):
+            what = "data.valid: rows are held out of files" if self.holdout is not None else "names: texts are in files"
+            raise sanderling.ConfigError(f"{what}, and hubs serve encoded rows; name files in data.train")
+        if not self.validates and (train.early_stop > 0 or kind == "plateau"):
             raise sanderling.ConfigError("early_stop and the plateau schedule need data.valid")
 
     def _check_labels(self) -> None:
@@ -356,6 +272,26 @@ class DeepConfig:
         for name, number in (("sampling.power", sampling.power), ("model.temperature", self.model.temperature)):
             if not 0.0 <= number < math.inf or (number == 0.0 and name == "model.temperature"):
                 raise sanderling.ConfigError(f"{name} = {number}: must be finite and positive")
+
+    @property
+    def validates(self) -> bool:
+        """Return whether passes are validated."""
+        return self.holdout is not None or bool(self.valid_inputs)
+
+    @property
+    def validation_files(self) -> list[str]:
+        """Return the files with the rows of a validation; with a holdout, the training files."""
+        return self.valid_inputs if self.holdout is None else self.train_inputs
+
+    @property
+    def validation_rows(self) -> str:
+        """Return the rows of a validation in words."""
+        names = ", ".join(self.validation_files)
+        if self.holdout is None:
+            return names
+        by = {"random": "chance"}.get(self.holdout.by, self.holdout.by)
+        column = f" of {self.holdout.column}" if self.holdout.column else ""
+        return f"{100 * self.holdout.fraction:.4g} % of {names}, held out by {by}{column}"
 
     @property
     def labels(self) -> list[LabelConfig]:
@@ -418,17 +354,23 @@ class DeepConfig:
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration as a dictionary for `of`, with defaults filled in."""
         model = {name: value for name, value in asdict(self.model).items() if value is not None}
+        valid: list[str] | dict[str, Any] = self.valid_inputs
+        if self.holdout is not None:
+            entries = {**asdict(self.holdout), "seed": None}
+            valid = {name: value for name, value in entries.items() if value is not None}
+        tests = {"test": self.tests} if self.tests else {}
         return {
             "name": self.name,
             "seed": self.seed,
             **self.spec,
-            "data": {**self.spec["data"], "train": self.train_inputs, "valid": self.valid_inputs},
+            "data": {**self.spec["data"], "train": self.train_inputs, "valid": valid, **tests},
             "model": model,
             "optimizer": self.optimizer,
             "dense_optimizer": asdict(self.dense_optimizer),
             "train": asdict(self.train),
             **({"table": self.table} if self.table else {}),
             **({"sampling": asdict(self.sampling)} if self.is_retrieval else {}),
+            **({"names": self.names} if self.names else {}),
         }
 
 
@@ -466,6 +408,13 @@ def _seed(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 64:
         raise sanderling.ConfigError(f"seed = {value!r}: must be a whole number from 0 to 2^64 - 1")
     return value
+
+
+def _names(section: object) -> dict[str, Any]:
+    """Check that `[names]` is a section; its entries are checked with the features."""
+    if not isinstance(section, Mapping):
+        raise sanderling.ConfigError(f"names = {section!r}: must be a section, [names]")
+    return dict(section) if section.get("features") else {}
 
 
 def _section(kind: type[_Section], name: str, entries: Mapping[str, Any]) -> _Section:

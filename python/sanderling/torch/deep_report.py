@@ -77,13 +77,23 @@ def summary_of(run: DeepRun) -> dict[str, Any]:
         "bad_rows": progress.bad_rows,
         "valid_bad_rows": progress.valid_bad_rows,
         "stopped": run.stopped(),
-        "warnings": remarks_of(*run.plotted) if len(run.plotted[0]) else [],
+        "tests": [_plain(test) for test in run.tests],
+        "warnings": _warnings(run),
         "known": run.known,
         "importance": None,
         "model": str(run.run_dir / "model"),
         "report": str(run.run_dir / "report.html"),
         "timing": _timing(run),
     }
+
+
+def _warnings(run: DeepRun) -> list[str]:
+    """Return warnings about the predictions, and about names of keys that were left out."""
+    found = remarks_of(*run.plotted) if len(run.plotted[0]) else []
+    if run.inputs.key_names is not None and run.inputs.key_names.is_full:
+        limit = run.config.names.get("max_bytes", "256MiB")
+        found.append(f"some keys have no names: all are more than names.max_bytes ({limit})")
+    return found
 
 
 def _timing(run: DeepRun) -> Line:
@@ -99,6 +109,11 @@ def _timing(run: DeepRun) -> Line:
         "calls": [],
         "passes": run.timed_passes,
     }
+
+
+def _reported(metrics: Line) -> Line:
+    """Return the metrics that a report has: without those of ranked lists and of further labels."""
+    return _plain({name: metrics[name] for name in metrics if name in _OF_NUMBERS or name not in _further(metrics)})
 
 
 def write_report(run: DeepRun, summary: Line) -> None:
@@ -120,10 +135,9 @@ def write_report(run: DeepRun, summary: Line) -> None:
         "model": f"{run.config.model.type} in PyTorch",
         "started_unix_s": run.started_unix_s,
         "threads": run.config.train.threads,
-        "metrics": _plain(
-            {name: metrics[name] for name in metrics if name in _OF_NUMBERS or name not in _further(metrics)}
-        ),
-        "valid": None if run.progress.best is None else ", ".join(run.config.valid_inputs),
+        "metrics": _reported(metrics),
+        "valid": None if run.progress.best is None else run.config.validation_rows,
+        "tests": [_reported(test) for test in summary["tests"]],
         "seen": summary["seen"],
         "warnings": summary["warnings"],
         "train_curve": curves["step"],
@@ -137,5 +151,5 @@ def write_report(run: DeepRun, summary: Line) -> None:
         "config": json.dumps(run.config.to_dict(), indent=1),
     }
     tables = [table for table in run.model.emb.tables.values() if isinstance(table, sanderling.Table)]
-    page = render_report(facts, *run.plotted, tables)
+    page = render_report(facts, *run.plotted, tables, run.inputs.key_names)
     (run.run_dir / "report.html").write_text(page)

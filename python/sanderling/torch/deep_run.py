@@ -4,11 +4,8 @@ Minibatches come from `sanderling.torch.inputs`; output goes to `sanderling.torc
 """
 
 import dataclasses
-import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +19,14 @@ from sanderling.torch import checkpoint
 from sanderling.torch.click_model import ClickModel
 from sanderling.torch.deep_config import DeepConfig
 from sanderling.torch.inputs import FileInputs, HubInputs, no_rows
+from sanderling.torch.known_keys import KnownKeyCounts
+from sanderling.torch.labels import without_labels
 from sanderling.torch.magnitude import Magnitudes, cause
 from sanderling.torch.objective import objective_of
 from sanderling.torch.pace import Pace
 from sanderling.torch.run_log import SCORES_MAX, Columns, Line, RunLog, Scores
 from sanderling.torch.run_progress import Progress, improves, log_bad_rows, merge_stages
+from sanderling.torch.stop_signals import orderly
 from sanderling.torch.validation import check_finite, score, score_together
 from sanderling.torch.workers import Workers
 
@@ -94,6 +94,8 @@ class DeepRun:
         self.timed_passes: list[Line] = []
         # Keys of the last validation by feature, and those with a row.
         self.known: list[Line] = []
+        # Metrics of the saved model on the test sets.
+        self.tests: list[Line] = []
         # Metrics of further labels in the last validation.
         self.further: dict[str, float] = {}
         # Scored rows for the plots: of the best validation, or without validation of the first pass.
@@ -123,6 +125,8 @@ class DeepRun:
         )
         if first:
             self.meet()
+        if self.inputs.key_names is not None and (names := checkpoint.read_names(last)) is not None:
+            self.inputs.key_names.restore(names)
         self.restored(extra)
 
     def restored(self, extra: dict[str, Any]) -> None:
@@ -149,7 +153,7 @@ class DeepRun:
         config, progress = self.config, self.progress
         used = False
         try:
-            with self.orderly():
+            with orderly(self):
                 while self.is_left():
                     if not progress.unjudged:
                         before = progress.used_rows
@@ -162,7 +166,7 @@ class DeepRun:
                             if not config.from_hubs:
                                 raise no_rows(config.train_inputs, self.inputs.queue)
                             continue
-                    if config.valid_inputs:
+                    if config.validates:
                         self.judge(log)
                     else:
                         # `unjudged` may be left from a session that had validation files.
@@ -188,40 +192,6 @@ class DeepRun:
             raise no_rows(config.train_inputs, None)
         if self.idle():
             log.say(f"stopped early: validation was best after pass {progress.best_pass}")
-
-    @contextmanager
-    def orderly(self) -> Iterator[None]:
-        """Handle SIGINT and SIGTERM inside the `with` block: the run ends after the current step, which is saved.
-
-        Several trainers end after the same step. A single trainer ends within the step if a server does not answer.
-        Has no effect outside the main thread, which alone can set signal handlers.
-        """
-        if threading.current_thread() != threading.main_thread():
-            yield
-            return
-
-        def restore() -> None:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-        def hear(*_: object) -> None:
-            self.told.set()
-            if self.workers is None:
-                # A second signal has its previous effect. Calls no longer wait for silent servers.
-                restore()
-                give_up_silent(True)
-            else:
-                # Keep the handlers: torchrun forwards a signal that the terminal has sent already.
-                self.workers.stop()
-
-        before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            if self.workers is not None and self.is_told():
-                # When the first trainer exits, torchrun signals the others, which must still write their results.
-                before = dict.fromkeys(before, signal.SIG_IGN)
-            restore()
 
     def is_told(self) -> bool:
         """Return whether a signal ends the run after this step; equal for all trainers."""
@@ -337,7 +307,7 @@ class DeepRun:
             if whole.forgotten:
                 log.say(f"metrics of this pass cover its last {whole.rows:,} rows: at most {SCORES_MAX:,} are kept")
             columns = whole.take()
-            if not config.valid_inputs and progress.passes == 0 and self.objective.has_plots:
+            if not config.validates and progress.passes == 0 and self.objective.has_plots:
                 self.plotted = columns
             progress.measure(self.objective.metrics(columns))
         if not self.stopped():
@@ -404,6 +374,13 @@ class DeepRun:
             {**self.place(progress.passes), "measured_on": "valid", **metrics, "best": best, "seconds": seconds},
         )
 
+    def tell_known(self, known: KnownKeyCounts, log: RunLog) -> None:
+        """Keep how many keys of a validation have rows, and log features of which none has."""
+        counts = known.counts.items()
+        self.known = [{"feature": name, "occurrences": keys, "known": found} for name, (keys, found) in counts]
+        for remark in known.remarks():
+            log.say(remark)
+
     def validated_or_saved(self, log: RunLog) -> tuple[Line, Columns]:
         """Validate the last pass; after an error, save the run so that resuming it begins with the validation."""
         self.progress.unjudged = True
@@ -460,6 +437,7 @@ class DeepRun:
         """Save the run as checkpoints of these names; rank 0 saves, the other trainers wait."""
         extra = self.extra()
         self.model.emb.finish()
+        self.gather_names()
         self.meet()
         if self.workers is None or self.workers.rank == 0:
             for name in names:
@@ -476,8 +454,20 @@ class DeepRun:
                     description=f"{self.config.model.type} in PyTorch",
                     local_names=self.model.local_names if downloads else None,
                     on_servers=name == "last" or not downloads,
+                    spec=without_labels(self.spec),
+                    key_names=self.inputs.key_names,
                 )
         self.meet()
+
+    def gather_names(self) -> None:
+        """Gather the names of keys that all trainers have read at rank 0, which saves them."""
+        names = self.inputs.key_names
+        if names is None or self.workers is None:
+            return
+        told: list[Any] | None = [None] * self.workers.size if self.workers.rank == 0 else None
+        torch.distributed.gather_object(names.to_bytes(), told)
+        for of_one in told or ():
+            names.restore(of_one)
 
     def extra(self) -> dict[str, Any]:
         """Return the state of the run for a checkpoint."""
@@ -486,6 +476,7 @@ class DeepRun:
             "spec": self.spec,
             "config": self.config.to_dict(),
             "hubs": self.inputs.hubs,
+            "holdout": None if self.inputs.holdout is None else dataclasses.asdict(self.inputs.holdout),
         }
 
     def shown(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import sanderling
 
@@ -19,17 +20,38 @@ def run_name(train_inputs: list[str]) -> str:
     return "".join(c if c.isalnum() or c in "-_" else "_" for c in stem) if is_file else "run"
 
 
-def paths(value: object) -> list[str]:
-    """Return a path or a list of paths as a list of text; ConfigError for other types."""
+def paths(entry: str, value: object) -> list[str]:
+    """Return a path or a list of paths of `[data]` as a list of text; ConfigError for other types."""
     if isinstance(value, str | Path):
         return [str(value)]
     if isinstance(value, list | tuple) and all(isinstance(path, str | Path) for path in value):
         return [str(path) for path in value]
-    if isinstance(value, Mapping) and "by" in value:
-        raise sanderling.ConfigError(
-            "data.valid: rows are held out for lr, fm and ffm alone; name a file of held-out rows for a deep model"
-        )
-    raise sanderling.ConfigError(f"data: {value!r} is neither a path nor a list of paths")
+    raise sanderling.ConfigError(f"data.{entry}: {value!r} is neither a path nor a list of paths")
+
+
+def held_out(entries: Mapping[str, object], seed: int) -> sanderling.Holdout:
+    """Return the holdout of a table `data.valid`; ConfigError for unknown and missing entries."""
+    known = ("fraction", "by", "column", "after")
+    for name in entries:
+        if name not in known:
+            raise sanderling.ConfigError(f"data.valid.{name} is unknown; the entries are {', '.join(known)}")
+    if "by" not in entries:
+        raise sanderling.ConfigError('data.valid: by is missing: "hash", "time" or "random"')
+    given: dict[str, Any] = {**entries, "seed": seed}
+    return sanderling.Holdout(**given)
+
+
+def test_sets(value: object) -> dict[str, list[str]]:
+    """Return the files of each set of `data.test` by its name; ConfigError for a set without a name or a file."""
+    if isinstance(value, Mapping):
+        found = {str(name): paths(f"test.{name}", inputs) for name, inputs in sorted(value.items())}
+    else:
+        # One set needs no name.
+        found = {"test": paths("test", value)}
+    for name, inputs in found.items():
+        if not name or not all(inputs) or not inputs:
+            raise sanderling.ConfigError(f"data.test: the set {name!r} needs a name and a file")
+    return found
 
 
 def joined_hubs(inputs: list[str]) -> list[str]:

@@ -1,11 +1,12 @@
 """Inputs of a run: minibatches of each pass, from files or from hubs, and checks of the input before training."""
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, Literal
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
 import sanderling
 from sanderling import _native
+from sanderling._native import KeyNames
 from sanderling.torch.deep_config import DeepConfig
 from sanderling.torch.labels import without_labels
 from sanderling.torch.workers import Workers
@@ -29,10 +30,29 @@ def check_files(config: DeepConfig) -> None:
             raise sanderling.ConfigError(f"{what}: {name} can be read only once; write its rows to a file{hub}")
 
 
-def check_valid(config: DeepConfig, spec: dict[str, Any]) -> None:
+def check_valid(config: DeepConfig, spec: dict[str, Any], holdout: sanderling.Holdout | None) -> None:
     """Raise the error of unreadable or empty validation files, before the first pass is trained."""
-    if config.valid_inputs:
-        _first_rows(config.valid_inputs, for_scoring(spec), is_labelled=config.reads_classes)
+    if not config.validates:
+        return
+    try:
+        _first_rows(valid_source(config, spec, holdout))
+    except sanderling.NoRowsError as error:
+        if holdout is None:
+            raise
+        raise sanderling.ConfigError(
+            f"data.valid: no row of {config.validation_rows} is held out; raise fraction"
+        ) from error
+
+
+def valid_source(config: DeepConfig, spec: dict[str, Any], holdout: sanderling.Holdout | None) -> sanderling.FileSource:
+    """Return the validation rows as a source: files, or rows that are held out of the training files."""
+    return sanderling.FileSource(
+        config.validation_files,
+        for_scoring(spec),
+        train=config.reads_classes,
+        holdout=holdout,
+        held_out=holdout is not None,
+    )
 
 
 def check_fields(config: DeepConfig, spec: dict[str, Any]) -> None:
@@ -54,14 +74,13 @@ def for_scoring(spec: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in spec.items() if key != "negatives"}
 
 
-def _first_rows(names: list[str], spec: dict[str, Any], *, is_labelled: bool = True) -> dict[str, Any] | None:
-    """Return the spec in use for these files, with fitted boundaries; NoRowsError if they have no row."""
-    queue = sanderling.FeedQueue(names, spec=spec, batch_size=2, threads=1, depth=1, train=is_labelled)
-    if next(queue, None) is None:
-        raise no_rows(names, queue)
-    spec_used = queue.spec
-    queue.close()
-    return spec_used
+def _first_rows(source: sanderling.FileSource) -> tuple[dict[str, Any], sanderling.Holdout | None]:
+    """Return the spec and the holdout in use for files, both fitted; NoRowsError if they have no row."""
+    with sanderling.FeedQueue(dataclasses.replace(source, batch_size=2, threads=1), depth=1) as queue:
+        if next(queue, None) is None:
+            raise no_rows(cast("list[str]", source.inputs), queue)
+        assert queue.spec is not None
+        return queue.spec, queue.holdout
 
 
 def no_rows(names: list[str], queue: sanderling.FeedQueue | None) -> sanderling.NoRowsError:
@@ -85,18 +104,25 @@ def _check_widths(config: DeepConfig, features: list[dict[str, Any]]) -> None:
 class FileInputs:
     """Training files; every pass has its own queue and its own shuffle seed."""
 
-    def __init__(self, config: DeepConfig, workers: Workers | None, spec: dict[str, Any] | None = None) -> None:
-        """Fit the features to the files; a resumed run passes its saved `spec`, which is used as it is."""
+    def __init__(self, config: DeepConfig, workers: Workers | None, saved: Mapping[str, Any] | None = None) -> None:
+        """Fit features and holdout to the files; a resumed run passes those that it has `saved`."""
         self.config, self.workers = config, workers
         self.passes = config.train.passes
         self.hubs: list[dict[str, Any]] = []
         self.queue: sanderling.FeedQueue | None = None
-        if spec is None:
-            # Quantiles are fitted once; all queues then use equal boundaries.
-            spec = _first_rows(config.train_inputs, config.feed_spec, is_labelled=config.reads_classes)
-            assert spec is not None
-            _check_widths(config, spec["feature"])
-        self.spec = spec
+        if saved is None:
+            # Fitted once; all queues then use equal boundaries.
+            source = sanderling.FileSource(
+                config.train_inputs, config.feed_spec, train=config.reads_classes, holdout=config.holdout
+            )
+            self.spec, self.holdout = _first_rows(source)
+            _check_widths(config, self.spec["feature"])
+        else:
+            self.spec = saved["spec"]
+            self.holdout = sanderling.Holdout(**saved["holdout"]) if saved.get("holdout") else None
+        self.key_names: KeyNames | None = None
+        if config.names:
+            self.key_names = KeyNames(config.names, without_labels(self.spec))
 
     def one_pass(
         self, number: int, embedding: sanderling.Embedding | None, used_rows: int = 0
@@ -106,20 +132,21 @@ class FileInputs:
         Skips the first `used_rows` rows of the pass, counted over all trainers.
         """
         train, workers = self.config.train, self.workers
-        self.queue = sanderling.FeedQueue(
+        source = sanderling.FileSource(
             self.config.train_inputs,
-            embedding,
-            spec=self.spec,
+            self.spec,
             batch_size=train.batch_size,
             threads=train.threads,
-            depth=train.depth,
             shuffle_rows=train.shuffle_rows,
             seed=(self.config.seed + number) % (1 << 64),
             rank=0 if workers is None else workers.rank,
             ranks=1 if workers is None else workers.size,
             used_rows=used_rows,
             train=self.config.reads_classes,
+            holdout=self.holdout,
+            key_names=self.key_names,
         )
+        self.queue = sanderling.FeedQueue(source, embedding, depth=train.depth)
         return iter(self.queue) if workers is None else workers.batches(self.queue)
 
     def close(self, *, used: bool) -> None:
@@ -139,25 +166,20 @@ class HubInputs:
     spec: dict[str, Any]
     hubs: list[dict[str, Any]]
     """Properties of each hub, as in `sanderling.Hubs.served`."""
+    holdout: sanderling.Holdout | None = None
+    """None: hubs serve whole files."""
+    key_names: KeyNames | None = None
+    """None: hubs serve keys without texts."""
 
     def __init__(
         self,
         config: DeepConfig,
         workers: Workers | None,
-        token: str = "",
-        timeout_s: float = 60.0,
-        saved: dict[str, Any] | None = None,
-        compression: Literal["lz4", "zstd"] | None = None,
-        ca_file: Path | None = None,
+        source: sanderling.HubSource,
+        saved: Mapping[str, Any] | None = None,
     ) -> None:
         """Subscribe to the hubs; a resumed run passes its `saved` spec and hubs, and subscribes in its first pass."""
-        self.config, self.workers, self.saved = config, workers, saved
-        self.options: dict[str, Any] = {
-            "hub_token": token,
-            "hub_timeout_s": timeout_s,
-            "hub_compression": compression,
-            "hub_ca_file": ca_file,
-        }
+        self.config, self.workers, self.source, self.saved = config, workers, source, saved
         self.queue: sanderling.FeedQueue | None = None
         self._batches: Iterator[sanderling.Batch] = iter(())
         # First minibatch of a later pass, kept for that pass.
@@ -178,7 +200,7 @@ class HubInputs:
         if self.queue is None:
             train = self.config.train
             hubs, self._subscribed = self._subscribed or self._subscribe(), None
-            self.queue = sanderling.FeedQueue(hubs, embedding, threads=train.threads, depth=train.depth)
+            self.queue = sanderling.FeedQueue(hubs, embedding, depth=train.depth)
             self._batches = iter(self.queue) if self.workers is None else self.workers.batches(self.queue)
         while True:
             batch = next(self._batches, None) if self._early is None else self._early
@@ -212,16 +234,16 @@ class HubInputs:
         """
         config, workers = self.config, self.workers
         rank, size = (0, 1) if workers is None else (workers.rank, workers.size)
-        hubs = sanderling.Hubs(
-            config.train_inputs[0],
+        source = dataclasses.replace(
+            self.source,
+            address=config.train_inputs[0],
             spec=self._expected(),
             threads=config.train.threads,
-            depth=config.train.depth,
             rank=rank,
             ranks=size,
             name=f"{config.name} {rank}",
-            **self.options,
         )
+        hubs = sanderling.Hubs(source, depth=config.train.depth)
         self._check(hubs.served)
         if self.saved is not None:
             before = {hub["stream"] for hub in self.saved["hubs"]}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sanderling.torch.catalogue import Catalogue
-from sanderling.torch.deep_config import SamplingConfig
+from sanderling.torch.config_sections import SamplingConfig
 from sanderling.torch.ragged import Ids
 
 # Draws of a negative that the user has seen are repeated this often; then it stays.

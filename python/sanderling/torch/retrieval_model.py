@@ -14,6 +14,7 @@ from sanderling.torch.catalogue import Catalogue, Pairs
 from sanderling.torch.click_model import ClickModel, sizes_of
 from sanderling.torch.deep_config import DeepConfig
 from sanderling.torch.jagged import Embedded
+from sanderling.torch.known_keys import KnownKeyCounts
 from sanderling.torch.ragged import Ids, Ragged
 
 MODELS: dict[str, type[nn.Module]] = {"mf": models.MF, "two_tower": models.TwoTower}
@@ -134,15 +135,19 @@ class RetrievalModel(ClickModel):
             yield found, values
 
 
-def ranking_of(model: RetrievalModel, batches: Iterable[sanderling.Batch], top_k: Sequence[int]) -> dict[str, float]:
+def ranking_of(
+    model: RetrievalModel, batches: Iterable[sanderling.Batch], top_k: Sequence[int], known: KnownKeyCounts
+) -> dict[str, float]:
     """Return metrics of ranked lists over all items, for the users and items of pairs, as `ranking_metrics`.
 
     Items that a user has in the training data are neither in the list nor relevant. An item that the training data lack
-    is relevant and never found. Features of a user are those of its first pair. Raises NoRowsError without a pair.
+    is relevant and never found; `known` counts the keys. Features of a user are those of its first pair. Raises
+    NoRowsError without a pair.
     """
     user, item = model.features[USER][0], model.features[ITEM][0]
     keys, items, columns = [], [], []
     for batch in batches:
+        known.add(batch)
         pairs = Pairs(batch, user, item)
         keys.append(pairs.user_keys)
         items.append(pairs.item_keys)

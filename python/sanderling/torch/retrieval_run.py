@@ -13,6 +13,7 @@ from sanderling.torch.catalogue import Catalogue, Pairs
 from sanderling.torch.deep_config import DeepConfig
 from sanderling.torch.deep_run import DeepRun
 from sanderling.torch.inputs import FileInputs, HubInputs, for_scoring
+from sanderling.torch.known_keys import KnownKeyCounts
 from sanderling.torch.negatives import NegativeSampler
 from sanderling.torch.pace import Pace
 from sanderling.torch.ragged import Ids, Ragged
@@ -53,14 +54,15 @@ class RetrievalRun(DeepRun):
         self.objective.has_plots = False
         if fresh:
             users, items = self.model.features
-            queue = sanderling.FeedQueue(
+            source = sanderling.FileSource(
                 config.train_inputs,
-                spec=for_scoring(self.spec),
+                for_scoring(self.spec),
                 batch_size=_COLLECT_ROWS,
                 threads=config.train.threads,
                 train=False,
+                holdout=inputs.holdout,
             )
-            self.use(Catalogue.collect(queue, users[0], items[0], items))
+            self.use(Catalogue.collect(sanderling.FeedQueue(source), users[0], items[0], items))
 
     def use(self, catalogue: Catalogue) -> None:
         """Take the catalogue, new or of a checkpoint."""
@@ -137,9 +139,15 @@ class RetrievalRun(DeepRun):
         """Return the metrics of ranked lists for the validation pairs; the line has no scored rows."""
         queue = valid_queue(self)
         log.begin(Pace("validating", lambda: 0, lambda: queue.pass_rows))
-        metrics = ranking_of(self.model, queue, self.config.train.top_k)
+        known = KnownKeyCounts(self.model.local_tables())
+        metrics = ranking_of(self.model, queue, self.config.train.top_k, known)
         log.begin(None)
+        self.tell_known(known, log)
         self.progress.valid_bad_rows = log_bad_rows(log, queue.stats())
-        undefined = dict.fromkeys(("auc", "logloss", "prob_mean", "real_mean", "normalized_entropy"), float("nan"))
-        examples = int(metrics.pop("users"))
-        return {**undefined, "examples": examples, "auc_exact": True, **metrics}, Scores().take()
+        return {**without_scores(int(metrics.pop("users"))), **metrics}, Scores().take()
+
+
+def without_scores(examples: int) -> Line:
+    """Return the metrics of labelled rows where there are none."""
+    undefined = dict.fromkeys(("auc", "logloss", "prob_mean", "real_mean", "normalized_entropy"), float("nan"))
+    return {**undefined, "examples": examples, "auc_exact": True}

@@ -107,18 +107,21 @@ class RunLog:
             self._speaker.start()
 
     def line(self, kind: str, values: Line) -> None:
-        """Write a line of metrics to all outputs; `kind` is "step" or "valid"."""
+        """Write a line of metrics to all outputs; `kind` is "step", "valid" or "test"."""
         entry = {"kind": kind, **values}
         plain = {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in entry.items()}
         self._file.write(json.dumps(plain) + "\n")
         self._file.flush()
         if self._events is not None:
-            self._events.scalars(values["step"], _scalars("train" if kind == "step" else kind, values))
+            group = {"step": "train", "test": f"test/{values.get('name')}"}.get(kind, kind)
+            self._events.scalars(values["step"], _scalars(group, values))
         scores = ", ".join(f"{name} {values[name]:.6f}" for name in shown_metrics(values))
         if kind == "step":
             speed = f"({values['steps_per_s']:.1f} it/s; {values['examples_per_s']:,.0f} examples/s)"
             over = " over training (seen) data" if values["measured_on"] == "train_seen" else ""
             self.say(f"step {values['step']}{over}, {scores} {speed}")
+        elif kind == "test":
+            self.say(f"test set {values['name']}: {scores}")
         else:
             best = ", best so far" if values["best"] else ""
             self.say(f"pass {values['pass']} validated: {scores}{best}")
@@ -203,7 +206,9 @@ def _lines_until(path: Path, step: int) -> list[str]:
     kept = []
     for line in path.read_text().splitlines():
         try:
-            if json.loads(line)["step"] <= step:
+            entry = json.loads(line)
+            # The end of the resumed run scores the test sets again.
+            if entry["step"] <= step and entry.get("kind") != "test":
                 kept.append(line + "\n")
         except (ValueError, KeyError, TypeError):
             break

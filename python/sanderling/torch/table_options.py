@@ -9,6 +9,8 @@ from sanderling.torch.quantity import size_bytes
 EVERY_TABLE = "*"
 """Name of the options of every table without options of its own."""
 
+_AFTER = (2, 255)
+
 
 def check_tables(tables: Mapping[str, Mapping[str, Any]], features: Sequence[Mapping[str, Any]]) -> None:
     """Raise ConfigError for options of a table that no feature has, and for wrong options."""
@@ -36,6 +38,10 @@ def table_options(
     if isinstance(admission, Mapping) and "after" in admission:
         if unknown := set(admission) - {"after", "filter"}:
             raise sanderling.ConfigError(f"table.{name}.admission: unknown {', '.join(sorted(unknown))}")
+        if not (type(after := admission["after"]) is int and _AFTER[0] <= after <= _AFTER[1]):
+            raise sanderling.ConfigError(
+                f"table.{name}.admission.after = {after!r}: must be a whole number from {_AFTER[0]} to {_AFTER[1]}"
+            )
         size = {}
         if "filter" in admission:
             size["filter_bytes"] = size_bytes(f"table.{name}.admission.filter", admission["filter"])
@@ -45,7 +51,8 @@ def table_options(
     made |= {key: options.pop(key) for key in ("dtype", "eviction", "packing") if key in options}
     if options:
         raise sanderling.ConfigError(
-            f"table.{name}.{next(iter(options))} is unknown; the entries are budget, dtype, admission, eviction, packing"
+            f"table.{name}.{next(iter(options))} is unknown; "
+            "the entries are budget, dtype, admission, eviction, packing"
         )
     return made
 

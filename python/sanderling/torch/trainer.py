@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed
@@ -30,13 +30,15 @@ import torch.distributed
 import sanderling
 from sanderling.torch import checkpoint, compute_threads
 from sanderling.torch.click_model import ClickModel, check_device
-from sanderling.torch.deep_config import DeepConfig
+from sanderling.torch.deep_config import DeepConfig, read_toml
 from sanderling.torch.deep_report import summary_of, write_report
 from sanderling.torch.deep_run import DeepRun
+from sanderling.torch.input_names import HUBS
 from sanderling.torch.inputs import FileInputs, HubInputs, check_fields, check_files, check_valid
 from sanderling.torch.retrieval_run import RetrievalRun
 from sanderling.torch.run_log import Line, RunLog
 from sanderling.torch.run_name import named, replaces
+from sanderling.torch.test_sets import score_tests
 from sanderling.torch.warm_start import saved_model, warm_start, with_saved_features
 from sanderling.torch.workers import Workers, bound_of, join
 
@@ -71,10 +73,7 @@ def train(
     quiet: bool = True,
     on_line: Callable[[Line], object] | None = None,
     mode: str = "sync",
-    hub_token: str = "",
-    hub_timeout_s: float = 60.0,
-    hub_compression: Literal["lz4", "zstd"] | None = None,
-    hub_ca_file: Path | None = None,
+    hubs: sanderling.HubSource | None = None,
     torch_threads: int | None = None,
 ) -> DeepResult:
     """Train a deep model; `config` is a `DeepConfig`, a dictionary, or a TOML file of that structure.
@@ -97,12 +96,10 @@ def train(
     A server that is unreachable for longer than `train.ps_timeout` raises ServerError. The logger "sanderling" warns
     after one second, and then with growing intervals. A `Connection` passed as `ps` keeps its own timeout.
 
-    `hub_token` is the auth token of the hubs, `hub_ca_file` the CA bundle (PEM) to verify them with TLS, and
-    `hub_compression` the compression of minibatches for slow links. A hub that is unreachable for more than
-    `hub_timeout_s` seconds raises HubError.
+    `hubs` replaces `data.train` and says how hubs are reached: token, TLS, timeout and compression. Its other entries
+    are those of the run.
     """
-    if not isinstance(config, DeepConfig):
-        config = DeepConfig.of(config) if isinstance(config, Mapping) else DeepConfig.read(Path(config))
+    config = _config(config, hubs)
     check_device(device)
     # Checked here, because a single trainer does not use `mode`.
     bound_of(mode)
@@ -157,19 +154,19 @@ def train(
             _check_unchanged(config, run_dir / "last", extra)
         inputs: FileInputs | HubInputs
         if config.from_hubs:
-            hubs = ", ".join(config.train_inputs)
-            waiting = f"waiting for {hubs} to answer, for up to {hub_timeout_s:g} s (--hub-timeout); are they running?"
+            source = hubs or sanderling.HubSource(config.train_inputs[0])
+            names, wait_s = ", ".join(config.train_inputs), source.timeout_s
+            waiting = f"waiting for {names} to answer, for up to {wait_s:g} s (--hub-timeout); are they running?"
             with _notice(None if quiet or not first else waiting):
-                saved = _of_hubs(run_dir, extra)
-                inputs = HubInputs(config, workers, hub_token, hub_timeout_s, saved, hub_compression, hub_ca_file)
+                inputs = HubInputs(config, workers, source, _of_hubs(run_dir, extra))
         else:
             waiting = f"reading {', '.join(config.train_inputs)} once, to fit the features to it"
             with _notice(None if quiet or not first else waiting):
-                inputs = FileInputs(config, workers, None if extra is None else extra["spec"])
+                inputs = FileInputs(config, workers, extra)
         if earlier is not None:
             inputs.spec = with_saved_features(inputs.spec, earlier, saved_spec)
         check_fields(config, inputs.spec)
-        check_valid(config, inputs.spec)
+        check_valid(config, inputs.spec, inputs.holdout)
         run_class = RetrievalRun if config.is_retrieval else DeepRun
         run = run_class(config, run_dir, ps, device, inputs, workers, fresh=not resume)
         notes: list[str] = []
@@ -201,6 +198,7 @@ def train(
             log.say(warning)
         try:
             run.passes(log)
+            score_tests(run, log)
         finally:
             log.close()
         summary = summary_of(run)
@@ -211,6 +209,20 @@ def train(
             (run_dir / "config.json").write_text(json.dumps(config.to_dict(), indent=1) + "\n")
             write_report(run, summary)
         return DeepResult(summary, run_dir, run.model)
+
+
+def _config(given: DeepConfig | Mapping[str, Any] | str | Path, hubs: sanderling.HubSource | None) -> DeepConfig:
+    """Return the checked configuration, which reads from `hubs` if they are given."""
+    address = "" if hubs is None else HUBS + hubs.address.removeprefix(HUBS)
+    if isinstance(given, DeepConfig):
+        return dataclasses.replace(given, train_inputs=[address]) if address else given
+    if isinstance(given, Mapping):
+        config, name = dict(given), None
+    else:
+        config, name = read_toml(Path(given)), Path(given).stem
+    if address:
+        config["data"] = {**config.get("data", {}), "train": address}
+    return DeepConfig.of(config, name)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Scores of the validation rows of a run, by one trainer or shared among several."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch.distributed
 
 import sanderling
 from sanderling.torch.click_model import ClickModel
-from sanderling.torch.inputs import for_scoring
+from sanderling.torch.inputs import valid_source
 from sanderling.torch.known_keys import KnownKeyCounts
 from sanderling.torch.magnitude import cause
 from sanderling.torch.pace import Pace
@@ -22,19 +23,16 @@ if TYPE_CHECKING:
 
 
 def valid_queue(run: "DeepRun") -> sanderling.FeedQueue:
-    """Return a queue over this trainer's share of the validation files."""
+    """Return a queue over this trainer's share of the validation rows."""
     train, workers = run.config.train, run.workers
-    return sanderling.FeedQueue(
-        run.config.valid_inputs,
-        run.model.emb.native if run.looks_ahead else None,
-        spec=for_scoring(run.spec),
+    source = replace(
+        valid_source(run.config, run.spec, run.inputs.holdout),
         batch_size=run.batch_size,
         threads=train.threads,
-        depth=train.depth,
         rank=0 if workers is None else workers.rank,
         ranks=1 if workers is None else workers.size,
-        train=run.config.reads_classes,
     )
+    return sanderling.FeedQueue(source, run.model.emb.native if run.looks_ahead else None, depth=train.depth)
 
 
 def check_finite(logits: npt.NDArray[np.float32], batch: sanderling.Batch, model: ClickModel, what: str) -> None:
@@ -82,9 +80,6 @@ def score(run: "DeepRun", log: RunLog) -> Columns:
             log.progress()
     log.begin(None)
     run.further = further.metrics()
-    counts = known.counts.items()
-    run.known = [{"feature": name, "occurrences": keys, "known": found} for name, (keys, found) in counts]
-    for remark in known.remarks():
-        log.say(remark)
+    run.tell_known(known, log)
     run.progress.valid_bad_rows = log_bad_rows(log, queue.stats())
     return scores.take()

@@ -92,6 +92,8 @@ def warm_start(run: "DeepRun", directory: Path) -> list[str]:
             f"{directory}: its rows are on parameter servers; copy them (sanderling download {directory} --ps ADDR)"
         )
     rows, notes = directory / manifest["rows"], []
+    if run.inputs.key_names is not None and (names := checkpoint.read_names(directory)) is not None:
+        run.inputs.key_names.restore(names)
     emb, local_names = run.model.emb, run.model.local_names or {name: name for name in run.model.emb.tables}
     saved = set(checkpoint_tables(rows))
     carried = {name: local for name, local in local_names.items() if local in saved}

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import sanderling
+from sanderling._native import set_entries
 from sanderling.torch import command
-from sanderling.torch.overrides import set_entries
 
 CONFIG = """
 name = "clicks"
@@ -72,9 +72,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         check(2, "train.batch_size = 0", "clicks.toml", "--batch-size", "0"),
         check(2, "train.passes = -1", "clicks.toml", "--passes", "-1"),
         check(2, "model.dmi is unknown", "clicks.toml", "--set", "model.dmi=3"),
-        check(2, "--set model: must be ENTRY=VALUE", "clicks.toml", "--set", "model"),
+        check(2, '--set "model" is not ENTRY=VALUE', "clicks.toml", "--set", "model"),
         check(2, "--set name.x=1: name is no table", "clicks.toml", "--set", "name.x=1"),
-        check(2, "no [[feature]] has the name 'z'", "clicks.toml", "--set", "feature.z.table=a"),
+        check(2, 'no [[feature]] has the name "z"', "clicks.toml", "--set", "feature.z.table=a"),
         check(2, "device = 'tpu'", "clicks.toml", "--device", "tpu"),
         check(2, "data.valid: a hub", "clicks.toml", "--valid", GONE),
         check(2, "only input is read by url", "clicks.toml", "--runs-dir", "s3://runs"),
@@ -135,8 +135,8 @@ def test_a_server_that_does_not_answer_is_a_failure(
 
 def test_entries_that_are_set() -> None:
     config = {"model": {"type": "dnn"}, "feature": [{"name": "a"}, {"name": "b"}]}
-    set_entries(config, ["model.dim=16", "model.type = fm", 'data.train=["x", "y"]', "feature.b.table=a", "seed=7"])
-    assert config == {
+    entries = ["model.dim=16", "model.type = fm", 'data.train=["x", "y"]', "feature.b.table=a", "seed=7"]
+    assert set_entries(config, entries) == {
         "model": {"type": "fm", "dim": 16},
         "feature": [{"name": "a"}, {"name": "b", "table": "a"}],
         "data": {"train": ["x", "y"]},

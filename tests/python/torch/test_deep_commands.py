@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from native_commands import last_json, run
 
 import sanderling
 import sanderling.torch
@@ -66,21 +67,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def in_place(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
-
-
-def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """Exit code and output of a command."""
-    capfd.readouterr()
-    code = cli_main(["sanderling", *arguments])
-    said = capfd.readouterr()
-    return code, said.out, said.err
-
-
-def last_json(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    code, out, err = run(capfd, *arguments, "--json")
-    assert code == 0, err
-    found: dict[str, Any] = json.loads(out.splitlines()[-1])
-    return found
 
 
 def labels() -> Any:
@@ -158,8 +144,8 @@ def test_a_summary_has_the_entries_of_a_built_in_run() -> None:
     deep, built_in = (
         json.loads(Path(f"runs/{name}/summary.json").read_text()).keys() for name in ("clicks", "built_in")
     )
-    # Deep models have neither named test sets nor progressive validation.
-    assert built_in - deep == {"zero_weights", "tests", "progressive_curve"}
+    # Deep models have no progressive validation.
+    assert built_in - deep == {"zero_weights", "progressive_curve"}
 
 
 @pytest.mark.parametrize(

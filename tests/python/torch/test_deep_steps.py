@@ -213,12 +213,11 @@ def test_a_wrong_spec_says_what_is_wrong(spec: dict[str, Any], message: str) -> 
 def test_a_queue_brings_the_rows(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("label,a,b\n" + "".join(f"{row % 2},{row % 6},{row % 5}\n" for row in range(40)))
     spec = {"feature": [{"name": name, "key": "raw"} for name in "ab"]}
+    source = sanderling.FileSource(tmp_path / "rows.csv", spec, batch_size=40)
     queued, plain = collection("adagrad"), collection("adagrad")
     # All rows are one batch, so that nothing is looked up ahead of a push.
-    batches = list(sanderling.FeedQueue(tmp_path / "rows.csv", spec=spec, batch_size=40))
-    for number, brought in enumerate(
-        sanderling.FeedQueue(tmp_path / "rows.csv", queued.native, spec=spec, batch_size=40)
-    ):
+    batches = list(sanderling.FeedQueue(source))
+    for number, brought in enumerate(sanderling.FeedQueue(source, queued.native)):
         assert brought.lookup is not None
         assert batches[number].lookup is None
         torch.testing.assert_close(queued(brought).values(), plain(batches[number]).values(), rtol=0, atol=0)
@@ -229,7 +228,7 @@ def test_a_queue_brings_the_rows(tmp_path: Path) -> None:
     # Of another shape, or of the same.
     for other in (EmbeddingCollection(Spec.alike(["a"], DIM)), collection("adagrad")):
         with pytest.raises(sanderling.ConfigError, match="another collection"):
-            other(next(sanderling.FeedQueue(tmp_path / "rows.csv", queued.native, spec=spec, batch_size=40)))
+            other(next(sanderling.FeedQueue(source, queued.native)))
 
 
 def test_a_collection_is_no_parameter() -> None:

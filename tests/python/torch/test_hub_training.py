@@ -227,12 +227,15 @@ def test_over_tls_with_a_token(
     options = ["--cert-file", "cert.pem", "--key-file", "key.pem", "--token-file", "token"]
     with hub(folder, *options, listen="127.0.0.1:0") as address:
         for ways, text in [
-            ({"hub_token": "secret"}, "talks TLS"),
-            ({"hub_token": "other", "hub_ca_file": folder / "cert.pem"}, "token"),
-            ({"hub_ca_file": folder / "key.pem"}, "key.pem"),
+            ({"token": "secret"}, "talks TLS"),
+            ({"token": "other", "tls": sanderling.Tls(folder / "cert.pem")}, "token"),
+            ({"tls": sanderling.Tls(folder / "cert.pem", token="other")}, "token"),
+            ({"tls": sanderling.Tls(folder / "cert.pem", token="secret"), "token": "secret"}, "given twice"),
+            ({"tls": sanderling.Tls(folder / "cert.pem", cert=folder / "cert.pem")}, "leave out cert and key"),
+            ({"tls": sanderling.Tls(folder / "key.pem")}, "key.pem"),
         ]:
             with pytest.raises(sanderling.Error, match=text):
-                sanderling.FeedQueue(address, **ways)  # type: ignore[arg-type]
+                sanderling.FeedQueue(sanderling.HubSource(address, **ways))  # type: ignore[arg-type]
         monkeypatch.chdir(folder)
         of_hub = ["--train", address, "-q", "--json", "--hub-ca-file", "cert.pem", "--hub-token-file", "token"]
         assert command.main(["clicks.toml", *of_hub]) == 0

@@ -7,7 +7,7 @@ import torch
 import sanderling
 from sanderling.torch import negatives
 from sanderling.torch.catalogue import Catalogue, Pairs
-from sanderling.torch.deep_config import SamplingConfig
+from sanderling.torch.config_sections import SamplingConfig
 from sanderling.torch.negatives import NegativeSampler
 from sanderling.torch.ragged import Ragged
 

@@ -89,7 +89,7 @@ def test_several_labels_share_a_bottom(
 
 def test_the_loss_of_several_labels_leaves_missing_ones_out(data: Path) -> None:
     made = DeepConfig.of(config(data, label=LABELS))
-    queue = sanderling.FeedQueue(str(data / "valid.csv"), spec=made.feed_spec, batch_size=500)
+    queue = sanderling.FeedQueue(sanderling.FileSource(str(data / "valid.csv"), made.feed_spec, batch_size=500))
     batch = next(queue)
     assert queue.spec is not None
     goal = objective.objective_of(made, queue.spec["feature"])

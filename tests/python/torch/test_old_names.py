@@ -49,8 +49,12 @@ def test_an_old_option_says_the_new_one(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_an_old_argument_says_the_new_one() -> None:
-    with pytest.raises(TypeError, match="`shuffle` is now `shuffle_rows`"):
-        sanderling.FeedQueue("a.csv", shuffle=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"`shuffle_rows` is now `FileSource\(inputs, spec, shuffle_rows=\)`"):
+        sanderling.FeedQueue("a.csv", shuffle_rows=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"`hub_ca_file` is now `HubSource\(address, tls=Tls\(ca\)\)`"):
+        sanderling.FeedQueue("hub://a:1", hub_ca_file="a.pem")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"`ca_file` is now `tls=Tls\(ca\)`"):
+        sanderling.connect("unix:x", ca_file="a.pem")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="`timeout` is now `timeout_s`"):
         sanderling.connect("unix:x", timeout=3.0)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="unexpected keyword argument 'tiemout'"):

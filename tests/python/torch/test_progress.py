@@ -129,7 +129,9 @@ def test_a_run_knows_how_far_its_pass_is(
 def test_the_rows_of_a_pass_are_estimated_while_it_is_read(tmp_path: Path) -> None:
     rows_of(tmp_path, 400_000)
     spec = {"feature": [{"name": "a"}, {"name": "b"}]}
-    queue = sanderling.FeedQueue(tmp_path / "rows.csv", spec=spec, batch_size=1000, depth=1, threads=1)
+    queue = sanderling.FeedQueue(
+        sanderling.FileSource(tmp_path / "rows.csv", spec, batch_size=1000, threads=1), depth=1
+    )
     assert next(queue) is not None
     estimates = [queue.pass_rows for _ in queue]
     assert estimates[-1] == 400_000

@@ -95,7 +95,9 @@ def by_hand(model: sanderling.torch.RetrievalModel) -> dict[str, float]:
         name: [line.split("\t")[:2] for line in Path(f"{name}.tsv").read_text().splitlines()[1:]]
         for name in ("train", "valid")
     }
-    queue = sanderling.FeedQueue("train.tsv", spec={"feature": [{"name": "user"}, {"name": "item"}]}, train=False)
+    queue = sanderling.FeedQueue(
+        sanderling.FileSource("train.tsv", {"feature": [{"name": "user"}, {"name": "item"}]}, train=False)
+    )
     keys: dict[str, dict[str, np.uint64]] = {"user": {}, "item": {}}
     row = 0
     for batch in queue:
@@ -125,7 +127,10 @@ def test_validation_ranks_all_items_that_were_not_seen(trained: Path, capfd: pyt
         assert summary[name] == pytest.approx(expected[name], abs=1e-9), name
     capfd.readouterr()
     assert cli_main(["sanderling", "eval", str(trained / "model"), "valid.tsv", "--json", "-q"]) == 0
-    assert json.loads(capfd.readouterr().out) == pytest.approx(expected, abs=1e-9)
+    found = json.loads(capfd.readouterr().out)
+    assert [entry["known"] == entry["occurrences"] for entry in found.pop("known")] == [True, True]
+    assert found.pop("warnings") == []
+    assert found == pytest.approx(expected, abs=1e-9)
     assert cli_main(["sanderling", "predict", str(trained / "model"), "valid.tsv", "-q"]) == 0
     scores = np.array(capfd.readouterr().out.split(), np.float32)
     np.testing.assert_allclose(scores, sanderling.torch.predict(trained / "model", "valid.tsv"), rtol=1e-6)

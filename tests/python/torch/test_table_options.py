@@ -37,7 +37,8 @@ def test_tables_have_their_options(
         ("table.usr.dtype=f16", "table.usr: no feature has this table"),
         ("table.user.dtyp=f16", "table.user.dtyp is unknown"),
         ("table.user.admission={ after = 3, size = 1 }", "table.user.admission: unknown size"),
-        ("data.valid={ by = 'random' }", "rows are held out for lr, fm and ffm alone"),
+        ("data.valid={ by = 'hash' }", 'by = "hash" needs a column'),
+        ("table.user.admission={ after = 1 }", "table.user.admission.after = 1: must be a whole number from 2 to 255"),
     ]:
         assert command.main([*options, "--set", entry]) == 2
         assert expected in capsys.readouterr().err, entry

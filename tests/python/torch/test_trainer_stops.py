@@ -254,10 +254,8 @@ def test_a_queue_goes_on_after_rows_that_were_used(folder: Path) -> None:
     spec = {"feature": [{"name": "row"}], "label": {"column": "label"}}
 
     def keys(**options: Any) -> list[list[int]]:
-        queue = sanderling.FeedQueue(
-            folder / "train.csv", spec=spec, batch_size=64, shuffle_rows=300, seed=4, **options
-        )
-        return [batch.keys("row").tolist() for batch in queue]
+        source = sanderling.FileSource(folder / "train.csv", spec, batch_size=64, shuffle_rows=300, seed=4, **options)
+        return [batch.keys("row").tolist() for batch in sanderling.FeedQueue(source)]
 
     for passes in (1, 2):
         whole = keys(passes=passes)

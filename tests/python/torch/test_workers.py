@@ -246,7 +246,7 @@ def test_rows_that_were_looked_up_ahead_are_refused(tmp_path: Path) -> None:
     meeting = Meeting(list(emb.tables.values()), 1)  # type: ignore[arg-type]
     in_step = EmbeddingCollection(emb.spec, push="step", workers=Workers(SyncGroup(meeting, 0, 0, 1)))
     in_step.use_tables(emb.tables)
-    samples = next(sanderling.FeedQueue(tmp_path / "rows.csv", in_step.native, spec=reading))
+    samples = next(sanderling.FeedQueue(sanderling.FileSource(tmp_path / "rows.csv", reading), in_step.native))
     with pytest.raises(sanderling.ConfigError, match="looked up ahead"):
         in_step(samples)
     with torch.no_grad():

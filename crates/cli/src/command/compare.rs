@@ -59,6 +59,8 @@ struct Summary {
     train_s: f64,
     passes: u64,
     stopped: bool,
+    /// The model that the run began from.
+    from: Option<String>,
     /// Absent in summaries of older versions.
     timing: Option<Timing>,
     /// The others.
@@ -137,7 +139,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let comparison = Comparison {
         a: head(&a, &args.a),
         b: head(&b, &args.b),
-        differences: differences(&config_of(&args.a), &config_of(&args.b)),
+        differences: all_differences(&a, &b, &config_of(&args.a), &config_of(&args.b)),
         rows: rows::rows(&a, &b),
         warnings: warnings(&a, &b),
     };
@@ -150,6 +152,20 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         output::text(&for_people(&comparison, width::of_stdout()))?;
     }
     Ok(0)
+}
+
+/// The differences of two configurations, after that of the models that the runs began from.
+fn all_differences(
+    a: &Run,
+    b: &Run,
+    config_a: &BTreeMap<String, Value>,
+    config_b: &BTreeMap<String, Value>,
+) -> Vec<Difference> {
+    let (from_a, from_b) = (&a.summary.from, &b.summary.from);
+    let value = |from: &Option<String>| from.clone().map(Value::from);
+    let begun = Difference { entry: "--from".to_owned(), a: value(from_a), b: value(from_b) };
+    let begun = (from_a != from_b).then_some(begun);
+    begun.into_iter().chain(differences(config_a, config_b)).collect()
 }
 
 /// The configuration beside a summary.

@@ -88,10 +88,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         let path = args.output.display();
         return Err(Failure::Usage(format!("{path}: the output must end in .batch; rename it")));
     }
-    if !args.force && args.output.is_file() {
-        let path = args.output.display();
-        return Err(Failure::Usage(format!("{path}: exists already; replace it with --force")));
-    }
+    output::not_there(&args.output, args.force)?;
     let config = Config::read(&args.config, &args.reading.set, |config| {
         args.reading.apply(&mut config.data.reading);
         if config.data.train.is_empty() {

@@ -223,14 +223,29 @@ pub(crate) fn run(args: &Args, models: Option<&dyn DeepModels>) -> Result<u8, Fa
 
 /// Prints the metrics of a model that has no logits.
 fn further_alone(args: &Args, found: &Scored) -> Result<u8, Failure> {
+    let warnings: Vec<String> = found.known.iter().filter_map(KnownKeys::remark).collect();
+    warnings.iter().for_each(|warning| note!("warning: {warning}"));
     if args.json {
-        output::json(&found.further.iter().cloned().collect::<BTreeMap<_, _>>())?;
+        output::json(&Unlabelled {
+            metrics: found.further.iter().cloned().collect(),
+            known: &found.known,
+            warnings,
+        })?;
     } else {
-        let rows: Vec<(&str, String)> =
-            found.further.iter().map(|(name, value)| (name.as_str(), number(*value))).collect();
+        let metrics = found.further.iter().map(|(name, value)| (name.as_str(), number(*value)));
+        let rows: Vec<(&str, String)> = metrics.chain([("known keys", known_keys(&found.known))]).collect();
         output::prose(&output::pairs(&rows))?;
     }
     Ok(0)
+}
+
+/// The metrics of a model that has no logits.
+#[derive(Serialize)]
+struct Unlabelled<'a> {
+    #[serde(flatten)]
+    metrics: BTreeMap<String, f64>,
+    known: &'a [KnownKeys],
+    warnings: Vec<String>,
 }
 
 /// A metric, or a count without decimals.

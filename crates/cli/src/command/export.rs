@@ -86,10 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         Failure::Usage(format!("--output {name}: end the name in .parquet, .npy or .tsv"))
     })?;
     if !to_stdout {
-        if !args.force && args.output.is_file() {
-            let path = args.output.display();
-            return Err(Failure::Usage(format!("{path}: exists already; replace it with --force")));
-        }
+        output::not_there(&args.output, args.force)?;
         output::check(&args.output)?;
     }
     let saved = SavedRows::open(&args.model)?;

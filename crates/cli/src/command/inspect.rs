@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use crate::failure::Failure;
 use crate::quantity;
 use crate::reading::ReadArgs;
+use crate::saved_model;
 
 mod checkpoint;
 mod data;
@@ -56,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
             return checkpoint::show(args, found);
         }
     }
-    if args.path.is_dir() && !data::is_folder_of_data(args)? {
+    if (args.path.is_dir() && !data::is_folder_of_data(args)?) || saved_model::is_missing(&args.path) {
         if args.suggest {
             return Err(Failure::Usage(format!("{}: --suggest needs a data file", args.path.display())));
         }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sanderling_formats::{BadRows, Reader};
-use sanderling_learner::{Config, LearnError, Names, SavedRows, key_of};
+use sanderling_learner::{Config, LearnError, Names, Reading, SavedRows};
 use sanderling_sample::{Field, LabelUse, NoteName};
 use serde::Serialize;
 
@@ -14,6 +14,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::progress::Bar;
 use crate::reading::ReadArgs;
+use crate::saved_model;
 
 /// Largest file of keys or values.
 const FILE_BYTES_MAX: u64 = 1 << 30;
@@ -75,26 +76,27 @@ impl KeyOf {
 }
 
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
-    let saved = if args.spec.is_dir() { Some(SavedRows::open(&args.spec)?) } else { None };
-    let mut config = match &saved {
-        Some(saved) => saved.config().cloned().ok_or_else(|| {
+    let is_model = args.spec.is_dir() || saved_model::is_missing(&args.spec);
+    let saved = if is_model { Some(SavedRows::open(&args.spec)?) } else { None };
+    let mut reading = match &saved {
+        Some(saved) => saved.reading().cloned().ok_or_else(|| {
             let reason =
                 "keeps no feature spec here, which decides the keys; name its configuration".to_owned();
             LearnError::Model { path: args.spec.clone(), reason }
         })?,
-        None => Config::read(&args.spec, &args.reading.set, |_| {})?,
+        None => (&Config::read_data(&args.spec, &args.reading.set, &crate::DEEP_MODELS, |_| {})?).into(),
     };
-    args.reading.apply(&mut config.data.reading);
+    args.reading.apply(&mut reading.data);
     let keys = match &args.invert {
         Some(file) => {
             let keys = keys_of(file)?;
-            let values = values_of(args, &config, saved.as_ref(), &keys)?;
+            let values = values_of(args, &reading, saved.as_ref(), &keys)?;
             keys.into_iter().map(|key| KeyOf::new(key, values.get(key))).collect()
         }
         None => {
             let key = |value: &String| {
                 Ok(KeyOf::new(
-                    key_of(&config, &args.feature, Field::Text(value.as_bytes()))?,
+                    reading.key(&args.feature, Field::Text(value.as_bytes()))?,
                     Some(value.clone()),
                 ))
             };
@@ -160,15 +162,15 @@ impl Values {
 
 fn values_of(
     args: &Args,
-    config: &Config,
+    reading: &Reading,
     saved: Option<&SavedRows>,
     keys: &[u64],
 ) -> Result<Values, Failure> {
-    let Some(feature) = config.feature.iter().find(|feature| feature.name == args.feature) else {
+    let Some(feature) = reading.spec.feature.iter().find(|feature| feature.name == args.feature) else {
         return Err(Failure::Usage(format!("{}: no feature {:?}", args.spec.display(), args.feature)));
     };
     if !args.data.is_empty() {
-        return search(args, config, keys).map(Values::Found);
+        return search(args, reading, keys).map(Values::Found);
     }
     let names = saved.map(|saved| saved.names(feature.table())).transpose()?.unwrap_or_default();
     if names.is_empty() {
@@ -198,13 +200,12 @@ impl NoteName for Search {
     }
 }
 
-fn search(args: &Args, config: &Config, keys: &[u64]) -> Result<BTreeMap<u64, String>, Failure> {
-    let mut spec = config.spec();
+fn search(args: &Args, reading: &Reading, keys: &[u64]) -> Result<BTreeMap<u64, String>, Failure> {
+    let Reading { data: reading, mut spec } = reading.clone();
     spec.feature.retain(|feature| feature.name == args.feature);
     spec.weight = None;
     spec.negatives = None;
     let search = Arc::new(Search { wanted: keys.iter().copied().collect(), found: Mutex::default() });
-    let reading = &config.data.reading;
     let options = sanderling_sample::EncodeOptions {
         missing: &reading.missing,
         label: LabelUse::Optional,
@@ -214,7 +215,7 @@ fn search(args: &Args, config: &Config, keys: &[u64]) -> Result<BTreeMap<u64, St
         sanderling_sample::Encoder::new(&spec, &options)?.noting(&(Arc::clone(&search) as Arc<dyn NoteName>));
     let encoder = Arc::new(encoder);
     let bad_rows = Arc::new(BadRows::new(reading.on_bad_row));
-    let mut reader = Reader::with_bad_rows(&args.data, reading, &encoder, bad_rows)?;
+    let mut reader = Reader::with_bad_rows(&args.data, &reading, &encoder, bad_rows)?;
     let (bar, mut batch) = (Bar::new(args.quiet), encoder.new_batch());
     while reader.next(&mut batch)? {
         batch.clear();

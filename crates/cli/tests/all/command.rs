@@ -352,6 +352,11 @@ fn help_and_exit_codes() {
         ("train c.toml --header true", 2, "--header: only for CSV and TSV, and train.svm is libsvm"),
         ("eval runs/c/model valid.svm --separator ;", 2, "--separator: only for CSV and TSV"),
         ("predict runs/c/model valid.svm --columns a", 2, "--columns: only for CSV and TSV"),
+        // As `eval` below: without an ending it is more likely a model than data.
+        ("inspect nowhere", 4, "nowhere: is not there; name the directory of a saved model"),
+        ("key nowhere user u1", 4, "nowhere: is not there; name the directory of a saved model"),
+        ("similar nowhere user u1", 4, "nowhere: is not there; name the directory of a saved model"),
+        ("export nowhere -o x.npy", 4, "nowhere: is not there; name the directory of a saved model"),
         ("inspect none-*.svm", 1, "none-*.svm: no file matches this pattern"),
         ("train c.toml --train none-*.svm", 1, "none-*.svm: no file matches this pattern"),
         ("train c.toml --valid empty.svm", 3, "empty.svm: no rows"),

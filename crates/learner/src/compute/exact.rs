@@ -4,7 +4,7 @@
 use sanderling_client::{Adding, Fixed, Lookup, OutOfRange};
 use sanderling_sample::Rows;
 
-use super::{Compute, span};
+use super::Compute;
 
 impl Compute {
     /// As [`Compute::backward`], into the sums in `lookup`. The gradient of each key of each sample is computed as there
@@ -17,9 +17,12 @@ impl Compute {
     ) -> Result<(), OutOfRange> {
         let mut adding = fixed.adding();
         lookup.clear_sums();
-        match self.field_aware.is_some() {
-            true => self.field_aware_sums(rows, lookup, &mut adding),
-            false => self.sums_by_column(rows, lookup, &mut adding),
+        if self.field_aware.is_some() {
+            self.add_field_aware(rows, lookup, Lookup::backward_sums, |sum, gradient| {
+                adding.add(sum, gradient);
+            });
+        } else {
+            self.sums_by_column(rows, lookup, &mut adding);
         }
         if let Some(sum) = lookup.constant_sum().first_mut() {
             self.errors.iter().for_each(|&error| adding.add(sum, error));
@@ -37,25 +40,6 @@ impl Compute {
                 (_, None) => self.factorized_sums(offsets, indices, |_| 1.0, table, sums, adding),
                 (_, Some(values)) => {
                     self.factorized_sums(offsets, indices, |at| values[at], table, sums, adding);
-                }
-            }
-        }
-    }
-
-    fn field_aware_sums(&mut self, rows: &Rows<'_>, lookup: &mut Lookup, adding: &mut Adding) {
-        let Compute { field_aware: Some(sample), factors, errors, gradient, .. } = self else { return };
-        let dim = *factors + 1;
-        gradient.resize(dim, 0.0);
-        for (row, &error) in errors.iter().enumerate() {
-            sample.look_up(rows, row, lookup, |_, _| ());
-            for column in 0..rows.columns() {
-                let (indices, table, sums) = lookup.backward_sums(column);
-                let (span, values) = (span(rows.offsets(column), row), rows.values(column));
-                for at in span {
-                    let x = values.map_or(1.0, |values| values[at]);
-                    let start = indices[at] as usize * dim;
-                    sample.gradient(column, error, x, &table[start..][..dim], gradient);
-                    sums[start..][..dim].iter_mut().zip(&*gradient).for_each(|(sum, &g)| adding.add(sum, g));
                 }
             }
         }

@@ -23,7 +23,10 @@ impl Default for NamesConfig {
 
 impl NamesConfig {
     /// Checks that the features are there, and of a kind whose keys are hashes of texts.
-    pub(super) fn check(&self, features: &[Feature], format: Option<Format>) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// The text of what is wrong.
+    pub fn check(&self, features: &[Feature], format: Option<Format>) -> Result<(), String> {
         for name in &self.features {
             let Some(feature) = features.iter().find(|feature| feature.name == *name) else {
                 return Err(format!("names.features: no feature {name:?}"));

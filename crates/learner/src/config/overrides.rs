@@ -50,6 +50,19 @@ impl Override {
     }
 }
 
+/// Sets entries of a configuration that is not a run's of this crate: one of a deep model.
+///
+/// # Errors
+/// An entry that cannot be read or set.
+pub fn set_entries(config: &serde_json::Value, entries: &[String]) -> Result<serde_json::Value, String> {
+    let mut table = Table::try_from(config).map_err(|error| error.to_string())?;
+    for text in entries {
+        let entry = text.parse::<Override>().map_err(|reason| format!("--set {reason}"))?;
+        entry.apply(&mut table)?;
+    }
+    serde_json::to_value(table).map_err(|error| error.to_string())
+}
+
 fn merge(into: &mut Table, entry: &Table, path: &str) -> Result<(), String> {
     for (name, value) in entry {
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };

@@ -139,6 +139,14 @@ impl TableOptions {
             // Age evicts in maintenance rounds too, but the learners have none.
             (_, None) => return Err(named("eviction acts on a full table: give a budget, such as \"1GiB\"")),
         }
-        table.check().map_err(|error| named(&error.to_string()))
+        // In the words of this section.
+        let words =
+            [("admission sightings", "admission.after"), ("admission filter_bytes", "admission.filter")];
+        table.check().map_err(|error| {
+            let error = error.to_string();
+            let is_after = matches!(self.admission, Some(AdmissionOption::After(_)));
+            let words = words.iter().filter(|_| is_after);
+            named(&words.fold(error, |error, (from, to)| error.replace(from, to)))
+        })
     }
 }

@@ -10,7 +10,7 @@ use sanderling_learner::{BIAS_TABLE, Config, Model};
 use sanderling_store::Absent;
 
 /// A row of numbers: the label, then (key, value) pairs, keys distinct.
-type Example = (f64, Vec<(u64, f64)>);
+pub(crate) type Example = (f64, Vec<(u64, f64)>);
 
 fn examples(rows: usize, keys: u64) -> Vec<Example> {
     let mut random = Random(7);
@@ -27,7 +27,7 @@ fn examples(rows: usize, keys: u64) -> Vec<Example> {
     (0..rows).map(|_| example()).collect()
 }
 
-fn libsvm(examples: &[Example]) -> String {
+pub(crate) fn libsvm(examples: &[Example]) -> String {
     examples.iter().fold(String::new(), |mut text, (label, pairs)| {
         write!(text, "{label}").unwrap();
         pairs.iter().for_each(|(key, value)| write!(text, " {key}:{value}").unwrap());

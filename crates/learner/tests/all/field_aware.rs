@@ -125,7 +125,7 @@ fn gradients_equal_finite_differences() {
         const H: f64 = 1e-5;
         for (field, key) in before.rows.keys().copied().collect::<Vec<_>>() {
             let after = row(&trained, &format!("field_{field}"), key);
-            for at in 0..after.len() {
+            for (at, &after) in after.iter().enumerate() {
                 let mut loss = |shift: f64| {
                     before.rows.get_mut(&(field, key)).unwrap()[at] += shift;
                     let loss = before.loss(&data[..batch], fields);
@@ -134,7 +134,7 @@ fn gradients_equal_finite_differences() {
                 };
                 let slope = (loss(H) - loss(-H)) / (2.0 * H);
                 let what = format!("{what}: field {field}, key {key}, coordinate {at}");
-                close(before.rows[&(field, key)][at] - after[at], slope, 5e-6, &what);
+                close(before.rows[&(field, key)][at] - after, slope, 5e-6, &what);
             }
         }
         let mut loss = |shift| {

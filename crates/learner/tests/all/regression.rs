@@ -7,15 +7,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use crate::arithmetic::{Example, libsvm};
 use crate::runs::{Place, Random, close, contents, row};
 use sanderling_client::CONSTANT_KEY;
 use sanderling_formats::BadRows;
 use sanderling_job::Options;
 use sanderling_learner::distributed::JobOptions;
 use sanderling_learner::{BIAS_TABLE, Config, LearnError, NumberMetrics, RunOptions, evaluate, predict};
-
-/// The label, then (key, value) pairs.
-type Example = (f64, Vec<(u64, f64)>);
 
 /// Labels are a sum of the keys' effects and a little noise; all are multiples of 1/8, which are the same in f32.
 fn examples(rows: usize) -> Vec<Example> {
@@ -30,14 +28,6 @@ fn examples(rows: usize) -> Vec<Example> {
         (((label + noise) * 8.0).round() / 8.0 + 3.0, pairs.into_iter().collect())
     };
     (0..rows).map(|_| example()).collect()
-}
-
-fn libsvm(examples: &[Example]) -> String {
-    examples.iter().fold(String::new(), |mut text, (label, pairs)| {
-        write!(text, "{label}").unwrap();
-        pairs.iter().for_each(|(key, value)| write!(text, " {key}:{value}").unwrap());
-        text + "\n"
-    })
 }
 
 /// Linear regression by gradient descent on the mean squared error; key 0 is the constant.

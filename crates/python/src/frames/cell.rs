@@ -1,11 +1,11 @@
 //! Single values of Python as fields of a row. Knows no column type.
 
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyString};
 use sanderling_sample::Field;
 
 use super::is_column;
+use crate::error::BadRowError;
 
 /// A value that is held for the time of a call.
 #[derive(Debug)]
@@ -22,13 +22,18 @@ pub(crate) enum Cell {
 impl Cell {
     /// The value of a column.
     pub(crate) fn of(column: &str, value: &Bound<'_, PyAny>) -> PyResult<Cell> {
-        if let Some(cell) = Cell::of_scalar(value)? {
+        let failed = |error: PyErr| {
+            let reason = error.value(value.py());
+            // A text of half a surrogate pair, and a whole number of more than 64 bits.
+            BadRowError::new_err(format!("column {column:?}: {reason}"))
+        };
+        if let Some(cell) = Cell::of_scalar(value).map_err(failed)? {
             return Ok(cell);
         }
         if is_column(value)? {
             let items = value.try_iter()?.map(|item| {
                 let item = item?;
-                Cell::of_scalar(&item)?.ok_or_else(|| wrong(column, &item))
+                Cell::of_scalar(&item).map_err(failed)?.ok_or_else(|| wrong(column, &item))
             });
             return Ok(Cell::List(items.collect::<PyResult<_>>()?));
         }
@@ -113,7 +118,7 @@ impl Cell {
 
 fn wrong(column: &str, value: &Bound<'_, PyAny>) -> PyErr {
     let class = value.get_type().name().map_or_else(|_| "object".to_owned(), |name| name.to_string());
-    PyTypeError::new_err(format!(
+    BadRowError::new_err(format!(
         "column {column:?}: expected numbers, text, booleans, times or lists of them, found {class}"
     ))
 }

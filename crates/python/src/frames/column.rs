@@ -15,13 +15,13 @@ use arrow_array::types::{
 use arrow_array::{ArrayRef, BooleanArray, PrimitiveArray};
 use arrow_buffer::{Buffer, ScalarBuffer};
 use numpy::{Element, PyArray1, PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use sanderling_sample::with_text;
 
 use super::{Cell, cells_of, import_array, import_chunk};
 use crate::arrays::side_by_side;
+use crate::error::BadFileError;
 
 /// numpy's "not a time".
 const NOT_A_TIME: i64 = i64::MIN;
@@ -49,7 +49,7 @@ pub(super) fn array_of(name: &str, value: &Bound<'_, PyAny>) -> PyResult<ArrayRe
         (array.dtype().kind(), array.ndim())
     };
     if dimensions != 1 {
-        return Err(PyTypeError::new_err(format!(
+        return Err(BadFileError::new_err(format!(
             "column {name:?}: expected an array [n], found one of {dimensions} dimensions"
         )));
     }
@@ -64,7 +64,7 @@ pub(super) fn array_of(name: &str, value: &Bound<'_, PyAny>) -> PyResult<ArrayRe
         b'O' | b'U' | b'S' | b'T' => of_objects(name, &array.call_method0("tolist")?),
         _ => {
             let kind = array.cast::<PyUntypedArray>()?.dtype().str()?;
-            Err(PyTypeError::new_err(format!(
+            Err(BadFileError::new_err(format!(
                 "column {name:?}: expected numbers, text, booleans, times or lists of them, found {kind}"
             )))
         }

@@ -1,7 +1,6 @@
 //! The options of a job whose workers are processes of their own: where they are, which one this is, and what they must show each
 //! other. Conversion only; the command line has the same options (`docs/distributed.md`).
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use sanderling_job::{Hosts, JobEvent, Observer, OnLoss, Options, Place, TlsServe
 use sanderling_sample::key;
 
 use crate::error::{ConfigError, FileError};
+use crate::sources::Tls;
 
 /// As they are given.
 pub(super) struct HostWords<'a> {
@@ -20,9 +20,7 @@ pub(super) struct HostWords<'a> {
     pub(super) on_worker_loss: &'a str,
     pub(super) silence: Duration,
     pub(super) token: Option<String>,
-    pub(super) ca_file: Option<PathBuf>,
-    pub(super) cert_file: Option<PathBuf>,
-    pub(super) key_file: Option<PathBuf>,
+    pub(super) tls: Option<Tls>,
     pub(super) expose: bool,
     pub(super) insecure: bool,
 }
@@ -89,26 +87,22 @@ impl HostWords<'_> {
     }
 
     fn has_others(&self) -> bool {
-        let files = [&self.ca_file, &self.cert_file, &self.key_file];
         self.token.is_some()
-            || files.iter().any(|file| file.is_some())
+            || self.tls.is_some()
             || self.expose
             || self.attempt > 0
             || self.on_worker_loss != "stop"
     }
 
     fn tls(&self) -> PyResult<(Option<TlsServer>, Option<TlsClient>)> {
-        let read = |certificate: &Path, key: &Path, authority: &Path| {
-            let tls = TlsServer::from_files(certificate, key);
-            let tls = tls.map_err(|error| FileError::new_err(error.to_string()))?;
-            let trust = TlsClient::from_ca_file(authority);
-            Ok((Some(tls), Some(trust.map_err(|error| FileError::new_err(error.to_string()))?)))
+        let Some(files) = &self.tls else { return Ok((None, None)) };
+        let (Some(certificate), Some(key)) = (&files.cert, &files.key) else {
+            return Err(wrong("tls", "workers that talk TLS need all of ca, cert and key"));
         };
-        match (&self.cert_file, &self.key_file, &self.ca_file) {
-            (Some(certificate), Some(key), Some(authority)) => read(certificate, key, authority),
-            (None, None, None) => Ok((None, None)),
-            _ => Err(wrong("cert_file, key_file, ca_file", "workers that talk TLS need all three")),
-        }
+        let tls = TlsServer::from_files(certificate, key);
+        let tls = tls.map_err(|error| FileError::new_err(error.to_string()))?;
+        let trust = TlsClient::from_ca_file(&files.ca);
+        Ok((Some(tls), Some(trust.map_err(|error| FileError::new_err(error.to_string()))?)))
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use sanderling_store::{Checkpoint, Table, TableConfig};
+use sanderling_store::{Checkpoint, TableConfig};
 use sanderling_wire::{Fault, Home};
 
 use super::open;

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use sanderling_store::{KeptBytes, StoreError};
 
 use super::saved::{SavedClient, WORDS};
-use super::{Outcome, PushDedup, SavedPushDedup, lock};
+use super::{ClientPushes, Mark, Outcome, PushDedup, SavedPushDedup, lock};
 use crate::limit::{PUSH_CLIENTS_MAX, PUSH_WINDOW};
 
 /// Positions in a slot. Floor and highest sequence are stored plus one; 0 is none. A slot is in use if `USED` is 1. There
@@ -73,6 +73,25 @@ impl KeptWindows {
         in_order();
         bytes[USED].store(1, Relaxed);
         Some(KeptWindow { windows: Arc::clone(self), slot })
+    }
+
+    /// Replaces all clients, at the start of a server.
+    pub(super) fn replace<'a>(self: &Arc<Self>, clients: impl Iterator<Item = &'a Arc<ClientPushes>>) {
+        (0..PUSH_CLIENTS_MAX).for_each(|slot| self.slot(slot)[USED].store(0, Relaxed));
+        *lock(&self.free) = (0..PUSH_CLIENTS_MAX).collect();
+        for client_pushes in clients {
+            let window = &mut *lock(&client_pushes.window);
+            window.kept = self.take(client_pushes.client, window.floor);
+            let Some(kept) = &window.kept else { continue };
+            for (place, mark) in (0..).zip(&window.marks) {
+                match mark {
+                    Mark::None => {}
+                    Mark::UnderWay | Mark::Unknown => kept.begin(place),
+                    Mark::Done(outcome) => kept.finish(place, Some(*outcome)),
+                }
+            }
+            window.highest.into_iter().for_each(|highest| kept.advance(highest, 0));
+        }
     }
 
     /// The client of a slot, if one uses it.
@@ -176,7 +195,7 @@ mod tests {
 
     fn kept(path: &Path) -> PushDedup {
         let push_dedup = PushDedup::default();
-        push_dedup.keep(path).unwrap();
+        push_dedup.keep(path).expect("a file");
         push_dedup
     }
 
@@ -192,7 +211,7 @@ mod tests {
     /// Checks the answers of the next server.
     #[test]
     fn a_retry_after_a_kill_is_answered_and_never_applied_twice() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("pushes");
         let (applied, full) = (Some(Outcome::Applied), Some(Outcome::Full { rejected: 1 }));
         let known = Verdict::Known(Outcome::Applied);

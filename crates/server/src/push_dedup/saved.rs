@@ -183,6 +183,9 @@ impl PushDedup {
         past.drain(..over_limit);
         restored.past_order = past.iter().map(|&(client, _)| client).collect::<VecDeque<u64>>();
         restored.past = past.into_iter().collect();
+        if let Some(windows) = self.kept.get() {
+            windows.replace(restored.present.values());
+        }
         let mut clients = lock(&self.clients);
         // Holders of an old window look it up again.
         clients.present.values().for_each(|client_pushes| lock(&client_pushes.window).left = true);

@@ -411,11 +411,15 @@ impl Index {
         if let Some(record) = record {
             let pair = |bucket: usize, slot: usize| (bucket as u32, slot as u32);
             let (index, near, far) = (self.number, pair(home, home_slot), pair(at, slot));
-            // It stays valid while both keys are locked.
             record.begin_exchange(Exchange { index, hash, row, victim, victim_row, near, far });
         }
         far.fill(slot, victim, victim_row);
         near.fill(home_slot, hash, row);
+        drop((near, far));
+        // While both keys are locked: another change of the victim must not be undone by this one.
+        if let Some(record) = record {
+            record.end();
+        }
         // Overflow counts are unchanged: the victim now passes the buckets that the promoted key passed before.
         true
     }

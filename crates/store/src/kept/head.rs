@@ -17,7 +17,7 @@ use crate::memory::file::PageFile;
 
 const MAGIC: &[u8; 8] = b"SNDRKEPT";
 const VERSION: u32 = 1;
-const COPY_BYTES: usize = 64 << 10;
+pub(crate) const COPY_BYTES: usize = 64 << 10;
 pub(crate) const HEAD_BYTES: usize = 2 * COPY_BYTES;
 /// Positions in a copy.
 const AT_VERSION: usize = 8;

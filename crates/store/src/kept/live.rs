@@ -29,7 +29,7 @@ const RECORDS: usize = CLOCK + CLOCK_LANES * CLOCK_LANE_WORDS;
 pub(crate) const LIVE_WORDS: usize = RECORDS + LOCKS * RECORD_WORDS;
 pub(crate) const LIVE_BYTES: usize = LIVE_WORDS * size_of::<u64>();
 
-/// Positions in a record. An exchange has the victim's hash in place of the last bucket.
+/// Positions in a record.
 const ACT: usize = 0;
 const HASH: usize = 1;
 const LAST_BUCKET: usize = 2;
@@ -38,6 +38,7 @@ const INDEX: usize = 3;
 const NEAR: usize = 4;
 const FAR: usize = 5;
 const ROWS_OF_BOTH: usize = 6;
+const VICTIM: usize = 7;
 
 /// Acts of a record.
 const NONE: u64 = 0;
@@ -206,12 +207,12 @@ impl Record<'_> {
         in_order();
     }
 
+    /// Records an exchange by the key in hand, which has not been changed. Until then the record of the key mends the
+    /// buckets, which are locked already.
     pub(crate) fn begin_exchange(self, exchange: Exchange) {
-        // The key that was in hand has not been changed.
-        self.end();
         let pair = |(high, low): (u32, u32)| u64::from(high) << 32 | u64::from(low);
         self.set(HASH, exchange.hash);
-        self.set(LAST_BUCKET, exchange.victim);
+        self.set(VICTIM, exchange.victim);
         self.set(INDEX, exchange.index);
         self.set(NEAR, pair(exchange.near));
         self.set(FAR, pair(exchange.far));
@@ -224,6 +225,7 @@ impl Record<'_> {
 
     /// Records the key that is copied to the next index.
     pub(crate) fn begin_move(self, hash: u64) {
+        in_order();
         self.set(HASH, hash);
         self.set(LAST_BUCKET, 0);
         self.begin(MOVE);
@@ -245,7 +247,7 @@ impl Record<'_> {
             EXCHANGE => {
                 let ((near, far), (row, victim_row)) =
                     ((split(self.get(NEAR)), split(self.get(FAR))), split(self.get(ROWS_OF_BOTH)));
-                let (index, victim) = (self.get(INDEX), self.get(LAST_BUCKET));
+                let (index, victim) = (self.get(INDEX), self.get(VICTIM));
                 InHand::Exchange(Exchange { index, hash, row, victim, victim_row, near, far })
             }
             MOVE => InHand::Move { part, hash, last_bucket },

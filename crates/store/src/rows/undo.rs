@@ -74,11 +74,11 @@ impl UndoSlots {
         }
     }
 
-    /// The rows that were being updated when the process died, with their words before.
-    pub(crate) fn interrupted(&self) -> Vec<(u32, Vec<f32>)> {
+    /// The rows below `rows` that were being updated when the process died, with their words before.
+    pub(crate) fn interrupted(&self, rows: u64) -> Vec<(u32, Vec<f32>)> {
         let of = |slot: usize| {
             let (number, words) = self.at(slot).split_at(HEADER);
-            let row = number[0].load(Relaxed).checked_sub(1)?;
+            let row = number[0].load(Relaxed).checked_sub(1).filter(|&row| u64::from(row) < rows)?;
             Some((row, words.iter().map(|word| f32::from_bits(word.load(Relaxed))).collect()))
         };
         (0..SLOTS).filter_map(of).collect()

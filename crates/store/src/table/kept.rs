@@ -191,8 +191,11 @@ impl Files<'_> {
         }
         let live = self.live()?;
         let slab = self.slab()?;
-        // Tests need the same buckets each time.
-        let hash_key = if cfg!(test) { HashKey::of_numbers([1, 2]) } else { HashKey::get() };
+        #[cfg(not(test))]
+        let hash_key = HashKey::get();
+        // The same buckets each time.
+        #[cfg(test)]
+        let hash_key = HashKey::of_numbers(TEST_HASH_KEY);
         let head = Head {
             layout: self.layout(),
             config: config_to_json(self.config),
@@ -278,7 +281,7 @@ impl Files<'_> {
         let moves = next.as_ref().map(|next| Moves::resumed(&index, |part| live.moved(next.number, part)));
         // Rows first, then the index: no thread uses either.
         let undo = self.undo()?;
-        let interrupted = undo.interrupted();
+        let interrupted = undo.interrupted(live.rows());
         *repaired = interrupted.len() + live.in_hand(STRIPES).len();
         for (row, words) in &interrupted {
             slab.write_unpublished(*row, words);
@@ -369,5 +372,8 @@ impl Files<'_> {
     }
 }
 
+/// The secret of kept tables in tests.
+#[cfg(test)]
+pub(crate) const TEST_HASH_KEY: [u64; 2] = [1, 2];
 /// The head of a table that is being created.
 const HEAD_NEW: &str = "head.new";

@@ -153,7 +153,7 @@ impl KeptTable {
         let undo = Region::of_file(open(UNDO)?, UndoSlots::words(Layout::new(&config).words()))
             .map_err(|error| failed(UNDO, error))?;
         let undo = UndoSlots::new(undo, Layout::new(&config).words());
-        let interrupted = live.in_hand(STRIPES).len() + undo.interrupted().len();
+        let interrupted = live.in_hand(STRIPES).len() + undo.interrupted(live.rows()).len();
         let (rows, charged_rows, pushes) = (live.keys(), live.rows(), live.clock());
         Ok(KeptTable { folder, config, note: head.note, rows, charged_rows, pushes, interrupted })
     }

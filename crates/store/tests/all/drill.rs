@@ -37,7 +37,7 @@ fn tables_of(setup: usize) -> [TableConfig; 2] {
 
 /// A random number of a stream.
 fn random(stream: u64, number: u64) -> u64 {
-    let mut hash = (stream << 40 ^ number).wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mut hash = ((stream << 40) ^ number).wrapping_add(0x9E37_79B9_7F4A_7C15);
     hash = (hash ^ (hash >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     hash = (hash ^ (hash >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     hash ^ (hash >> 31)
@@ -47,7 +47,7 @@ fn random(stream: u64, number: u64) -> u64 {
 fn keys_of(thread: u64, batch: u64) -> Vec<u64> {
     let range = 500 + 30 * batch;
     let mut keys: Vec<u64> = (0..BATCH as u64)
-        .map(|at| thread << 40 | random(thread, batch * BATCH as u64 + at) % range)
+        .map(|at| (thread << 40) | (random(thread, batch * BATCH as u64 + at) % range))
         .collect();
     keys.sort_unstable();
     keys.dedup();

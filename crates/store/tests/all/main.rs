@@ -7,7 +7,7 @@ mod concurrent;
 mod contract;
 mod damage;
 mod deltas;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(miri)))]
 mod drill;
 mod epoch;
 mod flood;

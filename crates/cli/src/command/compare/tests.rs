@@ -29,6 +29,26 @@ fn run_of(summary: &Value) -> Run {
 }
 
 #[test]
+fn models_that_runs_begin_from_are_a_difference() {
+    let (a, mut b) = (summary(), summary());
+    let config = |rank: u64| BTreeMap::from([("model.rank".to_owned(), json!(rank))]);
+    let check = |b: &Value, rank: u64, expected: &[(&str, Value, Value)]| {
+        let found = all_differences(&run_of(&a), &run_of(b), &config(8), &config(rank));
+        let found: Vec<_> = found
+            .into_iter()
+            .map(|it| (it.entry, it.a.unwrap_or_default(), it.b.unwrap_or_default()))
+            .collect();
+        let expected: Vec<_> =
+            expected.iter().map(|(entry, a, b)| ((*entry).to_owned(), a.clone(), b.clone())).collect();
+        assert_eq!(found, expected);
+    };
+    check(&b, 8, &[]);
+    b["from"] = json!("runs/day1/model");
+    check(&b, 8, &[("--from", Value::Null, json!("runs/day1/model"))]);
+    check(&b, 9, &[("--from", Value::Null, json!("runs/day1/model")), ("model.rank", json!(8), json!(9))]);
+}
+
+#[test]
 fn better_is_positive_whichever_way_better_is() {
     let a = summary();
     let mut b = summary();

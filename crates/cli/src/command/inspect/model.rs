@@ -3,9 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use sanderling_learner::{
-    DeepModel, Model, SavedRows, TableCounters, is_deep, saved_counters, table_summary,
-};
+use sanderling_learner::{DeepModel, SavedRows, TableCounters, is_deep, table_summary};
 use sanderling_store::{Admission, Dtype, Eviction, Table, TableConfig};
 use serde::Serialize;
 
@@ -73,11 +71,9 @@ struct KeyView {
 }
 
 pub(super) fn show(args: &Args) -> Result<u8, Failure> {
-    let mut view = if is_deep(&args.path) { deep(args)? } else { built_in(args)? };
-    // A deep model may have all its rows on servers.
-    let saved = if view.tables.is_empty() { None } else { Some(SavedRows::open(&args.path)?) };
+    let saved = SavedRows::open(&args.path)?;
+    let mut view = if is_deep(&args.path) { deep(args, &saved)? } else { built_in(args, &saved)? };
     for table in &mut view.tables {
-        let Some(saved) = &saved else { break };
         let names = saved.names(&table.name)?;
         for key in table.largest_norms.iter_mut().chain(&mut table.most_frequent) {
             key.name = names.get(key.key).map(str::to_owned);
@@ -91,9 +87,8 @@ pub(super) fn show(args: &Args) -> Result<u8, Failure> {
     Ok(0)
 }
 
-fn built_in(args: &Args) -> Result<ModelView, Failure> {
-    let model = Model::load(&args.path)?;
-    let counters = saved_counters(&args.path)?;
+fn built_in(args: &Args, saved: &SavedRows) -> Result<ModelView, Failure> {
+    let (model, counters) = (saved.model()?, saved.counters()?);
     let tables = model.client().tables().iter();
     let tables = tables.map(|table| view(table, args.top as usize, counters.get(table.name())));
     Ok(ModelView {
@@ -106,9 +101,9 @@ fn built_in(args: &Args) -> Result<ModelView, Failure> {
     })
 }
 
-fn deep(args: &Args) -> Result<ModelView, Failure> {
+fn deep(args: &Args, saved: &SavedRows) -> Result<ModelView, Failure> {
     let DeepModel { description, dense_weights, dense_bytes, tables, server_tables } =
-        DeepModel::open(&args.path)?;
+        DeepModel::open(&args.path, saved)?;
     Ok(ModelView {
         model: description,
         path: args.path.clone(),

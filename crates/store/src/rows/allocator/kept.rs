@@ -19,7 +19,8 @@ impl RowAllocator {
             return None;
         }
         *lock(&allocator.charge) = Charge { rows, bytes };
-        (allocator.kept, allocator.inherited) = (Some(kept), (rows > 0).then(|| InheritedRows::new(rows)));
+        // Also without rows, because the count of keys may be of a chunk that was in hand.
+        (allocator.kept, allocator.inherited) = (Some(kept), Some(InheritedRows::new(rows)));
         Some(allocator)
     }
 
