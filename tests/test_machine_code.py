@@ -1,5 +1,6 @@
-"""The prefetches of the batch pipeline are in the machine code: compilers delete loops that only prefetch.
+"""The prefetches of the batch pipeline are in the machine code, and its arithmetic is compiled for wide registers.
 
+Compilers delete loops that only prefetch, and compile a closure without the instructions of the function around it.
 Finds functions of the built Python module by name with nm, and disassembles where they are with objdump; skips where
 these are not there or the processor is another. Knows nothing of what the functions compute.
 """
@@ -20,6 +21,10 @@ PREFETCHES_MIN = 5
 # Copy-out, copy-out of one weight, pooling, push.
 LOOKUPS_MIN = 4
 LOOKUP = "sanderling_store::simd::run::run_"
+# Must be inlined into these functions, and so must its closures be: then it has no symbols.
+INLINED = "sanderling_store::update::edit::edit_rows::"
+# Has symbols: names are still what the test takes them for.
+NOT_INLINED = "sanderling_store::update::copy_on_write::edit_rows_cow"
 # Functions that are so near each other are disassembled at once, with what is between: objdump reads a library of a
 # hundred megabytes each time. To disassemble all of it takes half a minute.
 NEAR_BYTES = 1 << 20
@@ -66,14 +71,31 @@ def test_counts_by_function() -> None:
     assert prefetches(text) == {"10 <f>": 1, "20 <g>": 2}
 
 
-def test_lookups_prefetch() -> None:
-    objdump, nm = shutil.which("objdump"), shutil.which("nm")
-    if objdump is None or nm is None or platform.machine() != "x86_64":
-        pytest.skip("needs objdump and nm on x86_64")
-    library = str(sanderling._native.__file__)
+def tool(name: str) -> str:
+    found = shutil.which(name)
+    if found is None or platform.machine() != "x86_64":
+        pytest.skip(f"needs {name} on x86_64")
+    return found
+
+
+LIBRARY = str(sanderling._native.__file__)
+
+
+@pytest.fixture(scope="module")
+def symbols() -> str:
+    return output(tool("nm"), "--print-size", "--defined-only", "--demangle", LIBRARY)
+
+
+def test_pushes_are_compiled_for_wide_registers(symbols: str) -> None:
+    assert NOT_INLINED in symbols
+    assert [line for line in symbols.splitlines() if INLINED in line] == []
+
+
+def test_lookups_prefetch(symbols: str) -> None:
+    objdump = tool("objdump")
     counts: Counter[str] = Counter()
-    for first, end in places(output(nm, "--print-size", "--defined-only", "--demangle", library), LOOKUP):
+    for first, end in places(symbols, LOOKUP):
         place = [f"--start-address={first}", f"--stop-address={end}"]
-        counts += prefetches(output(objdump, "--disassemble", "--demangle", "--no-show-raw-insn", *place, library))
+        counts += prefetches(output(objdump, "--disassemble", "--demangle", "--no-show-raw-insn", *place, LIBRARY))
     wide = [n for name, n in counts.items() if LOOKUP in name]
     assert sum(n >= PREFETCHES_MIN for n in wide) >= LOOKUPS_MIN, counts.most_common(20)

@@ -76,8 +76,10 @@ def labels() -> Any:
 def test_eval_measures_what_predict_gives(capfd: pytest.CaptureFixture[str]) -> None:
     found = last_json(capfd, "eval", "runs/clicks/model", "valid.csv", "-q")
     expected = sanderling.metrics(labels(), sanderling.torch.predict("runs/clicks/model", "valid.csv"))
-    for name in ("auc", "logloss", "prob_mean", "real_mean", "normalized_entropy"):
+    for name in ("logloss", "prob_mean", "real_mean", "normalized_entropy"):
         assert found[name] == pytest.approx(expected[name], rel=1e-5), name
+    # Batches of another size round otherwise, which may swap rows of nearly equal scores.
+    assert found["auc"] == pytest.approx(expected["auc"], abs=1e-4)
     assert found["auc_low"] < found["auc"] < found["auc_high"]
     assert (found["examples"], found["positives"]) == (400, int(labels().sum()))
     summary = json.loads(Path("runs/clicks/summary.json").read_text())

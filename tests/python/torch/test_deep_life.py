@@ -117,7 +117,8 @@ def test_the_whole_life_of_a_model(
             labels = np.concatenate([pd.read_csv(file)["label"].to_numpy(np.float32) for file in files])
             expected = sanderling.metrics(labels, predicted)
             assert tests[name]["examples"] == len(labels)
-            assert tests[name]["auc"] == pytest.approx(expected["auc"], abs=1e-5)
+            # Batches of another size round otherwise, which swaps rows of nearly equal scores: 8e-6 for each pair.
+            assert tests[name]["auc"] == pytest.approx(expected["auc"], abs=1e-4)
             assert tests[name]["logloss"] == pytest.approx(expected["logloss"], abs=1e-5)
     assert tests["both"]["data"] == "late.csv, rows.csv"
     lines = [json.loads(line) for line in Path("runs/clicks/metrics.jsonl").read_text().splitlines()]

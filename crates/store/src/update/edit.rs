@@ -60,7 +60,7 @@ pub(crate) fn edit_rows(
     let mut updater = InPlaceEditor { edit, vector, table, shared, notes, absent };
     // A key that had no row may have got one, and must not be admitted like a new one.
     let may_use = |cached: &CachedRows<'_>| table.admission_filter.admits_all() || cached.is_complete();
-    // Not a closure, which would not be compiled for the detected instructions.
+    // Not in a closure, which would not be compiled for the detected instructions.
     let visited = match cached.filter(may_use) {
         Some(cached) => table.visit_cached(lane, cached, &mut updater),
         None => false,
