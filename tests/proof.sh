@@ -2,10 +2,11 @@
 # What looks for races, undefined behaviour and bytes that break a decoder (`make proof`). Runs what this machine has the tools
 # for, says at the end what was skipped and why, and fails if anything that ran has failed. CONTRIBUTING.md explains the parts.
 #
-#   tests/proof.sh [PART...]        loom miri thread address fuzz soak; without any, all of them
+#   tests/proof.sh [PART...]        loom miri thread address fuzz soak kept; without any, all of them
 #   TOOLCHAIN=stable                instead of nightly, also where that is installed
 #   FUZZ_SECONDS=60                 for each fuzz target
 #   SOAK_SECONDS=180
+#   DRILLS=1000                     kills of a process that pushes to kept tables
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -144,12 +145,17 @@ soak() {
     try soak cargo run --release -p sanderling-store --example soak -- --seconds "${SOAK_SECONDS:-180}"
 }
 
+kept() {
+    try "kept, instruction by instruction" cargo test -p sanderling-store --lib kept::steps -- --include-ignored --nocapture
+    try "kept, kill -9" env DRILLS="${DRILLS:-1000}" cargo test -p sanderling-store --test all drill:: -- --nocapture
+}
+
 PARTS=("$@")
-[ ${#PARTS[@]} -gt 0 ] || PARTS=(loom miri thread address fuzz soak)
+[ ${#PARTS[@]} -gt 0 ] || PARTS=(loom miri thread address fuzz soak kept)
 for part in "${PARTS[@]}"; do
     case $part in
         thread | address) sanitizer "$part" ;;
-        loom | miri | fuzz | soak) "$part" ;;
+        loom | miri | fuzz | soak | kept) "$part" ;;
         *) echo "no part $part" >&2 && exit 2 ;;
     esac
 done

@@ -67,7 +67,7 @@ UNSAFE: dict[str, str] = {
     "crates/store/src/roofline.rs": "rewrites rows without their locks, for benchmarks",
     "crates/store/src/checkpoint/disk_file.rs": "the system call that starts writing a file to the device",
     "crates/store/src/memory/mod.rs": "mapping of huge pages, advice to the kernel, slices over what was mapped",
-    "crates/store/src/kept/steps.rs": "runs a process step by step, in tests",
+    "crates/store/src/kept/steps/traced.rs": "runs a process step by step, in tests",
     "crates/store/src/memory/file.rs": "mapping of files, and reserving their space",
     "crates/store/src/rows/undo.rs": "shows atomics as plain numbers to the only thread that uses them",
     "crates/store/src/local_cache/ftrl.rs": "vector loads and stores of copied rows, for detected instructions",

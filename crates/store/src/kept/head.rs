@@ -89,12 +89,16 @@ impl HeadFile {
         crate::kept::in_order();
     }
 
+    /// The bytes of a copy up to the end of its text.
+    fn copy(&self, first: usize) -> Vec<u8> {
+        let bytes = |len: usize| self.bytes[first..][..len].iter().map(|byte| byte.load(Relaxed));
+        let start: Vec<u8> = bytes(AT_TEXT).collect();
+        bytes(COPY_BYTES.min(AT_TEXT + text_len(&start))).collect()
+    }
+
     /// The newest valid copy. `path` is the file's, for errors.
     pub(crate) fn read(&mut self, path: &Path) -> Result<Head, StoreError> {
-        let copies = [0, 1].map(|copy| {
-            let bytes = self.bytes[copy * COPY_BYTES..][..COPY_BYTES].iter();
-            bytes.map(|byte| byte.load(Relaxed)).collect::<Vec<u8>>()
-        });
+        let copies = [0, 1].map(|copy| self.copy(copy * COPY_BYTES));
         let valid = copies.iter().filter_map(|copy| decode(copy));
         let Some((generation, version, text)) = valid.max_by_key(|(generation, ..)| *generation) else {
             let reason =
@@ -110,6 +114,11 @@ impl HeadFile {
     }
 }
 
+/// The length of the text that a copy claims to have.
+fn text_len(start: &[u8]) -> usize {
+    u32::from_le_bytes(start[AT_LEN..AT_GENERATION].try_into().expect("four bytes")) as usize
+}
+
 fn checksum(start: &[u8], text: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(&[&start[..AT_CRC], text].concat())
 }
@@ -117,7 +126,7 @@ fn checksum(start: &[u8], text: &[u8]) -> u32 {
 /// Generation, version and text of a valid copy.
 fn decode(copy: &[u8]) -> Option<(u64, u32, &[u8])> {
     let short = |at: usize| u32::from_le_bytes(copy[at..at + 4].try_into().expect("four bytes"));
-    let text = copy[AT_TEXT..].get(..short(AT_LEN) as usize)?;
+    let text = copy[AT_TEXT..].get(..text_len(copy))?;
     if !copy.starts_with(MAGIC) || short(AT_CRC) != checksum(copy, text) {
         return None;
     }
