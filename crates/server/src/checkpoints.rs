@@ -17,7 +17,9 @@ mod parts;
 mod record;
 mod reshard;
 mod save;
+mod save_mode;
 mod scan;
+mod state_name;
 mod unfinished;
 
 use crate::description;
@@ -29,8 +31,9 @@ use crate::tables::{Candidate, Tables};
 use parts::Source;
 use record::{BLOB, ServerRecord, TableRecord, damaged, pushes};
 use reshard::Resharder;
-pub use save::{SaveMode, SaveReport};
+pub use save_mode::{SaveMode, SaveReport};
 pub use scan::CheckpointStatus;
+use state_name::{open, parse_state};
 
 /// The checkpoint that a server saves automatically and starts from.
 pub const LATEST: &str = "latest";
@@ -187,7 +190,7 @@ impl Checkpoints {
         if let Some(Ok((whole, deltas))) = folder.map(Checkpoint::whole_deltas)
             && whole < deltas
         {
-            _ = write!(refusal.reason, "; {name}@{whole} is whole, and can be restored");
+            _ = write!(refusal.reason, "; {name}@{whole} is whole");
         }
         refusal
     }
@@ -275,20 +278,6 @@ impl Checkpoints {
         }
         Ok((candidates, pushes(&checkpoint, &folder)?, record.saved_unix_ms))
     }
-}
-
-/// Splits `NAME@DELTAS`: the state after the first deltas of a checkpoint; without `@` the last one.
-fn parse_state(text: &str) -> Result<(&str, Option<usize>), Refusal> {
-    let Some((name, deltas)) = text.split_once('@') else { return Ok((text, None)) };
-    let deltas = deltas.parse().map_err(|_| {
-        Refusal::bad(format!("checkpoint {text:?}: after '@' comes a number of deltas, such as latest@3"))
-    })?;
-    Ok((name, Some(deltas)))
-}
-
-/// Opens a checkpoint with all its deltas, or the first ones.
-fn open(folder: &Path, deltas: Option<usize>) -> Result<Checkpoint, StoreError> {
-    deltas.map_or_else(|| Checkpoint::open(folder), |deltas| Checkpoint::open_through(folder, deltas))
 }
 
 /// Loads a table with another memory limit.

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use sanderling_store::{Checkpoint, TableConfig};
 use sanderling_wire::{Fault, Home};
 
-use super::open;
 use super::record::{ServerRecord, TableRecord, pushes};
+use super::state_name::open;
 use crate::description;
 use crate::event::{Event, Log};
 use crate::placement::Placement;

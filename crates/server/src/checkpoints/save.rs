@@ -9,34 +9,13 @@ use sanderling_store::{CheckpointWriter, DeltaWriter, SkippedRows, StoreError};
 use sanderling_wire::{Home, Saved};
 
 use super::record::{BLOB, PUSHES_BLOB, ServerRecord, TableRecord};
+use super::save_mode::{SaveMode, SaveReport};
 use super::{Checkpoints, LATEST, origin, unfinished};
 use crate::event::Event;
 use crate::limit::CHANGE_KEYS_MAX;
 use crate::push_dedup::{PushDedup, SavedPushDedup};
 use crate::refusal::Refusal;
 use crate::tables::{Directory, Entry, Tables};
-
-/// The rows that a save writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SaveMode {
-    /// All rows.
-    Full,
-    /// All rows; deltas can follow.
-    Base,
-    /// Rows that changed since the last save of this name; all rows (`Base`) if that is not possible.
-    Delta,
-}
-
-/// The result of a save.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SaveReport {
-    /// What was written.
-    pub saved: Saved,
-    /// Number of deltas of the checkpoint. 0: the save is a full one.
-    pub deltas: u64,
-    /// Why a save was full, although a delta was asked for. Empty: it was as asked.
-    pub full_because: String,
-}
 
 /// A save under way.
 struct Saving<'a> {

@@ -5,11 +5,10 @@
 //! epoch. Values are read after the marks were cleared, so a value may be newer than its epoch; then the row is marked
 //! again and in the next drain as well.
 
-use std::collections::VecDeque;
 use std::ops::{ControlFlow, Range};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::StoreError;
+use crate::changes::epochs::{Changes, Stream};
 use crate::changes::frame::ChangeFrame;
 use crate::changes::notes::Notes;
 use crate::index::NO_ROW;
@@ -22,61 +21,6 @@ use crate::table::Table;
 const FRAME_KEYS: usize = 1024;
 /// Keys that are read under one index guard.
 const GROUP: usize = 64;
-
-/// The change stream of a table.
-#[derive(Debug)]
-pub(crate) struct Changes {
-    pub(crate) notes: Notes,
-    stream: Mutex<Stream>,
-    /// Keys that the sets of all epochs hold together.
-    keys_max: usize,
-}
-
-#[derive(Debug)]
-struct Stream {
-    epoch: u64,
-    /// The oldest epoch that a subscriber may have.
-    oldest: u64,
-    /// The epochs after `oldest`, each with the hashes that changed in it, in order.
-    sets: VecDeque<(u64, Vec<u64>)>,
-    /// Hashes in all sets.
-    keys: usize,
-}
-
-impl Stream {
-    fn new() -> Stream {
-        // Higher than any epoch of an earlier process, whose subscribers may come back: there is less than one drain
-        // per microsecond.
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let epoch = u64::try_from(since.as_micros()).unwrap_or_default();
-        Stream { epoch, oldest: epoch, sets: VecDeque::new(), keys: 0 }
-    }
-
-    /// Begins an epoch that no earlier subscriber can reach.
-    fn forget(&mut self) {
-        self.oldest = self.epoch;
-        self.sets.clear();
-        self.keys = 0;
-    }
-
-    /// Keeps the set of the present epoch, at the expense of the oldest ones.
-    fn keep(&mut self, hashes: Vec<u64>, keys_max: usize) {
-        self.keys += hashes.len();
-        self.sets.push_back((self.epoch, hashes));
-        while self.keys > keys_max
-            && let Some((epoch, hashes)) = self.sets.pop_front()
-        {
-            self.oldest = epoch;
-            self.keys -= hashes.len();
-        }
-    }
-
-    /// The hashes of all epochs after `since`.
-    fn after(&self, since: u64) -> Vec<u64> {
-        let sets = self.sets.iter().filter(|(epoch, _)| *epoch > since);
-        sets.flat_map(|(_, hashes)| hashes.iter().copied()).collect()
-    }
-}
 
 /// Sorts hashes, which is also the order of the index, and removes repeated ones.
 fn sort(hashes: &mut Vec<u64>) {
@@ -141,7 +85,7 @@ impl Table {
     /// # Errors
     ///
     /// [`StoreError::StreamTooLate`] if the changes since `since` are not kept: the subscriber missed too many,
-    /// [`Table::clear`] ran, the epoch is another process's, or nobody has subscribed. Subscribe, and start from an export.
+    /// [`Table::clear`] ran, the epoch is another process's, or the table has no subscriber. Subscribe, and start from an export.
     pub fn drain_changes(
         &self,
         since: u64,

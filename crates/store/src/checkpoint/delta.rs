@@ -74,7 +74,7 @@ impl DeltaWriter {
             let reason = format!("table {:?} has another configuration now", table.name());
             return Err(self.writer.no_delta(&reason));
         }
-        // That of the last part: this delta has no tables yet.
+        // The epoch of the last part, because this delta has no tables yet.
         let Some(since) = self.writer.manifest.epoch(record) else {
             return Err(self.writer.no_delta(&format!("it has no epoch of table {:?}", table.name())));
         };

@@ -5,6 +5,7 @@ mod delta;
 mod disk_file;
 mod files;
 mod manifest;
+mod newer_keys;
 mod read;
 mod restore;
 mod rows;

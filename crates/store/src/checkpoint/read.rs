@@ -1,7 +1,6 @@
 //! Opens and loads checkpoints. No content is trusted before its checksum was verified.
 
 use std::cell::Cell;
-use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::os::unix::fs::FileExt;
@@ -16,8 +15,9 @@ use super::files::open_regular;
 use super::manifest::{
     BlobEntry, FileRecord, MANIFEST, MANIFEST_BYTES_MAX, Manifest, TableEntry, TableRecord,
 };
+use super::newer_keys::NewerKeys;
 use super::restore::{Restoration, bad_row};
-use super::rows::{self, RowBlock, RowShape, RowsError, row_key, row_of_block, rows_of_block, u64_at};
+use super::rows::{self, RowBlock, RowShape, RowsError, row_key, row_of_block, rows_of_block};
 use crate::rows::layout::Header;
 use crate::rows::numbers::RowNumbers;
 use crate::{Block, RowRef, StoreError, Table, TableConfig};
@@ -80,26 +80,6 @@ impl Read for Input {
         let read = self.file.read_at(buffer, self.at)?;
         self.at += read as u64;
         Ok(read)
-    }
-}
-
-/// The keys of newer files of a chain, whose older rows are not read.
-#[derive(Debug, Default)]
-struct NewerKeys(HashSet<u64>);
-
-impl NewerKeys {
-    /// Whether a row of this file is the newest of its key, and notes it for older files.
-    fn take(&mut self, file: &RowFile<'_>, key: u64) -> bool {
-        match file.expected.link {
-            // The oldest file of all.
-            None => self.0.is_empty() || !self.0.contains(&key),
-            Some(_) => self.0.insert(key),
-        }
-    }
-
-    /// Notes removed keys, which older files may have.
-    fn remove(&mut self, keys: &[u8]) {
-        self.0.extend(keys.chunks_exact(size_of::<u64>()).map(|key| u64_at(key, 0)));
     }
 }
 
@@ -236,7 +216,7 @@ impl Checkpoint {
         let clock = table.clock();
         let restoration = Restoration { table, name, shape, numbers: &numbers, clock, pushes };
         let files = self.manifest.row_files(record);
-        let (mut newer, reading) = (NewerKeys::default(), Cell::new(&record.file));
+        let (mut newer, reading) = (NewerKeys::of(&files), Cell::new(&record.file));
         restoration.run(
             files.iter().map(|file| file.file.bytes).sum(),
             |restorer| {
@@ -281,8 +261,9 @@ impl Checkpoint {
                 RowsError::Damaged("reading it was stopped".to_string())
             })
         };
-        let mut newer = NewerKeys::default();
-        let read = self.manifest.row_files(record).iter().try_for_each(|file| {
+        let files = self.manifest.row_files(record);
+        let mut newer = NewerKeys::of(&files);
+        let read = files.iter().try_for_each(|file| {
             self.read_blocks(file, shape, |block| match block {
                 RowBlock::Rows(block) => (0..rows_of_block(shape, block) as u32)
                     .filter(|&number| newer.take(file, row_key(shape, block, number)))
@@ -454,7 +435,7 @@ fn open(path: &Path) -> Result<File, StoreError> {
 fn with_delta(manifest: &Manifest, file: &FileRecord, reason: &str) -> String {
     let Some(sequence) = manifest.sequence_of(file) else { return reason.to_string() };
     let deltas = manifest.deltas.len();
-    format!("delta {sequence} of {deltas}: {reason}; the state before it is that of {} deltas", sequence - 1)
+    format!("delta {sequence} of {deltas}: {reason}; the first {} remain", sequence - 1)
 }
 
 /// Names the delta of a missing file.

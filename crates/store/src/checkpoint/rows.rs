@@ -56,7 +56,7 @@ pub(crate) struct RowShape {
     pub(crate) state: usize,
 }
 
-/// What a delta file adds to the header of a table file: its place in a chain.
+/// The place of a delta file in its chain, which its header has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Link {
     /// Number in the chain, from 1.

@@ -20,7 +20,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 
-use crate::changes::stream::Changes;
+use crate::changes::epochs::Changes;
 use crate::index::directory::Directory;
 use crate::index::fill::Fill;
 use crate::index::hash::HashKey;

@@ -290,7 +290,7 @@ fn a_damaged_link_is_named_with_the_state_before_it() {
                 continue;
             }
             let expected = format!("delta {at} of 3: ");
-            let before = format!("the state before it is that of {} deltas", at - 1);
+            let before = format!("; the first {} remain", at - 1);
             assert!(error.contains(&expected) && error.ends_with(&before), "{error}");
             assert_eq!(whole.unwrap(), (at - 1, 3), "{name} {damage}");
             loaded(&Checkpoint::open_through(dir.path(), at - 1).unwrap(), "t");
