@@ -19,8 +19,8 @@ use sanderling_store::{
 
 /// Keys per push.
 const BATCH: usize = 512;
-/// Duration of a measurement of pushes.
-const PUSHING: Duration = Duration::from_millis(1_000);
+/// Pushes of a measurement.
+const PUSHES: usize = 2_000;
 /// Interval of drains.
 const DRAIN_EVERY: Duration = Duration::from_millis(200);
 
@@ -55,18 +55,22 @@ fn push_all(table: &Table, keys: impl Iterator<Item = u64>, dim: usize) {
     }
 }
 
-/// Millions of pushed keys per second.
+/// Millions of pushed keys per second of this thread's processor time, so that other programs change it little.
 fn push_rate(table: &Table, keys: u64, dim: usize, random: &mut Random) -> f64 {
     let grads = vec![0.1; BATCH * dim];
-    let (mut batch, mut pushed, begun) = (vec![0; BATCH], 0, Instant::now());
-    while begun.elapsed() < PUSHING {
-        for _ in 0..16 {
-            batch.iter_mut().for_each(|place| *place = key(random.next() % keys));
-            table.push(&batch, &grads, PushScale::default()).expect("a push");
-            pushed += BATCH;
-        }
+    let (mut batch, begun) = (vec![0; BATCH], processor_seconds());
+    for _ in 0..PUSHES {
+        batch.iter_mut().for_each(|place| *place = key(random.next() % keys));
+        table.push(&batch, &grads, PushScale::default()).expect("a push");
     }
-    pushed as f64 / begun.elapsed().as_secs_f64() / 1e6
+    (PUSHES * BATCH) as f64 / (processor_seconds() - begun) / 1e6
+}
+
+/// The time that this thread has had a processor.
+fn processor_seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
+    let nanoseconds: u64 = text.split(' ').next().and_then(|word| word.parse().ok()).expect("a number");
+    nanoseconds as f64 / 1e9
 }
 
 /// The same beside a subscriber; returns its rows per drain, too.

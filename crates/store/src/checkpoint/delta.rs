@@ -7,7 +7,7 @@ use std::path::Path;
 use super::chain::{DeltaRecord, TableDeltaRecord};
 use super::files::{Disk, Files};
 use super::rows::{Encoder, Link, RowShape};
-use super::write::{CheckpointWriter, SkippedRows};
+use super::write::{CheckpointWriter, SkippedRows, no_delta, previous};
 use crate::rows::numbers::RowNumbers;
 use crate::{ChangeFrame, Checkpoint, StoreError, Table};
 
@@ -38,13 +38,14 @@ impl DeltaWriter {
     }
 
     pub(crate) fn create_on(files: Box<dyn Files>, dir: &Path) -> Result<DeltaWriter, StoreError> {
-        let (mut writer, previous) = CheckpointWriter::after(files, dir)?;
-        let Some(mut manifest) = previous else {
-            return Err(writer.no_delta("there is no full checkpoint yet"));
+        let Some(mut manifest) = previous(files.as_ref(), dir)? else {
+            return Err(no_delta(dir, "there is no full checkpoint yet"));
         };
         if let Some(reason) = manifest.chain_end() {
-            return Err(writer.no_delta(&reason));
+            return Err(no_delta(dir, &reason));
         }
+        // The full save has made the directory durable.
+        let mut writer = CheckpointWriter::after(files, dir, Some(&manifest))?;
         let generation = writer.manifest.generation;
         manifest.generation = generation;
         let tables = manifest.tables.iter().map(|_| None).collect();

@@ -133,22 +133,21 @@ impl CheckpointWriter {
     }
 
     pub(crate) fn create_on(files: Box<dyn Files>, dir: &Path) -> Result<CheckpointWriter, StoreError> {
-        Ok(CheckpointWriter::after(files, dir)?.0)
+        create_dirs(files.as_ref(), dir).map_err(|source| io_error(dir, "create directory", source))?;
+        let previous = previous(files.as_ref(), dir)?;
+        CheckpointWriter::after(files, dir, previous.as_ref())
     }
 
-    /// Begins a checkpoint; returns the previous manifest, too.
+    /// Begins a checkpoint in an existing directory.
     pub(super) fn after(
         files: Box<dyn Files>,
         dir: &Path,
-    ) -> Result<(CheckpointWriter, Option<Manifest>), StoreError> {
-        create_dirs(files.as_ref(), dir).map_err(|source| io_error(dir, "create directory", source))?;
-        let path = dir.join(MANIFEST);
-        let bytes = files.read(&path).map_err(|source| io_error(&path, "read", source))?;
-        let previous = bytes.map(|bytes| Manifest::decode(&path, &bytes)).transpose()?;
+        previous: Option<&Manifest>,
+    ) -> Result<CheckpointWriter, StoreError> {
         // After all existing files, so that leftovers of an interrupted save are not mixed in.
         let names = files.list(dir).map_err(|source| io_error(dir, "list", source))?;
         let leftover = names.iter().filter_map(|name| parse_file_name(name)).max().unwrap_or(0);
-        let latest = previous.as_ref().map_or(0, |manifest| manifest.generation).max(leftover);
+        let latest = previous.map_or(0, |manifest| manifest.generation).max(leftover);
         let dir = dir.to_path_buf();
         let Some(generation) = latest.checked_add(1) else {
             let reason = format!("it has a file of the last possible generation, {latest}: move it away");
@@ -156,7 +155,7 @@ impl CheckpointWriter {
         };
         let manifest = Manifest::new(generation);
         let (pending, failed, change_keys, files_written) = (Vec::new(), false, None, 0);
-        Ok((CheckpointWriter { dir, files, manifest, pending, failed, change_keys, files_written }, previous))
+        Ok(CheckpointWriter { dir, files, manifest, pending, failed, change_keys, files_written })
     }
 
     /// Subscribes to the changes of all tables that are written from now on, so that deltas can follow
@@ -167,7 +166,7 @@ impl CheckpointWriter {
     }
 
     pub(super) fn no_delta(&self, reason: &str) -> StoreError {
-        StoreError::NoDelta { path: self.dir.clone(), reason: reason.to_string() }
+        no_delta(&self.dir, reason)
     }
 
     /// Begins a subscription, if deltas shall follow. Called before the rows are read.
@@ -394,6 +393,17 @@ fn create_dirs(files: &dyn Files, dir: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The manifest of the checkpoint in a directory, if there is one.
+pub(super) fn previous(files: &dyn Files, dir: &Path) -> Result<Option<Manifest>, StoreError> {
+    let path = dir.join(MANIFEST);
+    let bytes = files.read(&path).map_err(|source| io_error(&path, "read", source))?;
+    bytes.map(|bytes| Manifest::decode(&path, &bytes)).transpose()
+}
+
+pub(super) fn no_delta(dir: &Path, reason: &str) -> StoreError {
+    StoreError::NoDelta { path: dir.to_path_buf(), reason: reason.to_string() }
 }
 
 fn io_error(path: &Path, action: &'static str, source: io::Error) -> StoreError {
