@@ -37,7 +37,9 @@ EDGES: dict[str, set[str]] = {
     "observe": set(),
     "transport": set(),
     "server": {"wire", "transport", "store", "sync", "observe"},
-    "control": {"server", "observe", "transport"},
+    "http": set(),
+    "control": {"http", "server", "observe", "transport"},
+    "serve": {"http", "learner", "sample", "store", "observe", "wire", "transport"} | {"formats"},
     "terminal": {"files", "client", "observe"},
     "bench": {"random", "sample", "formats", "store", "observe", "wire", "transport", "client", "server", "terminal"}
     | {"testkit"},
@@ -45,7 +47,7 @@ EDGES: dict[str, set[str]] = {
     "testkit": {"client", "server", "store", "transport", "wire"},
     "cli": {"files", "sample", "formats", "inspect", "synth", "loader"}
     | {"hub", "feed", "store", "client", "learner", "observe", "terminal", "server", "control"}
-    | {"wire", "transport", "job"},
+    | {"wire", "transport", "job", "serve"},
     "python": {"cli", "learner", "sample", "formats", "store", "client", "hub", "feed", "job", "control"} | {"observe"},
 }
 

@@ -87,7 +87,7 @@ def test_the_sweep_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 # Without load and bench: they are programs of their own, which the Python package does not bring.
-COMMANDS = "train|eval|predict|inspect|key|similar|export|compare|runs|download|convert|hub|ps|ctl|synth"
+COMMANDS = "train|eval|predict|inspect|key|similar|export|compare|runs|download|convert|hub|ps|serve|ctl|synth"
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 
 

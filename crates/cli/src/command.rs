@@ -15,6 +15,7 @@ pub(crate) mod key;
 pub(crate) mod predict;
 pub(crate) mod ps;
 pub(crate) mod runs;
+pub(crate) mod serve;
 pub(crate) mod similar;
 pub(crate) mod synth;
 pub(crate) mod train;

@@ -6,6 +6,7 @@ use sanderling_hub::service::ServiceError;
 use sanderling_job::JobError;
 use sanderling_learner::LearnError;
 use sanderling_sample::SampleError;
+use sanderling_serve::StartError;
 use sanderling_server::ServerError;
 use sanderling_store::StoreError;
 use sanderling_terminal::failure as terminal;
@@ -33,6 +34,8 @@ pub(crate) enum Failure {
     Server(#[from] ServerError),
     #[error(transparent)]
     Plane(#[from] ControlPlaneError),
+    #[error(transparent)]
+    Serve(#[from] StartError),
     #[error(transparent)]
     Control(#[from] ControlError),
     #[error(transparent)]
@@ -89,6 +92,7 @@ impl Failure {
     pub(crate) fn advice(&self) -> Option<&'static str> {
         match self {
             Failure::Server(ServerError::Transport(_) | ServerError::Config(_))
+            | Failure::Serve(StartError::Transport(_))
             | Failure::Hub(ServiceError::Transport(_)) => advice_on_listening(&self.to_string()),
             Failure::Client(_)
             | Failure::Learn(LearnError::Client(_))
@@ -109,8 +113,13 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Failure::Server(error) if error.is_of_options() => USAGE,
-            Failure::Hub(ServiceError::Transport(error)) if error.is_of_options() => USAGE,
+            Failure::Hub(ServiceError::Transport(error)) | Failure::Serve(StartError::Transport(error))
+                if error.is_of_options() =>
+            {
+                USAGE
+            }
             Failure::Usage(_)
+            | Failure::Serve(StartError::Config(_) | StartError::Tls(_))
             | Failure::Control(
                 ControlError::Address { .. } | ControlError::Refused { code: Code::InvalidArgument, .. },
             )
@@ -142,6 +151,7 @@ impl Failure {
             | Failure::Run(_)
             | Failure::Server(_)
             | Failure::Plane(_)
+            | Failure::Serve(_)
             | Failure::Control(_) => FAILED,
         }
     }

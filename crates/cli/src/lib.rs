@@ -69,6 +69,7 @@ enum Command {
     Convert(command::convert::Args),
     Hub(Box<command::hub::Args>),
     Ps(Box<command::ps::Args>),
+    Serve(command::serve::Args),
     Ctl(command::ctl::Args),
     Synth(command::synth::Args),
     /// Run scripted load against tables and report throughput and latency
@@ -116,6 +117,7 @@ where
         Command::Convert(args) => command::convert::run(&args),
         Command::Hub(args) => command::hub::run(&args),
         Command::Ps(args) => command::ps::run(*args),
+        Command::Serve(args) => command::serve::run(&args),
         Command::Ctl(args) => command::ctl::run(&args),
         Command::Synth(args) => command::synth::run(&args),
         Command::Load(args) => programs.run("load", &args),

@@ -1,8 +1,50 @@
-//! Addresses that `ps`, `hub` and workers listen at. Opens nothing.
+//! Addresses that servers and workers listen at, and the security options of `hub` and `serve`. Opens nothing.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use sanderling_transport::Address;
+
+use crate::failure::Failure;
+use crate::token::read_server_token;
+
+/// Access to a server that has no token unless one is given.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Security")]
+pub(crate) struct SecurityArgs {
+    /// File with the shared auth token [default: no token]
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Accept a token file that other users can read, such as a mounted secret
+    #[arg(long)]
+    open_token_file: bool,
+    /// Certificate chain (PEM); enables TLS on TCP
+    #[arg(long, value_name = "FILE", requires = "key_file")]
+    cert_file: Option<PathBuf>,
+    /// Private key of --cert-file (PEM)
+    #[arg(long, value_name = "FILE", requires = "cert_file")]
+    key_file: Option<PathBuf>,
+    /// Allow --listen addresses that other machines reach; needs TLS and a token
+    #[arg(long)]
+    pub(crate) expose: bool,
+    /// Allow --expose without TLS and token: any machine that reaches the port is served
+    #[arg(long)]
+    pub(crate) insecure: bool,
+}
+
+impl SecurityArgs {
+    /// The token, if there is to be one.
+    pub(crate) fn token(&self) -> Result<Option<String>, Failure> {
+        let read = |path| read_server_token(path, self.open_token_file);
+        let token = self.token_file.as_deref().map(read).transpose();
+        token.map_err(|error| Failure::Usage(format!("--token-file: {error}")))
+    }
+
+    /// Certificate and key, for TLS.
+    pub(crate) fn tls(&self) -> Option<(PathBuf, PathBuf)> {
+        self.cert_file.clone().zip(self.key_file.clone())
+    }
+}
 
 /// Says so where an option that exposes addresses to other machines has none to expose.
 pub(crate) fn note_unused_expose(option: &str, addresses: &[Address]) {

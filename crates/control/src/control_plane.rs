@@ -3,21 +3,16 @@
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use sanderling_http::{TlsAcceptor, acceptor, serve};
 use sanderling_server::{Control, PortListener};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio_stream::wrappers::ReceiverStream;
+use tokio::sync::{oneshot, watch};
 use tonic::service::Routes;
-use tonic::transport::Server;
 use tonic_health::ServingStatus;
 use tonic_health::server::{HealthReporter, health_reporter};
 
-use crate::incoming::{self, Incoming};
-use crate::limit::{
-    CONNECTION_AGE_MAX, CONNECTIONS_MAX, HEADERS_BYTES_MAX, KEEPALIVE_EVERY, KEEPALIVE_WITHIN, LINGER,
-    STREAMS_MAX, THREADS_MAX,
-};
+use crate::limit::{PORT, THREADS_MAX};
 use crate::proto::control_server;
 use crate::router::router;
 use crate::service::Service;
@@ -53,8 +48,7 @@ impl ControlPlane {
     /// # Errors
     /// Certificate and key do not fit, or the system lacks resources.
     pub fn start(listening: PortListener, control: Control) -> Result<ControlPlane, ControlPlaneError> {
-        let tls =
-            listening.tls.as_ref().map(incoming::acceptor).transpose().map_err(ControlPlaneError::Tls)?;
+        let tls = listening.tls.as_ref().map(acceptor).transpose().map_err(ControlPlaneError::Tls)?;
         let url = format!("{}://{}", if tls.is_some() { "https" } else { "http" }, listening.address);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let listener = {
@@ -111,7 +105,7 @@ impl Drop for ControlPlane {
 /// The resources of the thread.
 struct Serving {
     listener: TcpListener,
-    tls: Option<tokio_rustls::TlsAcceptor>,
+    tls: Option<TlsAcceptor>,
     routes: Routes,
     service: Service,
     reporter: HealthReporter,
@@ -130,30 +124,12 @@ impl Serving {
         let Serving { listener, tls, routes, service, reporter, drains, stopped } = self;
         report(&reporter, ServingStatus::Serving).await;
         let reporting = tokio::spawn(report_draining(reporter, drains));
-        let (accepted, incoming) = mpsc::channel::<std::io::Result<Incoming>>(1);
-        let accepting = tokio::spawn(incoming::accept(listener, tls, CONNECTIONS_MAX, accepted));
-        let (end, ended) = oneshot::channel::<()>();
-        let serving = tokio::spawn(
-            Server::builder()
-                .accept_http1(true)
-                .max_concurrent_streams(STREAMS_MAX)
-                .max_connection_age(CONNECTION_AGE_MAX)
-                .http2_max_header_list_size(HEADERS_BYTES_MAX)
-                .http2_keepalive_interval(Some(KEEPALIVE_EVERY))
-                .http2_keepalive_timeout(Some(KEEPALIVE_WITHIN))
-                .add_routes(routes)
-                .serve_with_incoming_shutdown(ReceiverStream::new(incoming), async {
-                    // Dropped or sent, it is the end.
-                    let _ = ended.await;
-                }),
-        );
-        // A dropped handle means no waiting.
-        let within = stopped.await.unwrap_or_default();
-        service.finish(within).await;
-        let _ = end.send(());
-        accepting.abort();
-        // A client that watches the health service would stay forever.
-        let _ = tokio::time::timeout(LINGER, serving).await;
+        serve(listener, tls, routes, PORT, async {
+            // A dropped handle means no waiting.
+            let within = stopped.await.unwrap_or_default();
+            service.finish(within).await;
+        })
+        .await;
         reporting.abort();
     }
 }
@@ -168,5 +144,90 @@ async fn report(reporter: &HealthReporter, status: ServingStatus) {
 async fn report_draining(reporter: HealthReporter, mut drains: watch::Receiver<bool>) {
     if drains.wait_for(|drains| *drains).await.is_ok() {
         report(&reporter, ServingStatus::NotServing).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    use std::time::Duration;
+
+    use sanderling_server::{Config, Server, listen_for_control};
+    use sanderling_transport::Address;
+
+    use crate::limit::CONNECTIONS_MAX;
+    use crate::{Client, ClientOptions, ControlPlane};
+
+    /// Longer than any operation of a passing test takes.
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// Takes all slots with connections whose first bytes do not tell the protocol.
+    fn silent(slots: usize, address: &str) -> Vec<TcpStream> {
+        let connect = |at: usize| {
+            let mut stream = TcpStream::connect(address).expect("it listens");
+            stream.write_all(&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r"[..at % 24]).expect("sent");
+            stream
+        };
+        (0..slots).map(connect).collect()
+    }
+
+    fn port(address: &str) -> Address {
+        address.parse().expect("an address")
+    }
+
+    #[test]
+    fn who_says_nothing_keeps_no_place_from_others() {
+        let listen = vec!["127.0.0.1:0".parse().expect("an address")];
+        let config = Config { listen, local: false, ..Config::default() };
+        let server = Server::start(&config, |_| {}).expect("it starts");
+
+        let listening = listen_for_control(&config, &port("127.0.0.1:0")).expect("a port");
+        let address = listening.address.clone();
+        let plane = ControlPlane::start(listening, server.control()).expect("it starts");
+        let accepted = silent(CONNECTIONS_MAX, &address);
+        let mut stream = TcpStream::connect(&address).expect("it listens");
+        stream.set_read_timeout(Some(LONG)).expect("set");
+        write!(stream, "GET /healthz HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("in time");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        drop((plane, accepted));
+    }
+
+    /// Opens more connections than there are slots, and waits for the first bytes of each answer.
+    fn unauthenticated(slots: usize, address: &str, said: &[u8], answer: &[u8]) -> Vec<TcpStream> {
+        let connect = |_| {
+            let mut stream = TcpStream::connect(address).expect("it listens");
+            stream.set_read_timeout(Some(LONG)).expect("set");
+            stream.write_all(said).expect("sent");
+            let mut found = vec![0; answer.len()];
+            stream.read_exact(&mut found).expect("in time");
+            assert_eq!(found, answer);
+            stream
+        };
+        (0..slots + 3).map(connect).collect()
+    }
+
+    #[test]
+    fn who_is_not_admitted_makes_room() {
+        let listen = vec!["127.0.0.1:0".parse().expect("an address")];
+        let token = Some("secret".to_owned());
+        let config = Config { listen, local: false, token: token.clone(), ..Config::default() };
+        let server = Server::start(&config, |_| {}).expect("it starts");
+
+        let listening = listen_for_control(&config, &port("127.0.0.1:0")).expect("a port");
+        let address = listening.address.clone();
+        let plane = ControlPlane::start(listening, server.control()).expect("it starts");
+        let connect_with_token = || {
+            Client::connect(&address, &ClientOptions { token: token.clone(), ca: None }).expect("it listens")
+        };
+        let mut first = connect_with_token();
+        first.status().expect("an answer");
+        let probe = b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n";
+        let accepted = unauthenticated(CONNECTIONS_MAX, &address, probe, b"HTTP/1.1 200");
+        connect_with_token().status().expect("an answer");
+        first.status().expect("it has kept its slot");
+        drop((plane, accepted));
     }
 }

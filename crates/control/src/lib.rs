@@ -18,10 +18,7 @@ mod service;
 mod thread_pool;
 
 mod control_plane;
-mod incoming;
 mod router;
-mod sockets;
-mod web_page;
 
 mod page;
 

@@ -2,24 +2,19 @@
 
 use std::time::Duration;
 
-/// Open connections. A further one takes the slot of the oldest connection that never authenticated, see
-/// [`SLOT_KEPT`]. If all have authenticated, it waits.
+use sanderling_http::Limits;
+
+/// Open connections. A further one takes the slot of the oldest connection that never authenticated. If all have
+/// authenticated, it waits.
 pub const CONNECTIONS_MAX: usize = 64;
-/// Time for which a connection keeps its slot in any case.
-pub const SLOT_KEPT: Duration = if cfg!(test) { Duration::from_millis(20) } else { Duration::from_secs(1) };
-/// Concurrent requests per connection. Further ones wait.
-pub const STREAMS_MAX: u32 = 16;
-/// Age at which a connection is closed.
-pub const CONNECTION_AGE_MAX: Duration = Duration::from_secs(3600);
-/// Time for the TLS handshake, and again for the first bytes of HTTP. A silent connection is closed.
-pub const HANDSHAKE_WITHIN: Duration =
-    if cfg!(test) { Duration::from_secs(2) } else { Duration::from_secs(10) };
-/// Interval of HTTP/2 keepalive pings.
-pub const KEEPALIVE_EVERY: Duration = Duration::from_secs(30);
-/// Time to answer a keepalive ping.
-pub const KEEPALIVE_WITHIN: Duration = Duration::from_secs(10);
-/// Bytes of all headers of a request. A larger request is refused.
-pub const HEADERS_BYTES_MAX: u32 = 16 << 10;
+/// Limits of the port.
+pub const PORT: Limits = Limits {
+    connections: CONNECTIONS_MAX,
+    streams: 16,
+    slot_kept: if cfg!(test) { Duration::from_millis(20) } else { Duration::from_secs(1) },
+    handshake: if cfg!(test) { Duration::from_secs(2) } else { Duration::from_secs(10) },
+    linger: Duration::from_millis(500),
+};
 /// Length of a request, such as one with a table's configuration. A longer one is refused.
 pub const REQUEST_BYTES_MAX: usize = 1 << 20;
 /// Length of a reply, such as one with the configurations of all tables. A longer one becomes an error.
@@ -30,10 +25,10 @@ pub const QUERIES_MAX: usize = 2;
 pub const SLOW_MAX: usize = 4;
 /// Threads of the control plane besides its own.
 pub const THREADS_MAX: usize = QUERIES_MAX + SLOW_MAX;
-/// Pause after a failed `accept`, such as one for want of descriptors.
-pub const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
-/// Time for connections to close at the end, after their requests are answered.
-pub const LINGER: Duration = Duration::from_millis(500);
+/// Interval of a client's HTTP/2 keepalive pings.
+pub const KEEPALIVE_EVERY: Duration = Duration::from_secs(30);
+/// Time to answer a keepalive ping.
+pub const KEEPALIVE_WITHIN: Duration = Duration::from_secs(10);
 /// Connect timeout of a client, including TLS.
 pub const CONNECT_WITHIN: Duration = if cfg!(test) { Duration::from_secs(2) } else { Duration::from_secs(5) };
 /// Reply timeout of a client's quick calls.

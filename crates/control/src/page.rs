@@ -13,16 +13,13 @@ use axum::http::header::CONTENT_TYPE;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use sanderling_http::{serve, web_page};
 use sanderling_observe::EXPOSITION_CONTENT_TYPE;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot};
-use tokio_stream::wrappers::ReceiverStream;
+use tokio::sync::oneshot;
 use tonic::service::Routes;
-use tonic::transport::Server;
 
-use crate::incoming::{self, Incoming};
-use crate::limit::{CONNECTION_AGE_MAX, CONNECTIONS_MAX, HEADERS_BYTES_MAX, LINGER, STREAMS_MAX};
-use crate::web_page;
+use crate::limit::PORT;
 
 type Text = Arc<dyn Fn() -> String + Send + Sync>;
 
@@ -81,7 +78,7 @@ impl MetricsPage {
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new().name("metrics".to_owned());
         let thread =
-            thread.spawn(move || runtime.block_on(serve(listener, Arc::new(text), stopped))).map_err(io)?;
+            thread.spawn(move || runtime.block_on(run(listener, Arc::new(text), stopped))).map_err(io)?;
         Ok(MetricsPage { address: bound, stop: Some(stop), thread: Some(thread) })
     }
 
@@ -102,31 +99,17 @@ impl Drop for MetricsPage {
     }
 }
 
-async fn serve(listener: TcpListener, text: Text, stopped: oneshot::Receiver<()>) {
+async fn run(listener: TcpListener, text: Text, stopped: oneshot::Receiver<()>) {
     let router = Router::new()
         .route("/metrics", get(answer))
         .route("/healthz", get(|| async { "serving\n" }))
         .with_state(text)
         .layer(axum::middleware::from_fn(no_page));
-    let (accepted, incoming) = mpsc::channel::<std::io::Result<Incoming>>(1);
-    let accepting = tokio::spawn(incoming::accept(listener, None, CONNECTIONS_MAX, accepted));
-    let (end, ended) = oneshot::channel::<()>();
-    let serving = tokio::spawn(
-        Server::builder()
-            .accept_http1(true)
-            .max_concurrent_streams(STREAMS_MAX)
-            .max_connection_age(CONNECTION_AGE_MAX)
-            .http2_max_header_list_size(HEADERS_BYTES_MAX)
-            .add_routes(Routes::from(router))
-            .serve_with_incoming_shutdown(ReceiverStream::new(incoming), async {
-                let _ = ended.await;
-            }),
-    );
-    // Nothing is ever sent. The wait ends when the other side is dropped.
-    let _ = stopped.await;
-    drop(end);
-    accepting.abort();
-    let _ = tokio::time::timeout(LINGER, serving).await;
+    serve(listener, None, Routes::from(router), PORT, async {
+        // Nothing is ever sent. The wait ends when the other side is dropped.
+        let _ = stopped.await;
+    })
+    .await;
 }
 
 /// Refuses requests that a web page may have sent.

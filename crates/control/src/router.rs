@@ -2,11 +2,13 @@
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use sanderling_http::web_page::{self, is_grpc};
+use sanderling_http::{SocketHandle, bearer_token, refuse};
 use sanderling_observe::EXPOSITION_CONTENT_TYPE;
 use sanderling_server::StatsScope;
 use tonic::service::Routes;
@@ -17,8 +19,6 @@ use crate::limit::{REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 use crate::metrics;
 use crate::proto::control_server::ControlServer;
 use crate::service::{self, Service};
-use crate::sockets::SocketHandle;
-use crate::web_page::{self, is_grpc};
 
 /// Paths without authentication, because probes have no token: the health service and its plain counterpart.
 const OPEN_TO_ALL: [&str; 2] = ["/grpc.health.v1.Health/", "/healthz"];
@@ -74,7 +74,7 @@ async fn admit(State(service): State<Service>, request: Request, next: Next) -> 
                       with --allow-host NAME, or with a token";
         return refuse(request.headers(), StatusCode::MISDIRECTED_REQUEST, Code::PermissionDenied, reason);
     }
-    let admitted = control.admits(token(request.headers()));
+    let admitted = control.admits(bearer_token(request.headers()));
     if admitted && let Some(socket) = request.extensions().get::<SocketHandle>() {
         socket.admit();
     }
@@ -89,19 +89,6 @@ async fn admit(State(service): State<Service>, request: Request, next: Next) -> 
         refused.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
     refused
-}
-
-/// The refusal as a gRPC status or as plain HTTP, as the client talks.
-fn refuse(headers: &HeaderMap, status: StatusCode, code: Code, reason: &str) -> Response {
-    match is_grpc(headers) {
-        true => Status::new(code, reason).into_http(),
-        false => (status, [(CONTENT_TYPE, PLAIN_TEXT)], format!("{reason}\n")).into_response(),
-    }
-}
-
-fn token(headers: &HeaderMap) -> Option<&str> {
-    let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
 async fn answer_metrics(State(service): State<Service>) -> Response {
@@ -132,26 +119,4 @@ async fn answer_nothing(request: Request) -> Response {
     }
     let text = "nothing here; there are /metrics, /healthz, and gRPC (sanderling.control.Control)\n";
     (StatusCode::NOT_FOUND, [(CONTENT_TYPE, PLAIN_TEXT)], text).into_response()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_token_is_what_follows_bearer() {
-        for (value, expected) in [
-            (Some("Bearer abc"), Some("abc")),
-            (Some("bearer  a b "), Some("a b")),
-            (Some("Basic abc"), None),
-            (Some("abc"), None),
-            (None, None),
-        ] {
-            let mut headers = HeaderMap::new();
-            if let Some(value) = value {
-                headers.insert(AUTHORIZATION, value.parse().expect("a header"));
-            }
-            assert_eq!(token(&headers), expected, "{value:?}");
-        }
-    }
 }

@@ -330,11 +330,17 @@ impl Scorer {
         self.lookup.count_known(&mut self.unknown, known);
     }
 
+    /// Calls `each` with feature, row and contribution, of the rows that were scored last; returns the bias.
+    pub(crate) fn contributions(&mut self, rows: &Rows<'_>, each: impl FnMut(usize, usize, f64)) -> f64 {
+        let Scorer { compute, lookup, feature_sums, .. } = self;
+        compute.contributions(rows, lookup, feature_sums, each);
+        lookup.constant().first().copied().map_or(0.0, f64::from)
+    }
+
     /// Adds what each feature contributes to the logits of the rows that were scored last.
     fn explain(&mut self, rows: &Rows<'_>, to: &mut ContributionSums) {
-        let Scorer { compute, lookup, feature_sums, .. } = self;
         let (weights, sums) = (rows.weights(), &mut to.sums);
-        compute.contributions(rows, lookup, feature_sums, |feature, row, contribution| {
+        self.contributions(rows, |feature, row, contribution| {
             sums[feature] += f64::from(weights[row]) * contribution.abs();
         });
         to.weight += weights.iter().map(|&weight| f64::from(weight)).sum::<f64>();

@@ -38,6 +38,12 @@ impl RowScorer {
         self.encoder.is_optional(column)
     }
 
+    /// Whether a column holds lists: a feature of type `multi` reads it.
+    #[must_use]
+    pub fn takes_list(&self, column: usize) -> bool {
+        self.encoder.takes_list(column)
+    }
+
     /// Encodes a row, to be scored with those before it by [`RowScorer::score`].
     ///
     /// # Errors
@@ -68,6 +74,32 @@ impl RowScorer {
         let scored = scored.map(|scored| probabilities.extend_from_slice(scored));
         self.batch.clear();
         scored
+    }
+
+    /// Scores like [`RowScorer::score`] and appends what each feature adds to the logit, row by row; returns the bias.
+    ///
+    /// The bias and the contributions of a row add up to its logit.
+    ///
+    /// # Errors
+    /// [`LearnError::Prediction`] where a prediction is infinite or undefined.
+    pub fn explain(
+        &mut self,
+        model: &Model,
+        probabilities: &mut Vec<f32>,
+        contributions: &mut Vec<f64>,
+    ) -> Result<f64, LearnError> {
+        let rows = Rows::all(&self.batch);
+        let scored = self.scorer.probabilities(model, &["row".to_owned()], &rows, 0);
+        let scored = scored.map(|scored| probabilities.extend_from_slice(scored));
+        let bias = scored.map(|()| {
+            let (first, features) = (contributions.len(), rows.columns());
+            contributions.resize(first + rows.len() * features, 0.0);
+            self.scorer.contributions(&rows, |feature, row, contribution| {
+                contributions[first + row * features + feature] = contribution;
+            })
+        });
+        self.batch.clear();
+        bias
     }
 
     /// Forgets the rows that were added.

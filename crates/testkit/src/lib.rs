@@ -1,8 +1,8 @@
 //! Helpers that the tests of several crates share. A development dependency only: no program links it.
 //!
 //! A server in this process and a client that sends single requests need the feature `server`, so that the tests of
-//! small crates do not build the server. The feature `sync` has workers that train in step, `web` a small web server,
-//! `messages` the protocol-buffer messages of the input formats as `prost` derives them.
+//! small crates do not build the server. The feature `sync` has workers that train in step, `web` a small web server, `http` a
+//! small client, `messages` the protocol-buffer messages of the input formats as `prost` derives them.
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc)] // a panic is a failed test
 
 pub mod outputs;
@@ -14,6 +14,9 @@ pub mod sync_workers;
 #[cfg(feature = "web")]
 pub mod web;
 
+#[cfg(feature = "http")]
+mod http;
+
 #[cfg(feature = "server")]
 mod client;
 #[cfg(feature = "server")]
@@ -23,3 +26,6 @@ mod server;
 pub use client::{DIM, Failed, LONG, RawClient, Received, TABLE, rows};
 #[cfg(feature = "server")]
 pub use server::TestServer;
+
+#[cfg(feature = "http")]
+pub use http::{HttpReply, http};

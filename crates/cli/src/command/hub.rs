@@ -15,12 +15,11 @@ use serde_json::Value;
 use crate::command::hub_feed::FeedArgs;
 use crate::command::train::DEEP_MODELS;
 use crate::failure::Failure;
-use crate::listening::note_unused_expose;
+use crate::listening::{SecurityArgs, note_unused_expose};
 use crate::log;
 use crate::output;
 use crate::quantity;
 use crate::reading::ReadArgs;
-use crate::token::read_server_token;
 
 /// Default address.
 const LISTEN_DEFAULT: &str = "127.0.0.1:7200";
@@ -112,7 +111,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     resources: Resources,
     #[command(flatten)]
-    security: Security,
+    security: SecurityArgs,
     #[command(flatten)]
     reading: ReadArgs,
 }
@@ -142,30 +141,6 @@ struct Resources {
     /// Busy-poll time before a thread blocks, such as 100us; 50us if not given, always 0s on one processor
     #[arg(long, value_name = "TIME")]
     spin: Option<String>,
-}
-
-/// Access to the hub.
-#[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Security")]
-struct Security {
-    /// File with the shared auth token [default: no token]
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
-    /// Accept a token file that other users can read, such as a mounted secret
-    #[arg(long)]
-    open_token_file: bool,
-    /// Certificate chain (PEM); enables TLS on TCP
-    #[arg(long, value_name = "FILE", requires = "key_file")]
-    cert_file: Option<PathBuf>,
-    /// Private key of --cert-file (PEM)
-    #[arg(long, value_name = "FILE", requires = "cert_file")]
-    key_file: Option<PathBuf>,
-    /// Allow --listen addresses that other machines reach; needs TLS and a token
-    #[arg(long)]
-    expose: bool,
-    /// Allow --expose without TLS and token: any machine that reaches the port can take minibatches
-    #[arg(long)]
-    insecure: bool,
 }
 
 fn usage(what: &str, error: impl std::fmt::Display) -> Failure {
@@ -251,16 +226,13 @@ impl Args {
                 ));
             }
         };
-        let token = self.security.token_file.as_ref().map(|path| {
-            read_server_token(path, self.security.open_token_file).map_err(|error| usage("token-file", error))
-        });
         let (resources, security, defaults) = (&self.resources, &self.security, ServiceConfig::default());
         let frame_max = bytes("frame-max", &resources.frame_max)?;
         Ok(ServiceConfig {
             listen: listen.collect::<Result<_, _>>()?,
             name: self.name.clone().unwrap_or_default(),
-            token: token.transpose()?,
-            tls: security.cert_file.clone().zip(security.key_file.clone()),
+            token: security.token()?,
+            tls: security.tls(),
             expose: security.expose,
             insecure: security.insecure,
             write_timeout: above_0("write-timeout", &resources.write_timeout)?,

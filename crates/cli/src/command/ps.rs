@@ -411,7 +411,8 @@ fn on_signal(control: Control) {
     drop(installed);
 }
 
-fn tell_manager(state: &str) {
+/// Tells the service manager a state.
+pub(crate) fn tell_manager(state: &str) {
     if let Err(error) = systemd::notify(state) {
         note!("cannot tell the service manager {state}: {error}");
     }

@@ -13,6 +13,7 @@ mod hub;
 mod hub_feed;
 mod ps;
 mod remote_training;
+mod serve;
 mod sync;
 mod torn_export;
 mod workers;

@@ -11,13 +11,15 @@ const NO_OTHER_SITE: [&str; 2] = ["none", "same-origin"];
 const GRPC: &str = "application/grpc";
 
 /// Whether the request is gRPC. gRPC-Web is for pages and does not count.
-pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
+#[must_use]
+pub fn is_grpc(headers: &HeaderMap) -> bool {
     let rest = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()?.strip_prefix(GRPC));
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['+', ';', ' ']))
 }
 
 /// The reason to refuse a request that a page may have sent.
-pub(crate) fn refusal(method: &Method, headers: &HeaderMap) -> Option<(StatusCode, &'static str)> {
+#[must_use]
+pub fn refusal(method: &Method, headers: &HeaderMap) -> Option<(StatusCode, &'static str)> {
     if is_from_page(headers) {
         let reason = "this is not for web pages: a request with Origin, or from another site, is refused";
         return Some((StatusCode::FORBIDDEN, reason));
@@ -30,13 +32,28 @@ pub(crate) fn refusal(method: &Method, headers: &HeaderMap) -> Option<(StatusCod
 }
 
 /// Whether a browser says that a page sent the request.
-pub(crate) fn is_from_page(headers: &HeaderMap) -> bool {
+#[must_use]
+pub fn is_from_page(headers: &HeaderMap) -> bool {
     let site = headers.get(FETCH_SITE).map(|site| site.to_str().unwrap_or_default());
     headers.contains_key(ORIGIN) || site.is_some_and(|site| !NO_OTHER_SITE.contains(&site))
 }
 
+/// Whether a browser says that a page of another site sent the request. A page of this server may send any request.
+#[must_use]
+pub fn is_from_other_site(headers: &HeaderMap) -> bool {
+    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+    if let Some(site) = text(FETCH_SITE) {
+        return !NO_OTHER_SITE.contains(&site);
+    }
+    // Browsers without Fetch Metadata.
+    let Some(origin) = text(ORIGIN.as_str()) else { return false };
+    let host = text(HOST.as_str()).unwrap_or_default();
+    host.is_empty() || origin.split_once("://").is_none_or(|(_, origin)| origin != host)
+}
+
 /// The host that the client asked for, without the port: from the request line or the header.
-pub(crate) fn host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
+#[must_use]
+pub fn host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
     if let Some(host) = uri.host() {
         return Some(host);
     }
@@ -48,7 +65,8 @@ pub(crate) fn host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> 
 }
 
 /// Whether a host is a numeric address. Only names can point to foreign addresses (DNS rebinding).
-pub(crate) fn is_address(host: &str) -> bool {
+#[must_use]
+pub fn is_address(host: &str) -> bool {
     host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>().is_ok()
 }
 
@@ -79,6 +97,24 @@ mod tests {
         ] {
             let found = refusal(&method, &headers(sent)).map(|(code, _)| code.as_u16());
             assert_eq!(found, expected, "{method} {sent:?}");
+        }
+    }
+
+    #[test]
+    fn pages_of_other_sites_are_told_from_those_of_this_one() {
+        let host = ("host", "127.0.0.1:8500");
+        for (sent, expected) in [
+            (&[host][..], false),
+            (&[host, ("sec-fetch-site", "same-origin"), ("origin", "http://127.0.0.1:8500")], false),
+            (&[host, ("sec-fetch-site", "none")], false),
+            (&[host, ("sec-fetch-site", "cross-site"), ("origin", "http://evil.example")], true),
+            (&[host, ("sec-fetch-site", "same-site"), ("origin", "http://127.0.0.1:9")], true),
+            (&[host, ("origin", "http://127.0.0.1:8500")], false),
+            (&[host, ("origin", "http://127.0.0.1:9")], true),
+            (&[host, ("origin", "null")], true),
+            (&[("origin", "null")], true),
+        ] {
+            assert_eq!(is_from_other_site(&headers(sent)), expected, "{sent:?}");
         }
     }
 

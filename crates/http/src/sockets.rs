@@ -7,16 +7,15 @@ use std::net::{Shutdown, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
-use crate::limit::SLOT_KEPT;
-
 /// The socket below a connection. Copies share it.
 #[derive(Debug, Clone)]
-pub(crate) struct SocketHandle(Arc<Socket>);
+pub struct SocketHandle(Arc<Socket>);
 
 #[derive(Debug)]
 struct Socket {
@@ -41,12 +40,13 @@ impl SocketHandle {
     }
 
     /// Address of the peer, if the system knows it.
-    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+    #[must_use]
+    pub fn peer(&self) -> Option<SocketAddr> {
         self.0.peer
     }
 
     /// Marks the connection as authenticated, so that it keeps its slot.
-    pub(crate) fn admit(&self) {
+    pub fn admit(&self) {
         self.0.admitted.store(true, Ordering::Relaxed);
     }
 }
@@ -55,13 +55,15 @@ impl SocketHandle {
 #[derive(Debug)]
 pub(crate) struct ConnectionSlots {
     free: Arc<Semaphore>,
+    /// Time for which a connection keeps its slot in any case.
+    kept: Duration,
     /// Connections that may lose their slot: those that never authenticated, oldest first.
     unauthenticated: VecDeque<(Instant, Weak<Socket>)>,
 }
 
 impl ConnectionSlots {
-    pub(crate) fn new(slots: usize) -> ConnectionSlots {
-        ConnectionSlots { free: Arc::new(Semaphore::new(slots)), unauthenticated: VecDeque::new() }
+    pub(crate) fn new(slots: usize, kept: Duration) -> ConnectionSlots {
+        ConnectionSlots { free: Arc::new(Semaphore::new(slots)), kept, unauthenticated: VecDeque::new() }
     }
 
     /// Takes a slot. If none is free, the oldest unauthenticated connection loses its slot; if there is none, the
@@ -70,7 +72,7 @@ impl ConnectionSlots {
         let slot = loop {
             let patience = match self.free.available_permits() {
                 0 => self.make_room(),
-                _ => SLOT_KEPT,
+                _ => self.kept,
             };
             if let Ok(Ok(slot)) = timeout(patience, Arc::clone(&self.free).acquire_owned()).await {
                 break slot;
@@ -83,18 +85,18 @@ impl ConnectionSlots {
     }
 
     /// Closes the oldest unauthenticated connection unless it is too young. Returns when to try again.
-    fn make_room(&mut self) -> std::time::Duration {
+    fn make_room(&mut self) -> Duration {
         let stranger = |(_, socket): &(Instant, Weak<Socket>)| {
             socket.upgrade().is_some_and(|socket| !socket.admitted.load(Ordering::Relaxed))
         };
-        let Some(at) = self.unauthenticated.iter().position(stranger) else { return SLOT_KEPT };
-        let young = SLOT_KEPT.saturating_sub(self.unauthenticated[at].0.elapsed());
+        let Some(at) = self.unauthenticated.iter().position(stranger) else { return self.kept };
+        let young = self.kept.saturating_sub(self.unauthenticated[at].0.elapsed());
         if !young.is_zero() {
             return young;
         }
         if let Some(socket) = self.unauthenticated.remove(at).and_then(|(_, socket)| socket.upgrade()) {
             socket.cut();
         }
-        SLOT_KEPT
+        self.kept
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
@@ -16,11 +17,13 @@ use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 use tonic::transport::server::Connected;
 
-use crate::limit::{ACCEPT_AGAIN, HANDSHAKE_WITHIN};
+use crate::serve::Limits;
 use crate::sockets::{ConnectionSlots, SocketHandle};
 
 /// ALPN protocols: gRPC needs the first, scrapers often know only the second.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
+/// Pause after a failed `accept`, such as one for want of descriptors.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 /// Length of the HTTP/2 preface (RFC 9113, section 3.4). A request of HTTP/1.1 is longer.
 const PREFACE_BYTES: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 
@@ -45,8 +48,13 @@ struct Preface {
 }
 
 impl Incoming {
-    fn new(stream: Box<dyn Stream>, socket: SocketHandle, slot: OwnedSemaphorePermit) -> Incoming {
-        let late = Box::pin(tokio::time::sleep(HANDSHAKE_WITHIN));
+    fn new(
+        stream: Box<dyn Stream>,
+        socket: SocketHandle,
+        slot: OwnedSemaphorePermit,
+        within: Duration,
+    ) -> Incoming {
+        let late = Box::pin(tokio::time::sleep(within));
         let preface = Some(Preface { bytes_missing: PREFACE_BYTES, late });
         Incoming { stream, socket, preface, _slot: slot }
     }
@@ -94,8 +102,11 @@ impl Connected for Incoming {
     }
 }
 
-/// The server's certificate and key, from PEM files. The error names the file.
-pub(crate) fn acceptor((certificate, key): &(PathBuf, PathBuf)) -> Result<TlsAcceptor, String> {
+/// Reads the server's certificate and key from PEM files.
+///
+/// # Errors
+/// The files are unreadable or do not fit; the error names the file.
+pub fn acceptor((certificate, key): &(PathBuf, PathBuf)) -> Result<TlsAcceptor, String> {
     let failed = |path: &Path, reason: &dyn std::fmt::Display| format!("{}: {reason}", path.display());
     let chain = CertificateDer::pem_file_iter(certificate)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
@@ -109,15 +120,15 @@ pub(crate) fn acceptor((certificate, key): &(PathBuf, PathBuf)) -> Result<TlsAcc
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// Accepts connections, at most `connections_max` at once, while the receiver exists. A handshake delays no other
+/// Accepts a bounded number of connections while the receiver exists. A handshake delays no other
 /// connection.
 pub(crate) async fn accept(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
-    connections_max: usize,
+    limits: Limits,
     connections: mpsc::Sender<io::Result<Incoming>>,
 ) {
-    let mut slots = ConnectionSlots::new(connections_max);
+    let mut slots = ConnectionSlots::new(limits.connections, limits.slot_kept);
     loop {
         let accepted =
             listener.accept().await.and_then(|(stream, _)| Ok((SocketHandle::of(&stream)?, stream)));
@@ -132,98 +143,13 @@ pub(crate) async fn accept(
         tokio::spawn(async move {
             let stream: Box<dyn Stream> = match tls {
                 None => Box::new(stream),
-                Some(tls) => match tokio::time::timeout(HANDSHAKE_WITHIN, tls.accept(stream)).await {
+                Some(tls) => match tokio::time::timeout(limits.handshake, tls.accept(stream)).await {
                     Ok(Ok(stream)) => Box::new(stream),
                     // A client without TLS gets no answer.
                     Ok(Err(_)) | Err(_) => return,
                 },
             };
-            let _ = connections.send(Ok(Incoming::new(stream, socket, slot))).await;
+            let _ = connections.send(Ok(Incoming::new(stream, socket, slot, limits.handshake))).await;
         });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::{Read, Write};
-    use std::net::TcpStream;
-    use std::time::Duration;
-
-    use sanderling_server::{Config, Server, listen_for_control};
-    use sanderling_transport::Address;
-
-    use crate::limit::CONNECTIONS_MAX;
-    use crate::{Client, ClientOptions, ControlPlane};
-
-    /// Longer than any operation of a passing test takes.
-    const LONG: Duration = Duration::from_secs(60);
-
-    /// Takes all slots with connections whose first bytes do not tell the protocol.
-    fn silent(slots: usize, address: &str) -> Vec<TcpStream> {
-        let connect = |at: usize| {
-            let mut stream = TcpStream::connect(address).expect("it listens");
-            stream.write_all(&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r"[..at % 24]).expect("sent");
-            stream
-        };
-        (0..slots).map(connect).collect()
-    }
-
-    fn port(address: &str) -> Address {
-        address.parse().expect("an address")
-    }
-
-    #[test]
-    fn who_says_nothing_keeps_no_place_from_others() {
-        let listen = vec!["127.0.0.1:0".parse().expect("an address")];
-        let config = Config { listen, local: false, ..Config::default() };
-        let server = Server::start(&config, |_| {}).expect("it starts");
-
-        let listening = listen_for_control(&config, &port("127.0.0.1:0")).expect("a port");
-        let address = listening.address.clone();
-        let plane = ControlPlane::start(listening, server.control()).expect("it starts");
-        let accepted = silent(CONNECTIONS_MAX, &address);
-        let mut stream = TcpStream::connect(&address).expect("it listens");
-        stream.set_read_timeout(Some(LONG)).expect("set");
-        write!(stream, "GET /healthz HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").expect("sent");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("in time");
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-        drop((plane, accepted));
-    }
-
-    /// Opens more connections than there are slots, and waits for the first bytes of each answer.
-    fn unauthenticated(slots: usize, address: &str, said: &[u8], answer: &[u8]) -> Vec<TcpStream> {
-        let connect = |_| {
-            let mut stream = TcpStream::connect(address).expect("it listens");
-            stream.set_read_timeout(Some(LONG)).expect("set");
-            stream.write_all(said).expect("sent");
-            let mut found = vec![0; answer.len()];
-            stream.read_exact(&mut found).expect("in time");
-            assert_eq!(found, answer);
-            stream
-        };
-        (0..slots + 3).map(connect).collect()
-    }
-
-    #[test]
-    fn who_is_not_admitted_makes_room() {
-        let listen = vec!["127.0.0.1:0".parse().expect("an address")];
-        let token = Some("secret".to_owned());
-        let config = Config { listen, local: false, token: token.clone(), ..Config::default() };
-        let server = Server::start(&config, |_| {}).expect("it starts");
-
-        let listening = listen_for_control(&config, &port("127.0.0.1:0")).expect("a port");
-        let address = listening.address.clone();
-        let plane = ControlPlane::start(listening, server.control()).expect("it starts");
-        let connect_with_token = || {
-            Client::connect(&address, &ClientOptions { token: token.clone(), ca: None }).expect("it listens")
-        };
-        let mut first = connect_with_token();
-        first.status().expect("an answer");
-        let probe = b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n";
-        let accepted = unauthenticated(CONNECTIONS_MAX, &address, probe, b"HTTP/1.1 200");
-        connect_with_token().status().expect("an answer");
-        first.status().expect("it has kept its slot");
-        drop((plane, accepted));
     }
 }

@@ -1,0 +1,174 @@
+//! `sanderling serve`: predictions and rows of a saved model over HTTP and gRPC, until a signal ends it.
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use sanderling_learner::is_deep;
+use sanderling_serve::{Config, Models, ServedModel, Server, limit};
+use sanderling_server::raise_limit;
+use sanderling_transport::Address;
+
+use crate::command::ps::tell_manager;
+use crate::failure::Failure;
+use crate::listening::{SecurityArgs, note_unused_expose};
+use crate::log;
+use crate::output;
+use crate::quantity;
+
+/// Interval between two looks at the stop flag.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Serve predictions and rows of a saved model over HTTP and gRPC
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sanderling serve runs/clicks/model
+  curl -s http://127.0.0.1:8500/predict \\
+      -d '{\"rows\":[{\"user\":\"u17\",\"genres\":[\"a\",\"b\"]}]}'
+  # what each feature adds to the logit
+  curl -s http://127.0.0.1:8500/predict \\
+      -d '{\"rows\":[{\"user\":\"u17\",\"genres\":\"a\"}],\"explain\":true}'
+  # the row of a key, and of a value
+  curl -s 'http://127.0.0.1:8500/tables/user/rows?key=42&value=u17'
+  # inputs and outputs in the Open Inference Protocol
+  curl -s http://127.0.0.1:8500/v2/models/clicks
+  # for other machines, with TLS and a token
+  sanderling serve runs/clicks/model --listen 0.0.0.0:8500 --expose \\
+      --token-file token --cert-file cert.pem --key-file key.pem
+
+A web page at / shows the model and has a form to try it. Clients of the Open Inference Protocol (KServe, Triton) work over \
+HTTP and gRPC on the same port. Metrics for Prometheus are at /metrics, health is at /health. docs/serving.md lists all paths.
+
+Scores equal those of sanderling predict. Models of type lr, fm and ffm with named columns can be served.
+
+Prints the address when the model is loaded, and notifies systemd. SIGTERM or Ctrl-C drains the server: pending requests are \
+answered, exit code 0. A second signal ends the process at once.")]
+pub(crate) struct Args {
+    /// Model directory, such as runs/clicks/model
+    model: PathBuf,
+    /// Address to listen on, host:port
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8500")]
+    listen: Address,
+    /// Name of the model for clients, with a version or without, such as clicks@12 [default: name of its run, version 1]
+    #[arg(long, value_name = "NAME[@VERSION]")]
+    name: Option<String>,
+    /// Number of scoring threads, 1 to 256 [default: one per processor]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    threads: Option<usize>,
+    /// Time limit of a request; a slower one fails with 504
+    #[arg(long, value_name = "TIME", default_value = "1s", help_heading = "Limits")]
+    timeout: String,
+    /// Number of requests that may wait for a scoring thread; a further one is refused with 503
+    #[arg(long, value_name = "N", default_value_t = limit::QUEUE_DEFAULT, help_heading = "Limits")]
+    queue: usize,
+    /// Number of rows, or keys, of a request; a larger one is refused with 413
+    #[arg(long, value_name = "ROWS", default_value_t = limit::BATCH_MAX_DEFAULT, help_heading = "Limits")]
+    batch_max: usize,
+    /// Size of a request, at most 64MiB; a larger one is refused with 413
+    #[arg(long, value_name = "BYTES", default_value = "4MiB", help_heading = "Limits")]
+    body_max: String,
+    /// Time limit to answer pending requests after SIGTERM or Ctrl-C
+    #[arg(long, value_name = "TIME", default_value = "10s", help_heading = "Limits")]
+    drain_timeout: String,
+    #[command(flatten)]
+    security: SecurityArgs,
+    /// Host names that a server without a token also accepts, comma-separated
+    #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Security")]
+    allow_host: Vec<String>,
+}
+
+fn usage(what: &str, error: impl std::fmt::Display) -> Failure {
+    Failure::Usage(format!("--{what}: {error}"))
+}
+
+/// Splits NAME or NAME@VERSION.
+fn name_and_version(text: &str) -> Result<(&str, u64), Failure> {
+    let (name, version) = text.split_once('@').unwrap_or((text, "1"));
+    let is_plain = name.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c));
+    match version.parse() {
+        Ok(version) if is_plain && !name.is_empty() => Ok((name, version)),
+        _ => {
+            let expected =
+                "a name of letters, digits, '-', '_' and '.', then @ and a whole number or nothing";
+            Err(usage("name", format!("{text:?} is not {expected}")))
+        }
+    }
+}
+
+impl Args {
+    fn config(&self) -> Result<Config, Failure> {
+        let defaults = Config::new(self.listen.clone());
+        let body_max = quantity::bytes(&self.body_max).map_err(|error| usage("body-max", error))?;
+        Ok(Config {
+            expose: self.security.expose,
+            insecure: self.security.insecure,
+            token: self.security.token()?,
+            tls: self.security.tls(),
+            hosts: self.allow_host.clone(),
+            threads: self.threads.unwrap_or(defaults.threads),
+            queue: self.queue,
+            timeout: quantity::time_above_0(&self.timeout).map_err(|error| usage("timeout", error))?,
+            drain_timeout: quantity::time(&self.drain_timeout)
+                .map_err(|error| usage("drain-timeout", error))?,
+            batch_max: self.batch_max,
+            body_bytes_max: usize::try_from(body_max).unwrap_or(usize::MAX),
+            listen: defaults.listen,
+        })
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
+    log::start();
+    let (name, version) = match args.name.as_deref() {
+        Some(text) => name_and_version(text).map(|(name, version)| (Some(name), version))?,
+        None => (None, 1),
+    };
+    if is_deep(&args.model) {
+        let path = args.model.display();
+        return Err(Failure::Usage(format!("{path}: a deep model; serve takes lr, fm and ffm models")));
+    }
+    let config = args.config()?;
+    raise_limit();
+    let stop = crate::stop::flag();
+    // Before the model is loaded, which may take long: probes see a server that is live and not ready.
+    let server = Server::start(&config)?;
+    if config.expose {
+        note_unused_expose("--expose", std::slice::from_ref(&config.listen));
+    }
+    let model = ServedModel::load(&args.model, name, version)?;
+    let what = format!("{}@{}: {} rows", model.name(), model.version(), output::count(model.rows()));
+    server.publish(Models::new([model]));
+    note!("serving {what}");
+    // Earlier notes appear before the ready line.
+    log::finish();
+    output::text(&format!("listening at {}", server.url()))?;
+    tell_manager("READY=1");
+    while !stop.load(Ordering::Relaxed) {
+        std::thread::sleep(LOOK_EVERY);
+    }
+    tell_manager("STOPPING=1");
+    server.stop();
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_may_have_a_version() {
+        for (text, expected) in [
+            ("clicks", Some(("clicks", 1))),
+            ("clicks@12", Some(("clicks", 12))),
+            ("a.b-c_1@0", Some(("a.b-c_1", 0))),
+            ("@1", None),
+            ("", None),
+            ("clicks@", None),
+            ("clicks@live", None),
+            ("a/b", None),
+        ] {
+            assert_eq!(name_and_version(text).ok(), expected, "{text}");
+        }
+    }
+}

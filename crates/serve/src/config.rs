@@ -1,0 +1,85 @@
+//! The configuration of a server: where it listens, for whom, and its limits.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use sanderling_transport::Address;
+
+use crate::limit::{
+    BATCH_MAX, BATCH_MAX_DEFAULT, BODY_BYTES_MAX, BODY_BYTES_MAX_DEFAULT, DRAIN_TIMEOUT_DEFAULT,
+    QUEUE_DEFAULT, QUEUE_MAX, THREADS_MAX, TIMEOUT_DEFAULT,
+};
+
+/// The configuration of a server.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// A TCP address.
+    pub listen: Address,
+    /// Whether other machines may reach it.
+    pub expose: bool,
+    /// Whether they may reach it without TLS and a token.
+    pub insecure: bool,
+    /// The token that requests must bring.
+    pub token: Option<String>,
+    /// Certificate and key (PEM files), for TLS.
+    pub tls: Option<(PathBuf, PathBuf)>,
+    /// Host names that a server without a token accepts besides addresses and localhost.
+    pub hosts: Vec<String>,
+    /// Scoring threads.
+    pub threads: usize,
+    /// Requests that may wait for a scoring thread.
+    pub queue: usize,
+    /// Time limit of a request.
+    pub timeout: Duration,
+    /// Time limit for requests under way at the end.
+    pub drain_timeout: Duration,
+    /// Rows, or keys, of a request.
+    pub batch_max: usize,
+    /// Bytes of a request.
+    pub body_bytes_max: usize,
+}
+
+impl Config {
+    /// The defaults at an address: no token, no TLS, a scoring thread per processor.
+    #[must_use]
+    pub fn new(listen: Address) -> Config {
+        Config {
+            listen,
+            expose: false,
+            insecure: false,
+            token: None,
+            tls: None,
+            hosts: Vec::new(),
+            threads: std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX),
+            queue: QUEUE_DEFAULT,
+            timeout: TIMEOUT_DEFAULT,
+            drain_timeout: DRAIN_TIMEOUT_DEFAULT,
+            batch_max: BATCH_MAX_DEFAULT,
+            body_bytes_max: BODY_BYTES_MAX_DEFAULT,
+        }
+    }
+
+    /// Checks the limits and the kind of the address.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        for (what, value, max) in [
+            ("threads", self.threads, THREADS_MAX),
+            ("queue", self.queue, QUEUE_MAX),
+            ("batch_max", self.batch_max, BATCH_MAX),
+            ("body_max", self.body_bytes_max, BODY_BYTES_MAX),
+        ] {
+            if !(1..=max).contains(&value) {
+                return Err(format!("{what} = {value}: must be 1 to {max}"));
+            }
+        }
+        if self.timeout.is_zero() {
+            return Err("timeout: must be more than 0".to_owned());
+        }
+        match &self.listen {
+            Address::Tcp(_) => Ok(()),
+            other => Err(format!("{other}: HTTP needs a TCP address; write host:port")),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Predictions and rows of a saved model over HTTP and gRPC, on one port.
+//!
+//! A [`Server`] starts without a model: it is live and not ready. [`Server::publish`] replaces all its models in one
+//! step. Rows become keys by the encoder of training, so a request has the score that `sanderling predict` gives.
+//! Decoding, scoring and encoding run on a fixed number of scoring threads behind a bounded queue; the thread of the
+//! port only moves bytes. The crate trains nothing and knows no command line.
+
+pub mod limit;
+
+/// The messages of the Open Inference Protocol, as `proto/open_inference.proto` describes them.
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)] // generated
+pub mod proto {
+    tonic::include_proto!("inference");
+}
+
+mod config;
+pub use config::Config;
+
+mod error;
+pub use error::{Kind, ServeError};
+
+mod pool;
+
+mod models;
+pub use models::{Models, ServedModel};
+
+mod cell;
+
+mod scores;
+
+mod predict;
+
+mod tensor;
+
+mod infer;
+pub use infer::InferRequest;
+
+mod rest;
+
+mod query;
+
+mod lookup;
+
+mod scoring;
+
+mod metrics;
+
+mod service;
+
+mod work;
+
+mod grpc;
+
+mod router;
+
+mod server;
+pub use server::{Server, StartError};
+
+/// The descriptor of the service, for reflection.
+const DESCRIPTION: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/open_inference.bin"));

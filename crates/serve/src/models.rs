@@ -1,0 +1,226 @@
+//! The served models by name and version, and the pointer by which all of them are replaced in one step.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use sanderling_learner::config::Loss;
+use sanderling_learner::{LearnError, Model, RowScorer};
+use sanderling_sample::{FeatureEncoder, SampleError};
+use sanderling_store::Table;
+
+use crate::error::{Kind, ServeError, listed, quoted};
+use crate::pool::Pool;
+
+/// A column of the rows that a model scores.
+#[derive(Debug, Clone)]
+pub(crate) struct Column {
+    pub(crate) name: String,
+    /// Whether features take a number from it.
+    pub(crate) is_number: bool,
+    pub(crate) takes_list: bool,
+    /// Whether a row may lack it, such as the label.
+    pub(crate) is_optional: bool,
+}
+
+/// One version of a model, in memory.
+pub struct ServedModel {
+    pub(crate) name: String,
+    pub(crate) version: u64,
+    pub(crate) model: Model,
+    /// Parallel to the fields of a row.
+    pub(crate) columns: Vec<Column>,
+    scorers: Pool<RowScorer>,
+    encoders: BTreeMap<String, Pool<FeatureEncoder>>,
+}
+
+impl ServedModel {
+    /// Loads a saved model and verifies every byte of it; without a name it has that of its run.
+    ///
+    /// # Errors
+    /// The directory holds no model that can be served.
+    pub fn load(path: &Path, name: Option<&str>, version: u64) -> Result<ServedModel, LearnError> {
+        let model = Model::load(path)?;
+        let config = model.config();
+        let spec = config.spec().expand()?;
+        if spec.feature.iter().any(|feature| feature.kind == sanderling_sample::spec::FeatureKind::Sparse) {
+            let reason = "reads libsvm or libffm lines; only models with named columns can be served";
+            return Err(LearnError::Model { path: path.into(), reason: reason.to_owned() });
+        }
+        // The first request finds a scorer.
+        let scorers = Pool::default();
+        let columns = scorers.lend(
+            || RowScorer::new(&model),
+            |scorer| {
+                let column = |(at, name): (usize, &String)| {
+                    let inputs = |feature: &&sanderling_sample::spec::Feature| {
+                        feature.inputs().contains(&name.as_str())
+                    };
+                    let mut readers = spec.feature.iter().filter(inputs).peekable();
+                    Column {
+                        name: name.clone(),
+                        is_number: readers.peek().is_some()
+                            && readers.all(sanderling_sample::spec::Feature::is_number),
+                        takes_list: scorer.takes_list(at),
+                        is_optional: scorer.is_optional(at),
+                    }
+                };
+                Ok::<_, LearnError>(scorer.columns().iter().enumerate().map(column).collect())
+            },
+        )?;
+        let encoders = spec.feature.iter().map(|feature| (feature.name.clone(), Pool::default())).collect();
+        let name = name.unwrap_or(&config.name).to_owned();
+        Ok(ServedModel { name, version, model, columns, scorers, encoders })
+    }
+
+    /// The name by which clients ask for it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its version.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Rows over all tables.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        self.model.rows()
+    }
+
+    /// Whether its scores are numbers of a regression, not probabilities.
+    pub(crate) fn is_regression(&self) -> bool {
+        self.model.config().train.loss == Loss::Mse
+    }
+
+    pub(crate) fn features(&self) -> impl Iterator<Item = &str> {
+        self.model.config().feature.iter().map(|feature| feature.name.as_str())
+    }
+
+    pub(crate) fn column(&self, name: &str) -> Option<usize> {
+        self.columns.iter().position(|column| column.name == name)
+    }
+
+    /// The error of a column that the model lacks.
+    pub(crate) fn unknown_column(&self, place: &str, name: &str) -> ServeError {
+        let columns = listed(self.columns.iter().map(|column| column.name.as_str()));
+        ServeError::invalid(format!("{place}: no column {}; the columns are {columns}", quoted(name)))
+    }
+
+    /// Lends a scorer without rows.
+    pub(crate) fn with_scorer<T>(
+        &self,
+        work: impl FnOnce(&mut RowScorer) -> Result<T, ServeError>,
+    ) -> Result<T, ServeError> {
+        let internal = |error: LearnError| ServeError::new(Kind::Internal, error.to_string());
+        self.scorers.lend(
+            || RowScorer::new(&self.model).map_err(internal),
+            |scorer| {
+                scorer.clear();
+                work(scorer)
+            },
+        )
+    }
+
+    /// Lends an encoder of values of a feature.
+    pub(crate) fn with_encoder<T>(
+        &self,
+        feature: &str,
+        work: impl FnOnce(&mut FeatureEncoder) -> Result<T, ServeError>,
+    ) -> Result<T, ServeError> {
+        let Some(pool) = self.encoders.get(feature) else {
+            let features = listed(self.features());
+            let text = format!("no feature {}; the features are {features}", quoted(feature));
+            return Err(ServeError::invalid(text));
+        };
+        let config = self.model.config();
+        let failed = |error: SampleError| ServeError::invalid(error.to_string());
+        let make =
+            || FeatureEncoder::new(&config.spec(), feature, &config.data.reading.missing).map_err(failed);
+        pool.lend(make, work)
+    }
+
+    /// A table by name.
+    pub(crate) fn table(&self, name: &str) -> Result<&Arc<Table>, ServeError> {
+        self.model.table(name).ok_or_else(|| {
+            let tables = listed(self.model.tables().map(|table| table.name()));
+            let (name, of) = (quoted(name), quoted(&self.name));
+            ServeError::new(Kind::NotFound, format!("no table {name}; the tables of {of} are {tables}"))
+        })
+    }
+}
+
+/// Served models by name and version.
+#[derive(Default)]
+pub struct Models(BTreeMap<String, BTreeMap<u64, Arc<ServedModel>>>);
+
+impl Models {
+    /// A set of models; of two with one name and version the latter counts.
+    pub fn new(models: impl IntoIterator<Item = ServedModel>) -> Models {
+        let mut by_name: BTreeMap<String, BTreeMap<_, _>> = BTreeMap::new();
+        for model in models {
+            by_name.entry(model.name.clone()).or_default().insert(model.version, Arc::new(model));
+        }
+        Models(by_name)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All models.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<ServedModel>> {
+        self.0.values().flat_map(BTreeMap::values)
+    }
+
+    /// The versions of a model.
+    pub(crate) fn versions(&self, name: &str) -> impl Iterator<Item = u64> {
+        self.0.get(name).into_iter().flat_map(|versions| versions.keys().copied())
+    }
+
+    /// A model; an empty name means the only one, an empty version the latest.
+    ///
+    /// # Errors
+    /// No such model or version.
+    pub(crate) fn find(&self, name: &str, version: &str) -> Result<Arc<ServedModel>, ServeError> {
+        let names = || listed(self.0.keys().map(String::as_str));
+        let versions = match (name, self.0.len()) {
+            (_, 0) => return Err(ServeError::new(Kind::NotReady, "no model is loaded yet; try again")),
+            ("", 1) => self.0.values().next(),
+            ("", _) => {
+                return Err(ServeError::invalid(format!("name a model; the served models are {}", names())));
+            }
+            (name, _) => self.0.get(name),
+        };
+        let Some(versions) = versions else {
+            let text = format!("no model {}; the served models are {}", quoted(name), names());
+            return Err(ServeError::new(Kind::NotFound, text));
+        };
+        let found = match version {
+            "" => versions.last_key_value().map(|(_, model)| model),
+            version => version.parse().ok().and_then(|version: u64| versions.get(&version)),
+        };
+        found.cloned().ok_or_else(|| {
+            let served: Vec<String> = versions.keys().map(u64::to_string).collect();
+            let text = format!("no version {}; served are {}", quoted(version), served.join(", "));
+            ServeError::new(Kind::NotFound, text)
+        })
+    }
+}
+
+/// The models at present. A request keeps those that it began with.
+#[derive(Default)]
+pub(crate) struct ModelTable(RwLock<Arc<Models>>);
+
+impl ModelTable {
+    pub(crate) fn current(&self) -> Arc<Models> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn replace(&self, models: Models) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(models);
+    }
+}

@@ -1,0 +1,177 @@
+//! A server as a thread: starts without models, gets them later, drains at the end.
+
+use std::net::TcpListener as StdListener;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use sanderling_http::{Limits, TlsAcceptor, acceptor, serve};
+use sanderling_transport::{Error, Framing, ListenOptions, Listener, TlsServer};
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::sync::{oneshot, watch};
+use tonic::service::Routes;
+use tonic_health::ServingStatus;
+use tonic_health::server::{HealthReporter, health_reporter};
+
+use crate::config::Config;
+use crate::limit::PORT;
+use crate::models::Models;
+use crate::proto::grpc_inference_service_server;
+use crate::router::router;
+use crate::scoring::ScoringThreads;
+use crate::service::Service;
+
+/// Why a server does not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The configuration contradicts itself.
+    #[error("{0}")]
+    Config(String),
+    /// The address cannot be listened at, or may not be exposed.
+    #[error(transparent)]
+    Transport(#[from] Error),
+    /// The certificate or the key is invalid.
+    #[error("{0}")]
+    Tls(String),
+    /// The system lacks resources.
+    #[error("the server cannot start: {0}")]
+    Io(#[from] std::io::Error),
+    /// The service descriptor is invalid, which is a bug.
+    #[error("the server cannot describe itself: {0}")]
+    Description(String),
+}
+
+/// A running server. Dropping it drains it.
+pub struct Server {
+    url: String,
+    service: Arc<Service>,
+    ready: watch::Sender<bool>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Listens at the address. Until models are published, the server is live and not ready.
+    ///
+    /// # Errors
+    /// The address is taken or may not be exposed, certificate and key do not fit, or the system lacks resources.
+    pub fn start(config: &Config) -> Result<Server, StartError> {
+        config.check().map_err(StartError::Config)?;
+        let tls = config.tls.as_ref().map(acceptor).transpose().map_err(StartError::Tls)?;
+        let (listener, address) = listen(config)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+        let listener = {
+            let _inside = runtime.enter();
+            TcpListener::from_std(listener)?
+        };
+        let threads = ScoringThreads::start(config.threads, config.queue, config.timeout)?;
+        let service = Arc::new(Service::new(config, threads));
+        let (reporter, health) = health_reporter();
+        let router = router(&service, health).map_err(|error| StartError::Description(error.to_string()))?;
+        let url = format!("{}://{address}", if tls.is_some() { "https" } else { "http" });
+        let (ready, readiness) = watch::channel(false);
+        let (stop, stopped) = oneshot::channel();
+        let limits = Limits { linger: config.drain_timeout, ..PORT };
+        let port = Port { listener, tls, routes: Routes::from(router), limits, reporter, readiness, stopped };
+        let thread = std::thread::Builder::new().name("serve".to_owned());
+        let thread = thread.spawn(move || port.run(runtime))?;
+        Ok(Server { url, service, ready, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// The URL, such as `http://127.0.0.1:8500`.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Replaces all models in one step. Requests under way keep the models that they began with.
+    pub fn publish(&self, models: Models) {
+        self.service.models.replace(models);
+        self.ready.send_replace(self.service.is_ready());
+    }
+
+    /// Takes no further request, and answers those under way within the drain timeout.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.service.drain();
+        self.ready.send_replace(false);
+        // A dropped sender is the signal, too.
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic has been reported already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Listens by the exposure rules of all servers.
+fn listen(config: &Config) -> Result<(StdListener, String), StartError> {
+    let framing = Framing {
+        header_bytes: 1,
+        body_bytes: |_| Err("the port is for HTTP".to_owned()),
+        frame_bytes_max: 1,
+    };
+    let mut options = ListenOptions::new(framing);
+    (options.expose, options.insecure) = (config.expose, config.insecure);
+    options.token = config.token.is_some();
+    options.tls = match &config.tls {
+        Some((certificate, key)) => Some(TlsServer::from_files(certificate, key)?),
+        None => None,
+    };
+    let listener = Listener::bind(&config.listen, &options)?;
+    let address = listener.address().to_string();
+    let fd = listener.as_fd().try_clone_to_owned()?;
+    Ok((StdListener::from(fd), address.trim_start_matches("tcp://").to_owned()))
+}
+
+/// The resources of the thread.
+struct Port {
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    routes: Routes,
+    limits: Limits,
+    reporter: HealthReporter,
+    readiness: watch::Receiver<bool>,
+    stopped: oneshot::Receiver<()>,
+}
+
+impl Port {
+    fn run(self, runtime: Runtime) {
+        let Port { listener, tls, routes, limits, reporter, readiness, stopped } = self;
+        runtime.block_on(async {
+            let reporting = tokio::spawn(report(reporter, readiness));
+            serve(listener, tls, routes, limits, async {
+                // Nothing is ever sent. The wait ends when the other side is dropped.
+                let _ = stopped.await;
+            })
+            .await;
+            reporting.abort();
+        });
+        runtime.shutdown_background();
+    }
+}
+
+/// Reports readiness to the gRPC health service, for the whole server and for the inference service.
+async fn report(reporter: HealthReporter, mut readiness: watch::Receiver<bool>) {
+    loop {
+        let is_ready = *readiness.borrow_and_update();
+        let status = if is_ready { ServingStatus::Serving } else { ServingStatus::NotServing };
+        for name in ["", grpc_inference_service_server::SERVICE_NAME] {
+            reporter.set_service_status(name, status).await;
+        }
+        if readiness.changed().await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! The state that all requests share: models, scoring threads, metrics, limits, and whether the server drains.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
+use axum::http::{HeaderMap, Method};
+use sanderling_wire::same_token;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::config::Config;
+use crate::error::{Kind, ServeError};
+use crate::limit::BODIES_BYTES_MAX;
+use crate::metrics::Metrics;
+use crate::models::ModelTable;
+use crate::scoring::ScoringThreads;
+
+/// Bytes of one permit of the memory for bodies.
+const PERMIT_BYTES: usize = 1 << 10;
+
+/// The shared state of a server.
+pub(crate) struct Service {
+    pub(crate) models: ModelTable,
+    pub(crate) threads: ScoringThreads,
+    pub(crate) metrics: Metrics,
+    pub(crate) timeout: Duration,
+    pub(crate) batch_max: usize,
+    pub(crate) body_bytes_max: usize,
+    /// Memory for the bodies of all requests under way.
+    bodies: Arc<Semaphore>,
+    token: Option<String>,
+    hosts: Vec<String>,
+    draining: AtomicBool,
+}
+
+impl Service {
+    pub(crate) fn new(config: &Config, threads: ScoringThreads) -> Service {
+        let hosts = config.hosts.iter().cloned().chain(["localhost".to_owned()]).collect();
+        Service {
+            models: ModelTable::default(),
+            threads,
+            metrics: Metrics::default(),
+            timeout: config.timeout,
+            batch_max: config.batch_max,
+            body_bytes_max: config.body_bytes_max,
+            bodies: Arc::new(Semaphore::new(BODIES_BYTES_MAX / PERMIT_BYTES)),
+            token: config.token.clone(),
+            hosts,
+            draining: AtomicBool::new(false),
+        }
+    }
+
+    /// Reports "not ready" from now on.
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Whether requests are answered.
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.is_draining() && !self.models.current().is_empty()
+    }
+
+    pub(crate) fn has_token(&self) -> bool {
+        self.token.is_some()
+    }
+
+    /// Whether a request with this token may be answered.
+    pub(crate) fn admits(&self, token: Option<&str>) -> bool {
+        self.token.as_ref().is_none_or(|secret| same_token(secret, token.unwrap_or_default()))
+    }
+
+    pub(crate) fn knows_host(&self, host: &str) -> bool {
+        self.hosts.iter().any(|known| known.eq_ignore_ascii_case(host))
+    }
+
+    /// Reserves memory for the body of a request, as long as it says or as long as it may be.
+    pub(crate) fn reserve(
+        &self,
+        method: &Method,
+        headers: &HeaderMap,
+    ) -> Result<OwnedSemaphorePermit, ServeError> {
+        let said = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        let bytes = said.unwrap_or(if method == Method::GET { 0 } else { self.body_bytes_max });
+        if bytes > self.body_bytes_max {
+            return Err(self.too_long());
+        }
+        let permits = (bytes / PERMIT_BYTES + 1) as u32;
+        Arc::clone(&self.bodies).try_acquire_many_owned(permits).map_err(|_| {
+            let text = "the server is overloaded: too many bytes of requests are under way; try again later";
+            ServeError::new(Kind::Overloaded, text)
+        })
+    }
+
+    /// Reads the body of a request.
+    pub(crate) async fn body(&self, headers: &HeaderMap, body: Body) -> Result<Bytes, ServeError> {
+        let encoding = headers.get(CONTENT_ENCODING).map(|name| name.to_str().unwrap_or("?"));
+        if let Some(encoding) = encoding.filter(|name| !name.eq_ignore_ascii_case("identity")) {
+            let text = format!("content-encoding {encoding:?} is not supported; send the body as it is");
+            return Err(ServeError::new(Kind::Unsupported, text));
+        }
+        // The other failure is a client that has gone, which reads no answer.
+        axum::body::to_bytes(body, self.body_bytes_max).await.map_err(|_| self.too_long())
+    }
+
+    fn too_long(&self) -> ServeError {
+        let max = self.body_bytes_max;
+        ServeError::new(Kind::TooLarge, format!("a request has at most {max} bytes: send several requests"))
+    }
+}

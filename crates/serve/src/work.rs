@@ -1,0 +1,114 @@
+//! Facts that go with a request through its work, and its answer.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use axum::body::Body;
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderMap, HeaderValue};
+use axum::response::Response;
+use sanderling_http::web_page::is_grpc;
+use serde::Serialize;
+use tonic::Status;
+
+use crate::error::{Kind, ServeError};
+use crate::limit::RETRY_AFTER_S;
+use crate::models::ServedModel;
+
+/// The media type of JSON.
+pub(crate) const JSON: &str = "application/json";
+/// The media type of JSON with bytes after it.
+pub(crate) const OCTETS: &str = "application/octet-stream";
+/// Length of the JSON before the bytes, in the binary tensor extension.
+pub(crate) const JSON_BYTES: &str = "inference-header-content-length";
+
+/// Facts about a request that its metrics name; copies share them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Asked {
+    /// Rows or keys of a request at most.
+    pub(crate) batch_max: usize,
+    model: Arc<OnceLock<(String, u64)>>,
+    rows: Arc<AtomicU64>,
+}
+
+impl Asked {
+    pub(crate) fn new(batch_max: usize) -> Asked {
+        Asked { batch_max, ..Asked::default() }
+    }
+
+    /// Notes the model that answers.
+    pub(crate) fn of(&self, model: &ServedModel) {
+        // A second model would be a bug; the metrics keep the first.
+        let _ = self.model.set((model.name.clone(), model.version));
+    }
+
+    pub(crate) fn count_rows(&self, rows: usize) {
+        self.rows.fetch_add(rows as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn model(&self) -> Option<&(String, u64)> {
+        self.model.get()
+    }
+
+    pub(crate) fn rows(&self) -> u64 {
+        self.rows.load(Ordering::Relaxed)
+    }
+}
+
+/// The body of an answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    body: Vec<u8>,
+    kind: &'static str,
+    /// Length of the JSON, if bytes come after it.
+    json_bytes: Option<usize>,
+}
+
+impl Answer {
+    /// An answer in JSON.
+    pub(crate) fn json(value: &impl Serialize) -> Result<Answer, ServeError> {
+        let body = serde_json::to_vec(value);
+        let body = body.map_err(|error| ServeError::new(Kind::Internal, error.to_string()))?;
+        Ok(Answer { body, kind: JSON, json_bytes: None })
+    }
+
+    /// Appends bytes to the JSON.
+    pub(crate) fn with_bytes(mut self, parts: &[Vec<u8>]) -> Answer {
+        if !parts.is_empty() {
+            (self.kind, self.json_bytes) = (OCTETS, Some(self.body.len()));
+            parts.iter().for_each(|part| self.body.extend_from_slice(part));
+        }
+        self
+    }
+
+    pub(crate) fn into_response(self) -> Response {
+        let mut response = Response::new(Body::from(self.body));
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(self.kind));
+        if let Some(bytes) = self.json_bytes {
+            response.headers_mut().insert(JSON_BYTES, bytes.into());
+        }
+        response
+    }
+}
+
+/// An error as an answer in JSON, which is the form of the Open Inference Protocol.
+pub(crate) fn refusal(error: &ServeError) -> Response {
+    let body = serde_json::json!({ "error": error.to_string() });
+    let mut response = Response::new(Body::from(body.to_string()));
+    *response.status_mut() = error.kind.status();
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+    if matches!(error.kind, Kind::Overloaded | Kind::NotReady) {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_S));
+    }
+    response
+}
+
+/// An error as the client talks: a gRPC status or JSON.
+pub(crate) fn refusal_as(headers: &HeaderMap, error: &ServeError) -> Response {
+    if is_grpc(headers) { status(error).into_http() } else { refusal(error) }
+}
+
+/// An error as a gRPC status.
+pub(crate) fn status(error: &ServeError) -> Status {
+    Status::new(error.kind.code(), error.to_string())
+}

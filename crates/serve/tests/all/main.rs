@@ -1,0 +1,10 @@
+//! Tests of the server in this process: answers equal to those of the learner on files, refusals, limits, the drain.
+#![allow(clippy::unwrap_used, reason = "a panic is a failed test")]
+
+mod fixture;
+
+mod grpc;
+mod inference_protocol;
+mod limits;
+mod lookup;
+mod predict;
