@@ -33,7 +33,7 @@ impl PyTable {
     }
 
     /// Opens the table that a folder keeps, or creates it there.
-    fn kept(config: TableConfig, root: &Path) -> Result<PyTable, StoreError> {
+    fn open_kept(config: TableConfig, root: &Path) -> Result<PyTable, StoreError> {
         let (table, attached) = Table::kept(config, root, "")?;
         let table = Arc::new(table);
         if attached.is_searching {
@@ -124,7 +124,7 @@ impl PyTable {
             Words { optimizer, init, seed, budget_bytes, dtype, admission, eviction, writes, packing };
         let config = words.config(name, dim)?;
         if let Some(root) = kept {
-            return py.detach(|| PyTable::kept(config, &root)).map_err(of_store);
+            return py.detach(|| PyTable::open_kept(config, &root)).map_err(of_store);
         }
         Ok(PyTable::of(Arc::new(Table::new(config).map_err(of_store)?)))
     }

@@ -140,7 +140,8 @@ pub enum StoreError {
         table: String,
         /// Rows in the table after the request.
         rows: u64,
-        /// The configured budget; `u64::MAX` if the table has none and its address space is used up.
+        /// The configured budget; `u64::MAX` if the table has none and its address space is used up, or if the file
+        /// system of a kept table has no space.
         budget_bytes: u64,
         /// Distinct keys of the request without a row.
         rejected: u64,
@@ -198,7 +199,7 @@ pub enum StoreError {
 /// The exhausted resource of a full table.
 fn room(budget_bytes: u64) -> String {
     match budget_bytes {
-        u64::MAX => "no budget, address space used up".to_owned(),
+        u64::MAX => "no budget, address space or kept table's file system used up".to_owned(),
         bytes => format!("budget {bytes} bytes"),
     }
 }

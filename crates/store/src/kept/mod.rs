@@ -25,6 +25,8 @@ mod steps;
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -59,6 +61,8 @@ pub(crate) struct Kept {
     folder: Folder,
     head: Mutex<HeadState>,
     pub(crate) live: Live,
+    /// Whether the file system had no space for the last rows or the last index that were to be added.
+    is_file_system_full: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -165,7 +169,17 @@ pub(crate) fn index_file(number: u64) -> String {
 
 impl Kept {
     pub(crate) fn new(folder: Folder, head_file: HeadFile, head: Head, live: Live) -> Kept {
-        Kept { folder, head: Mutex::new(HeadState { file: head_file, head, is_forgotten: false }), live }
+        let head = Mutex::new(HeadState { file: head_file, head, is_forgotten: false });
+        Kept { folder, head, live, is_file_system_full: AtomicBool::new(false) }
+    }
+
+    /// Notes whether there was space for what was to be added.
+    pub(crate) fn note_space(&self, is_full: bool) {
+        self.is_file_system_full.store(is_full, Relaxed);
+    }
+
+    pub(crate) fn is_file_system_full(&self) -> bool {
+        self.is_file_system_full.load(Relaxed)
     }
 
     pub(crate) fn folder(&self) -> &Folder {

@@ -299,7 +299,11 @@ impl RowAllocator {
             if budget.take(bytes) {
                 let first = charge.rows;
                 // Of the file system, too, if the rows are in a file.
-                if slab.reserve(first..first + rows).is_ok() {
+                let has_space = slab.reserve(first..first + rows).is_ok();
+                if let Some(kept) = &self.kept {
+                    kept.note_space(!has_space);
+                }
+                if has_space {
                     charge.rows += rows;
                     charge.bytes += bytes;
                     if let Some(kept) = &self.kept {

@@ -176,8 +176,20 @@ impl Files<'_> {
         layout_of(self.config, self.layout)
     }
 
-    /// Creates all files, the head last: without it there is no table.
     fn create(self) -> Result<Memory, StoreError> {
+        let (head_file, head, live, slab, index) = match self.create_files() {
+            Ok(created) => created,
+            Err(error) => {
+                // They take space, perhaps the last.
+                let _ = self.folder.forget();
+                return Err(error);
+            }
+        };
+        self.assemble(head_file, head, live, slab, index, None)
+    }
+
+    /// Creates all files, the head last: without it there is no table.
+    fn create_files(&self) -> Result<(HeadFile, Head, Live, Slab, Index), StoreError> {
         self.folder.forget()?;
         let name = IndexName { number: 1, buckets: Index::NEW_BUCKETS };
         self.folder.create(&index_file(name.number), Index::NEW_BYTES as u64)?;
@@ -189,11 +201,13 @@ impl Files<'_> {
         for name in [WEIGHTS].into_iter().chain(split) {
             self.folder.create(name, 0)?;
         }
+        // Its space, too, though copy-on-write needs none: opening a table must not need more.
+        self.undo()?;
         let live = self.live()?;
         let slab = self.slab()?;
         #[cfg(not(test))]
         let hash_key = HashKey::get();
-        // The same buckets each time.
+        // Tests need fixed buckets.
         #[cfg(test)]
         let hash_key = HashKey::of_numbers(TEST_HASH_KEY);
         let head = Head {
@@ -211,7 +225,7 @@ impl Files<'_> {
         head_file.write(&head);
         std::fs::rename(self.folder.file(HEAD_NEW), self.folder.file(HEAD))
             .map_err(|error| self.folder.failed(HEAD, "create", error))?;
-        self.assemble(head_file, head, live, slab, index, None)
+        Ok((head_file, head, live, slab, index))
     }
 
     fn live(&self) -> Result<Live, StoreError> {

@@ -283,8 +283,10 @@ impl Table {
     /// An index of its own file if the table is kept, otherwise in private memory.
     fn new_index(&self, bytes: usize) -> Option<Index> {
         let Some(kept) = &self.kept else { return Index::with_bytes(bytes) };
+        kept.note_space(true);
         let (number, file) = kept.new_index(bytes)?;
         let index = Index::of_file(file, bytes, number).and_then(|index| index.reserve().map(|()| index));
+        kept.note_space(index.is_err());
         if index.is_err() {
             kept.remove_index(number);
         }
@@ -411,17 +413,22 @@ impl Table {
         row != NO_ROW
     }
 
-    /// Removes all rows and frees their memory. Does nothing if there is no memory for an empty index.
+    /// Removes all rows and frees their memory.
+    ///
+    /// If there is no memory for an empty index, it removes row by row, and the memory stays for new rows.
     ///
     /// # Panics
     ///
     /// If this thread holds a [`TableWriter`](crate::TableWriter) of the table, which would deadlock.
     pub fn clear(&self) {
         self.assert_not_writing();
-        let _alone = self.write_gate.lock_exclusive();
-        let _searching = lock(&self.search);
-        let _removing = self.removals.begin();
-        let Some(index) = self.new_index(Index::NEW_BYTES) else { return };
+        let alone = self.write_gate.lock_exclusive();
+        let searching = lock(&self.search);
+        let removing = self.removals.begin();
+        let Some(index) = self.new_index(Index::NEW_BYTES) else {
+            drop((removing, searching, alone));
+            return self.remove_each();
+        };
         let index = index.with_fill(self.fill());
         // From here on no thread can find a row.
         let bytes = self.directory.clear(index);
@@ -433,6 +440,13 @@ impl Table {
         self.admission_filter.clear();
         self.under_pressure.store(false, Relaxed);
         self.resume_scan();
+    }
+
+    /// Removes all rows one by one, where there is no memory for an empty index.
+    fn remove_each(&self) {
+        let mut keys = Vec::new();
+        self.for_each_key(|_| true, |key| keys.push(key));
+        keys.into_iter().for_each(|key| _ = self.remove(key));
     }
 
     /// Grows the index to hold `rows` rows in total, so that it does not grow step by step.
@@ -456,8 +470,10 @@ impl Table {
     }
 
     pub(crate) fn full(&self, rejected: u64) -> StoreError {
-        let (rows, budget_bytes) = (self.len() as u64, self.budget.limit_bytes());
-        StoreError::TableFull { table: self.config.name.clone(), rows, budget_bytes, rejected }
+        let is_file_system_full = self.kept.as_ref().is_some_and(|kept| kept.is_file_system_full());
+        let budget_bytes = if is_file_system_full { u64::MAX } else { self.budget.limit_bytes() };
+        let (table, rows) = (self.config.name.clone(), self.len() as u64);
+        StoreError::TableFull { table, rows, budget_bytes, rejected }
     }
 
     pub(crate) fn check_length(

@@ -1,5 +1,5 @@
 //! Kills a process at random moments while it pushes to kept tables that grow, evict and promote, and checks that the
-//! next process finds every push that had returned. `DRILLS=1000` sets the number of kills.
+//! next process finds every push that had returned. `DRILLS=1000` sets the number of kills, `DRILL_ROOT` the file system.
 
 #![allow(clippy::print_stdout)] // the numbers of a run
 
@@ -176,16 +176,17 @@ fn drill(root: &Path, setup: usize, number: usize, expected: &mut HashMap<u64, u
 #[test]
 fn no_push_is_lost_when_the_process_is_killed() {
     let drills = std::env::var("DRILLS").map_or(DRILLS, |drills| drills.parse().unwrap());
+    let root = std::env::var("DRILL_ROOT").unwrap_or_else(|_| "/dev/shm".to_owned());
     let (mut mended, mut rows) = (0, 0);
     for number in 0..drills {
-        let setup = number / KILLS_PER_TABLE;
-        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-        let root = dir.path().join("root");
-        let mut expected = HashMap::new();
-        (0..THREADS).for_each(|thread| std::fs::write(note_of(&root, thread), [0; 16]).unwrap());
         if number % KILLS_PER_TABLE > 0 {
             continue;
         }
+        let setup = number / KILLS_PER_TABLE;
+        let dir = tempfile::tempdir_in(&root).unwrap();
+        let root = dir.path().join("root");
+        let mut expected = HashMap::new();
+        (0..THREADS).for_each(|thread| std::fs::write(note_of(&root, thread), [0; 16]).unwrap());
         for number in number..drills.min(number + KILLS_PER_TABLE) {
             mended += drill(&root, setup, number, &mut expected);
         }

@@ -17,6 +17,8 @@ mod golden;
 mod growth;
 mod halves;
 mod import;
+#[cfg(all(target_os = "linux", not(miri)))]
+mod kept_full;
 mod model;
 mod policies;
 mod pulled_rows;
