@@ -1,4 +1,4 @@
-//! What a save is asked to write, and what it wrote.
+//! The modes of a save, and its report.
 
 use sanderling_wire::Saved;
 
