@@ -123,10 +123,9 @@ impl DeltaWriter {
                     None => Err(io::Error::other("a delta began twice")),
                 };
                 let mut failed = Ok(());
-                let mut is_too_large = false;
                 let drained = table.drain_changes(since, |frame| {
-                    is_too_large = frame.may_repeat;
-                    if is_too_large {
+                    // Too many changes: a file has each key once.
+                    if frame.may_repeat {
                         return ControlFlow::Break(());
                     }
                     failed = (|| {
