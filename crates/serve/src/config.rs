@@ -62,7 +62,7 @@ impl Config {
     /// Checks the limits and the kind of the address.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The setting that is wrong, and its bounds.
     pub(crate) fn check(&self) -> Result<(), String> {
         for (what, value, max) in [
             ("threads", self.threads, THREADS_MAX),
