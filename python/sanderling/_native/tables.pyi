@@ -72,7 +72,7 @@ class Table:
         """Folder that keeps the table beyond the process; None for a table in private memory."""
     @property
     def attached(self) -> str | None:
-        """State of that folder when it was opened: created or attached, rows, repaired changes, the cost of its pages."""
+        """State of that folder when it was opened: created or attached, rows, repaired changes, cost of its pages."""
     @property
     def dim(self) -> int:
         """Number of weights per row."""
