@@ -75,6 +75,8 @@ bench: $(VENV)/ready $(VENV)/torch ## Measure what docs/results holds the projec
 	$(BIN)/python bench/parquet_vs_polars.py
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --release
 	$(BIN)/python bench/checkpoint_vs_torch.py
+	$(BIN)/python bench/deep_vs_torch.py
+	$(BIN)/python bench/frames.py
 
 proof: ## Model checker, Miri, sanitizers, fuzzing and a soak of the store, as far as this machine has their tools; half an hour
 	tests/proof.sh

@@ -1,11 +1,13 @@
 """Quality and speed of all models on the public data sets, the table of docs/choosing-a-model.md.
 
     python bench/choose_a_model.py ../shared/data                    all models on Adult, Criteo, Frappe and MovieLens
-    python bench/choose_a_model.py ../shared/data --only adult --models lr,fm,deepfm
+    python bench/choose_a_model.py ../shared/data --only adult --models 'lr;fm;deepfm'
 
 Each data set has one reading and one validation file; each model has one configuration for all data sets, which is
-stated below. Runs end by early stopping. The AUC is of the best pass on the validation rows; examples/s are of training
-without validation, with one training thread for lr, fm and ffm, and one queue and one torch thread for deep models.
+stated below. `suggested` is what `sanderling inspect --suggest` writes for the file, unchanged, and `suggested, passes`
+the same with the validation file and the passes that its comments propose. Runs end by early stopping. The AUC is of
+the best pass on the validation rows; examples/s are of training without validation, with one training thread for lr,
+fm, ffm and the suggested ones, and one queue and one torch thread for deep models.
 """
 
 # ruff: noqa: T201 -- printing is what this script is for.
@@ -13,8 +15,11 @@ without validation, with one training thread for lr, fm and ffm, and one queue a
 import argparse
 import contextlib
 import io
+import subprocess
+import sys
 import tempfile
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +29,7 @@ import sanderling
 import sanderling.torch
 
 BUILT_IN = ("lr", "fm", "ffm")
+SUGGESTED = ("suggested", "suggested, passes")
 DEEP = ("dnn", "wide_deep", "deepfm", "dcn", "dcnv2", "dlrm")
 
 
@@ -141,6 +147,22 @@ def movielens(data: Path, folder: Path) -> dict[str, Any]:
     }
 
 
+def suggested(data_set: dict[str, Any], passes: int) -> dict[str, Any]:
+    """Return the configuration that `inspect --suggest` writes for the training file."""
+    data = data_set["data"]
+    options = [f"--columns={','.join(data['columns'])}"] if "columns" in data else []
+    options += [f"--comment={data['comment']}"] if "comment" in data else []
+    options += [f"--format={data['format']}"] if "format" in data else []
+    command = [sys.executable, "-m", "sanderling", "inspect", data["train"], "--suggest", *options]
+    config = tomllib.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    config["data"] = data
+    if "label" in data_set:
+        config["label"] = data_set["label"]
+    if passes > 1:
+        config["train"] |= {"passes": passes, "early_stop": 1}
+    return config
+
+
 SETS = {"adult": adult, "criteo": criteo, "frappe": frappe, "movielens": movielens}
 
 
@@ -149,18 +171,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder of the data sets")
     parser.add_argument("--only", choices=SETS, help="one data set")
-    parser.add_argument("--models", default=",".join((*BUILT_IN, *DEEP)))
+    parser.add_argument("--models", default=";".join((*BUILT_IN, *SUGGESTED, *DEEP)), help="separated by semicolons")
     options = parser.parse_args()
     for name, prepare in SETS.items():
         if options.only not in (None, name):
             continue
         print(f"\n| {name} | AUC | logloss | best pass | examples/s | seconds in all |\n|---|---|---|---|---|---|")
-        for model in options.models.split(","):
+        for model in options.models.split(";"):
             with tempfile.TemporaryDirectory() as place:
-                config = {"name": model, **prepare(options.data, Path(place)), **settings(model, numbers=False)}
+                config = prepare(options.data, Path(place))
+                if model in SUGGESTED:
+                    config = suggested(config, 1 if model == "suggested" else 8)
+                else:
+                    config |= {"name": model, **settings(model, numbers=False)}
                 began = time.perf_counter()
                 with contextlib.redirect_stderr(io.StringIO()):
-                    if model in BUILT_IN:
+                    if model not in DEEP:
                         summary = sanderling.train(config, runs_dir=place).summary
                     else:
                         summary = sanderling.torch.train(config, runs_dir=place, torch_threads=1).summary

@@ -4,8 +4,9 @@
 
 writes the rows of Criteo's format as libffm text (26 ids, 13 counts as ids of log(x)^2, keys by hash). The last 20 %
 validate. Both train models of rank 4 in interleaved rounds; each run is a process of its own,
-pinned to one core. Rates are rows over seconds of training: for sanderling what it reports of one pass, for xLearn the
-difference between runs of four passes and of one, since it reports no time of its own. xLearn is left out where it is
+pinned to one core. Rates are of passes over known keys: three times the rows over the difference between the training
+times of runs of four passes and of one. The logloss is that after the first pass, or after --passes.
+xLearn is left out where it is
 not installed (`pip install xlearn`).
 """
 
@@ -20,7 +21,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 import zlib
 from pathlib import Path
 
@@ -31,7 +31,7 @@ COUNTS, IDS, RANK = 13, 26, 4
 KEYS = 1_000_000
 
 XLEARN_CHILD = """
-import json, sys
+import json, sys, time
 import xlearn
 model = xlearn.create_ffm()
 model.setTrain(sys.argv[1])
@@ -39,7 +39,13 @@ model.setValidate(sys.argv[2])
 model.setQuiet()
 model.disableEarlyStop()
 model.disableLockFree()
+begin = time.perf_counter()
 model.fit(json.loads(sys.argv[3]), sys.argv[4])
+seconds = time.perf_counter() - begin
+model.setTest(sys.argv[2])
+model.setSigmoid()
+model.predict(sys.argv[4], "x.predictions")
+print("\\n" + json.dumps(seconds))
 """
 
 SANDERLING = [
@@ -60,7 +66,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--sanderling", type=Path, default=ROOT / "target/release/sanderling", help="the binary to measure")
     add("--rounds", type=int, default=5, help="interleaved rounds (5)")
     add("--core", type=int, default=0, help="the core of the runs (0)")
-    add("--passes", type=int, default=1, help="passes of sanderling (1)")
+    add("--passes", type=int, default=1, help="passes before the logloss is measured (1)")
     add("--only", help="only the learners whose names begin so")
     return parser.parse_args(arguments)
 
@@ -113,24 +119,28 @@ def pinned(command: list[str], folder: Path, core: int) -> str:
 
 
 def run_sanderling(arguments: argparse.Namespace, folder: Path, settings: dict[str, object]) -> tuple[float, float]:
-    """Rows per second of training, and the logloss of the validation rows."""
+    """Rows per second of a pass that creates no rows, and the logloss of the validation rows after the first ones."""
     options = [f"--set={name}={json.dumps(value)}" for name, value in settings.items()]
-    command = [str(arguments.sanderling), "train", "ffm.toml", f"--passes={arguments.passes}", *options]
-    found = last_json(pinned([*command, "--json", "--quiet"], folder, arguments.core))
-    return float(found["examples_per_s"]), float(found["logloss"])
+    found = []
+    for passes in (arguments.passes, arguments.passes + 3):
+        command = [str(arguments.sanderling), "train", "ffm.toml", f"--passes={passes}", *options]
+        found.append(last_json(pinned([*command, "--json", "--quiet"], folder, arguments.core)))
+    few, many = (float(run["examples"]) / float(run["examples_per_s"]) for run in found)
+    return float(found[1]["examples"] - found[0]["examples"]) / (many - few), float(found[0]["logloss"])
 
 
 def run_xlearn(arguments: argparse.Namespace, folder: Path, rows: int) -> tuple[float, float]:
-    """Rows per second of a pass; the logloss is told by xLearn itself and is NaN here."""
-    # Its binary copy of the text is made before the time counts.
-    seconds = []
-    for passes in (1, 1, 4):
+    """Rows per second of a pass, and the logloss of the validation rows after as many passes as sanderling's."""
+    seconds = {}
+    # Its binary copy of the text is made in the first run, which does not count.
+    for passes in (1, arguments.passes + 3, arguments.passes):
         settings = {"task": "binary", "k": RANK, "lr": 0.2, "lambda": 2e-5, "epoch": passes, "nthread": 1}
         child = [sys.executable, "-c", XLEARN_CHILD, "train.ffm", "valid.ffm", json.dumps(settings), "x.model"]
-        begin = time.perf_counter()
-        pinned(child, folder, arguments.core)
-        seconds.append(time.perf_counter() - begin)
-    return 3 * rows / (seconds[2] - seconds[1]), math.nan
+        seconds[passes] = float(pinned(child, folder, arguments.core).splitlines()[-1])
+    predicted = [float(line) for line in (folder / "x.predictions").read_text().split()]
+    labels = [line[0] == "1" for line in (folder / "valid.ffm").read_text().splitlines()]
+    losses = [-math.log(p if label else 1 - p) for p, label in zip(predicted, labels, strict=True)]
+    return 3 * rows / (seconds[arguments.passes + 3] - seconds[arguments.passes]), statistics.fmean(losses)
 
 
 def main(command_line: list[str] | None = None) -> int:

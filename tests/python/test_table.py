@@ -229,6 +229,20 @@ def test_a_loaded_table_goes_on_as_the_saved_one(tmp_path: Path, reference: obje
     np.testing.assert_array_equal(loaded.pull(KEYS), table.pull(KEYS))
 
 
+def test_deltas_add_what_changed_to_a_checkpoint(tmp_path: Path) -> None:
+    table = Table("t", DIM, optimizer="adam")
+    for push in range(4):
+        table.push(KEYS[push:], np.ones((len(KEYS) - push, DIM), dtype=np.float32))
+        table.remove(KEYS[:push])
+        table.save(tmp_path, delta=True)
+        loaded = Table.load(tmp_path)
+        assert len(loaded) == len(table)
+        np.testing.assert_array_equal(loaded.pull(KEYS), table.pull(KEYS))
+        assert len(list(tmp_path.glob("*.delta"))) == push
+    table.save(tmp_path)
+    assert not list(tmp_path.glob("*.delta"))
+
+
 def test_a_checkpoint_holds_several_tables_and_is_replaced_as_a_whole(tmp_path: Path) -> None:
     user, item = Table("user", 2), Table("item", 4)
     user.push(KEYS, np.ones((len(KEYS), 2), dtype=np.float32))

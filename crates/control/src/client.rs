@@ -222,12 +222,12 @@ impl Client {
         self.answer(answer)
     }
 
-    /// Saves all tables and returns when they are on disk. Servers of one save get the same number.
+    /// Saves all tables, or as a delta what changed, and returns when that is on disk. Servers of one save get the same number.
     ///
     /// # Errors
     /// The name is invalid, or writing failed: the previous checkpoint is intact then.
-    pub fn save(&mut self, name: &str, number: u64) -> Result<proto::SaveReply, ControlError> {
-        let request = self.request(proto::SaveRequest { name: name.to_owned(), number }, false);
+    pub fn save(&mut self, name: &str, number: u64, delta: bool) -> Result<proto::SaveReply, ControlError> {
+        let request = self.request(proto::SaveRequest { name: name.to_owned(), number, delta }, false);
         let answer = self.runtime.block_on(self.stub.save(request));
         self.answer(answer)
     }

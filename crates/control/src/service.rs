@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use sanderling_observe::Resident;
 use sanderling_server::{
-    CheckpointStatus, CommandLatency, ConnectionStatus, Control, Fault, Home, Refusal, StatsScope,
-    TableStatus,
+    CheckpointStatus, CommandLatency, ConnectionStatus, Control, Fault, Home, Refusal, SaveMode, SaveReport,
+    Saved, StatsScope, TableStatus,
 };
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
@@ -229,10 +229,11 @@ impl proto::control_server::Control for Service {
 
     async fn save(&self, request: Request<proto::SaveRequest>) -> Answer<proto::SaveReply> {
         self.check_folder()?;
-        let proto::SaveRequest { name, number } = request.into_inner();
-        let saved = self.slow(move |control| control.save(&name, number)).await?.map_err(refused)?;
-        let (generation, rows, bytes) = (saved.generation, saved.rows, saved.bytes);
-        Ok(Response::new(proto::SaveReply { generation, rows, bytes }))
+        let proto::SaveRequest { name, number, delta } = request.into_inner();
+        let mode = if delta { SaveMode::Delta } else { SaveMode::Full };
+        let report = self.slow(move |control| control.save(&name, number, mode)).await?.map_err(refused)?;
+        let SaveReport { saved: Saved { generation, rows, bytes }, deltas, full_because } = report;
+        Ok(Response::new(proto::SaveReply { generation, rows, bytes, deltas, full_because }))
     }
 
     async fn saved(&self, request: Request<proto::SavedRequest>) -> Answer<proto::SavedReply> {

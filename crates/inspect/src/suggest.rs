@@ -349,7 +349,7 @@ fn write_features(mut roles: Vec<(Role, &ColumnProfile)>, once: bool, out: &mut 
             Role::Log if once => {
                 writeln!(out, "type = \"log\"    # quantiles are not fitted to what is read once")?;
             }
-            Role::Log => writeln!(out, "type = \"log\"    # counts with a heavy tail")?,
+            Role::Log => writeln!(out, "type = \"log\"    # numbers with a heavy tail")?,
             Role::Quantile => writeln!(out, "type = \"quantile\"\nbuckets = 32")?,
             Role::Numeric => writeln!(out, "type = \"numeric\"")?,
             Role::Multi(separator) => {
@@ -398,7 +398,7 @@ fn integer_role(column: &ColumnProfile, unique: bool) -> Role {
     }
     match () {
         () if id || column.distinct <= CODES_MAX => Role::Categorical,
-        () if heavy_tail(column) => Role::Log,
+        // Also with a heavy tail: the small counts, which most rows have, keep buckets of their own.
         () => Role::Quantile,
     }
 }

@@ -161,6 +161,8 @@ fn of_store_saying(error: &StoreError, text: String) -> PyErr {
         StoreError::Version { .. } => VersionError::new_err(text),
         StoreError::DuplicateName { .. } => DuplicateNameError::new_err(text),
         StoreError::NotFound { .. } => NotFoundError::new_err(text),
-        StoreError::Writing { .. } => Error::new_err(text),
+        StoreError::Writing { .. } | StoreError::StreamTooLate { .. } | StoreError::NoDelta { .. } => {
+            Error::new_err(text)
+        }
     }
 }

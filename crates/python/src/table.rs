@@ -8,7 +8,8 @@ use numpy::{PyArray1, PyArray2};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 use sanderling_store::{
-    Attached, Checkpoint, CheckpointWriter, Init, Optimizer, StoreError, Table, TableConfig,
+    Attached, Checkpoint, CheckpointWriter, DeltaWriter, Init, Optimizer, SkippedRows, StoreError, Table,
+    TableConfig,
 };
 
 use crate::arrays::{Grads, Key, Keys};
@@ -290,9 +291,14 @@ impl PyTable {
         py.detach(|| self.table.clear());
     }
 
-    /// Writes a checkpoint that holds this table alone.
-    fn save(&self, py: Python<'_>, directory: PathBuf) -> PyResult<()> {
-        py.detach(|| write(&directory, [&*self.table])).map_err(of_store)
+    /// Writes a checkpoint that holds this table alone, or adds what changed to it.
+    #[pyo3(signature = (directory, *, delta = false))]
+    fn save(&self, py: Python<'_>, directory: PathBuf, delta: bool) -> PyResult<()> {
+        py.detach(|| match delta {
+            true => write_delta(&directory, &self.table),
+            false => write(&directory, [&*self.table]),
+        })
+        .map_err(of_store)
     }
 
     /// Reads a table from a checkpoint; the name may be left out if there is only one.
@@ -347,6 +353,26 @@ fn write<'a>(
     }
     writer.commit()?;
     Ok(())
+}
+
+/// Adds a delta to the table's checkpoint; where that is not possible, writes a full one that deltas can follow.
+fn write_delta(directory: &std::path::Path, table: &Table) -> Result<(), StoreError> {
+    let add = || {
+        let mut writer = DeltaWriter::create(directory)?;
+        if let Some(SkippedRows { key, reason, .. }) = writer.changes(table)? {
+            return Err(StoreError::Diverged { table: table.name().to_owned(), key, reason });
+        }
+        writer.commit()
+    };
+    match add() {
+        Err(StoreError::NoDelta { .. } | StoreError::StreamTooLate { .. }) => {
+            let mut writer = CheckpointWriter::create(directory)?;
+            writer.begin_chain(Table::CHANGE_KEYS);
+            writer.table(table)?;
+            writer.commit().map(drop)
+        }
+        added => added.map(drop),
+    }
 }
 
 /// "adam" is short for {"type": "adam"}.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use sanderling_wire::{Agreed, Buffer, Kind, Reply, WireError, limit};
 
 use crate::call::{unwritten, write_failure};
-use crate::checkpoints::LATEST;
+use crate::checkpoints::{LATEST, SaveMode, SaveReport};
 use crate::event::{Event, Log};
 use crate::export::Exporter;
 use crate::limit::{BACKGROUND_JOBS_MAX, FAILURE_BYTES_MAX};
@@ -90,16 +90,58 @@ impl JobQueues {
     }
 }
 
-/// Runs jobs until all senders are gone. Saves every `save_every` between two jobs, however long the queue is.
-pub(crate) fn run(state: &State, queued: &Receiver<QueuedJob>, save_every: Option<Duration>, log: &Log) {
-    let mut exporter = Exporter::default();
-    let mut next_save = save_every.map(|every| Instant::now() + every);
-    loop {
-        if next_save.is_some_and(|at| at <= Instant::now()) {
-            log.report(saved(LATEST, state.save(LATEST, 0)));
-            next_save = save_every.map(|every| Instant::now() + every);
+/// Intervals of automatic saves.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct SaveIntervals {
+    /// Of full saves.
+    pub(crate) full: Option<Duration>,
+    pub(crate) delta: Option<Duration>,
+}
+
+/// The times of the next automatic saves.
+struct NextSaves {
+    intervals: SaveIntervals,
+    full: Option<Instant>,
+    delta: Option<Instant>,
+}
+
+impl NextSaves {
+    fn new(intervals: SaveIntervals) -> NextSaves {
+        NextSaves { intervals, full: after(intervals.full), delta: after(intervals.delta) }
+    }
+
+    /// The save that is due. A full one replaces the delta of that time.
+    fn due(&self) -> Option<SaveMode> {
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= Instant::now());
+        match is_due(self.full) {
+            true if self.intervals.delta.is_some() => Some(SaveMode::Base),
+            true => Some(SaveMode::Full),
+            false => is_due(self.delta).then_some(SaveMode::Delta),
         }
-        let next = match next_save {
+    }
+
+    fn note_saved(&mut self, mode: SaveMode) {
+        if mode != SaveMode::Delta {
+            self.full = after(self.intervals.full);
+        }
+        self.delta = after(self.intervals.delta);
+    }
+}
+
+fn after(every: Option<Duration>) -> Option<Instant> {
+    every.map(|every| Instant::now() + every)
+}
+
+/// Runs jobs until all senders are gone. Saves at these intervals between two jobs, however long the queue is.
+pub(crate) fn run(state: &State, queued: &Receiver<QueuedJob>, intervals: SaveIntervals, log: &Log) {
+    let mut exporter = Exporter::default();
+    let mut next_saves = NextSaves::new(intervals);
+    loop {
+        if let Some(mode) = next_saves.due() {
+            log.report(saved(LATEST, state.save(LATEST, 0, mode)));
+            next_saves.note_saved(mode);
+        }
+        let next = match next_saves.full.into_iter().chain(next_saves.delta).min() {
             Some(at) => queued.recv_timeout(at.saturating_duration_since(Instant::now())),
             None => queued.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
@@ -116,10 +158,12 @@ pub(crate) fn run(state: &State, queued: &Receiver<QueuedJob>, save_every: Optio
 }
 
 /// The event for the result of a save.
-pub(crate) fn saved(name: &str, result: Result<sanderling_wire::Saved, Refusal>) -> Event {
+pub(crate) fn saved(name: &str, result: Result<SaveReport, Refusal>) -> Event {
     let name = name.to_owned();
     match result {
-        Ok(saved) => Event::Saved { name, rows: saved.rows, bytes: saved.bytes },
+        Ok(SaveReport { saved, deltas, full_because }) => {
+            Event::Saved { name, rows: saved.rows, bytes: saved.bytes, deltas, full_because }
+        }
         Err(refusal) => Event::SaveFailed { name, reason: refusal.reason },
     }
 }
@@ -131,10 +175,10 @@ impl BackgroundJob {
         let done = match &self.work {
             _ if !self.within.is_zero() && waited > self.within => Err(Refusal::late(waited, self.within)),
             JobKind::Save { name, number } => {
-                let result = state.save(name, *number);
+                let result = state.save(name, *number, SaveMode::Full);
                 log.report(saved(name, result.clone()));
                 let reply = if self.kind == Kind::SaveAs { Reply::SaveAs } else { Reply::Save };
-                result.and_then(|saved| self.write(&reply(saved), &mut frame))
+                result.and_then(|report| self.write(&reply(report.saved), &mut frame))
             }
             JobKind::Saved { name } => {
                 state.saved(name).and_then(|number| self.write(&Reply::Saved(number), &mut frame))

@@ -2,33 +2,38 @@
 //!
 //! The module knows where checkpoints are and which names clients may use. The store knows their bytes.
 
+use std::fmt::Write;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use sanderling_observe::numbers::bytes as in_units;
-use sanderling_store::{Checkpoint, CheckpointWriter, StoreError, Table, TableConfig};
-use sanderling_wire::{Fault, Home, Restored, Saved};
+use sanderling_store::{Checkpoint, StoreError, Table, TableConfig};
+use sanderling_wire::{Fault, Home, Restored};
 
 mod origin;
 mod parts;
 mod record;
 mod reshard;
+mod save;
+mod save_mode;
 mod scan;
+mod state_name;
 mod unfinished;
 
 use crate::description;
-use crate::event::{Event, Log};
+use crate::event::Log;
 use crate::limit::CHECKPOINT_DEPTH_MAX;
 use crate::push_dedup::{PushDedup, SavedPushDedup};
 use crate::refusal::Refusal;
 use crate::tables::{Candidate, Tables};
 use parts::Source;
-use record::{BLOB, PUSHES_BLOB, ServerRecord, TableRecord, damaged, pushes};
+use record::{BLOB, ServerRecord, TableRecord, damaged, pushes};
 use reshard::Resharder;
+pub use save_mode::{SaveMode, SaveReport};
 pub use scan::CheckpointStatus;
+use state_name::{open, parse_state};
 
 /// The checkpoint that a server saves automatically and starts from.
 pub const LATEST: &str = "latest";
@@ -163,82 +168,51 @@ impl Checkpoints {
         self.base(name).is_ok_and(found)
     }
 
-    /// Saves all tables except temporary ones while requests go on. The previous checkpoint is intact until the new
-    /// one is complete.
-    pub(crate) fn save(
-        &self,
-        tables: &Tables,
-        push_dedup: &PushDedup,
-        name: &str,
-        number: u64,
-    ) -> Result<Saved, Refusal> {
-        let folder = self.folder(name)?;
-        let _alone = self.working.lock().unwrap_or_else(PoisonError::into_inner);
-        unfinished::check(&folder)?;
-        self.check_is_own(&folder)?;
-        self.check_room(name, &folder)?;
-        unfinished::begin(&folder)?;
-        // Before the list of tables is read, and so before any row.
-        let before = push_dedup.copy();
-        let directory = tables.directory();
-        let lasting = || directory.entries.iter().filter(|entry| !entry.temporary);
-        let table_records = lasting().map(|entry| TableRecord {
-            name: entry.table.name().to_owned(),
-            pinned: match entry.home {
-                Home::Sharded => None,
-                Home::Pinned(server) => Some(server),
-            },
-            created_unix_ms: entry.created_unix_ms,
-            config: serde_json::from_str(&entry.config).expect("it was made from a value"),
-        });
-        let now_unix_ms =
-            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64);
-        let saved_unix_ms = now_unix_ms.max(self.restored_unix_ms.load(Ordering::Relaxed).saturating_add(1));
-        // Each server saves this one by itself, so it has no common number.
-        let number = if name == LATEST { 0 } else { number };
-        let (shard, shards, tables) = (self.shard, self.shards, table_records.collect());
-        let record = ServerRecord { shard, shards, saved_unix_ms, number, tables };
-        let mut writer = CheckpointWriter::create(&folder)?;
-        for entry in lasting() {
-            // One diverged table must not prevent saving the others.
-            if let (Some(left_out), Some(log)) = (writer.table_of_finite_rows(&entry.table)?, self.log.get())
-            {
-                log.report(Event::SkippedRows { table: entry.table.name().to_owned(), left_out });
-            }
-        }
-        let pushes = SavedPushDedup::around_rows(&before, push_dedup.copy());
-        writer.blob(PUSHES_BLOB, &serde_json::to_vec(&pushes).expect("numbers become JSON"))?;
-        writer.blob(BLOB, &serde_json::to_vec(&record).expect("names and numbers become JSON"))?;
-        let (rows, bytes) =
-            writer.tables().fold((0, 0), |(rows, bytes), table| (rows + table.rows, bytes + table.bytes));
-        let generation = writer.commit()?;
-        // From here on the save has succeeded.
-        if let (Err(refusal), Some(log)) = (origin::remove(&folder), self.log.get()) {
-            log.report(Event::NoteLeft { reason: refusal.reason });
-        }
-        // A stale marker is removed by the next save.
-        let _ = unfinished::end(&folder);
-        self.count();
-        Ok(Saved { generation, rows, bytes })
-    }
-
-    /// Replaces all tables and the push history by those of a checkpoint. On failure they stay as they are.
+    /// Replaces all tables and the push history by those of a checkpoint, or of its first deltas (`NAME@DELTAS`). On
+    /// failure they stay as they are.
     pub(crate) fn restore(
         &self,
         tables: &Tables,
         push_dedup: &PushDedup,
         name: &str,
     ) -> Result<Restored, Refusal> {
+        let (name, deltas) = parse_state(name)?;
+        self.restore_state(tables, push_dedup, name, deltas).map_err(|refusal| match deltas {
+            None => self.with_whole_state(name, refusal),
+            Some(_) => refusal,
+        })
+    }
+
+    /// Names the last whole state of a chain with damage.
+    fn with_whole_state(&self, name: &str, mut refusal: Refusal) -> Refusal {
+        let is_damaged = refusal.fault == Fault::Damaged;
+        let folder = self.folder(name).ok().filter(|_| is_damaged);
+        if let Some(Ok((whole, deltas))) = folder.map(Checkpoint::whole_deltas)
+            && whole < deltas
+        {
+            _ = write!(refusal.reason, "; {name}@{whole} is whole");
+        }
+        refusal
+    }
+
+    fn restore_state(
+        &self,
+        tables: &Tables,
+        push_dedup: &PushDedup,
+        name: &str,
+        deltas: Option<usize>,
+    ) -> Result<Restored, Refusal> {
         let base = self.base(name)?;
         let _alone = self.working.lock().unwrap_or_else(PoisonError::into_inner);
         let (candidates, pushes, saved_unix_ms) = match self.source(name)? {
-            Source::Own => self.own(tables, name)?,
+            Source::Own => self.own(tables, name, deltas)?,
             Source::Parts { folders, origin, noted } => {
                 // Servers save `latest` automatically, each at its own time.
                 if name == LATEST && !noted && self.shards > 1 {
                     origin::note(&base, self.shard, self.shards, origin)?;
                 }
-                let resharder = Resharder { shard: self.shard, shards: self.shards, log: self.log.get() };
+                let (shard, shards, log) = (self.shard, self.shards, self.log.get());
+                let resharder = Resharder { shard, shards, log, deltas };
                 let (candidates, pushes) = resharder.read(tables, &folders)?;
                 (candidates, pushes, origin.saved_unix_ms)
             }
@@ -272,13 +246,14 @@ impl Checkpoints {
 
     /// The save number of a checkpoint; 0 if it has none.
     pub(crate) fn saved(&self, name: &str) -> Result<u64, Refusal> {
+        let (name, deltas) = parse_state(name)?;
         let _alone = self.working.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = match self.source(name)? {
             Source::Own => self.folder(name)?,
             // The restore checks that the other parts have the same number.
             Source::Parts { folders, .. } => folders.into_iter().next().unwrap_or_default(),
         };
-        let checkpoint = Checkpoint::open(&folder).map_err(|error| unknown(name, error))?;
+        let checkpoint = open(&folder, deltas).map_err(|error| unknown(name, error))?;
         Ok(ServerRecord::read(&checkpoint, &folder)?.number)
     }
 
@@ -287,9 +262,10 @@ impl Checkpoints {
         &self,
         tables: &Tables,
         name: &str,
+        deltas: Option<usize>,
     ) -> Result<(Vec<Candidate>, Option<SavedPushDedup>, u64), Refusal> {
         let folder = self.folder(name)?;
-        let checkpoint = Checkpoint::open(&folder).map_err(|error| unknown(name, error))?;
+        let checkpoint = open(&folder, deltas).map_err(|error| unknown(name, error))?;
         let record = ServerRecord::read(&checkpoint, &folder)?;
         record.check(&checkpoint, &folder, self.shard, self.shards)?;
         let mut candidates = Vec::new();
@@ -349,6 +325,7 @@ fn unknown(name: &str, error: StoreError) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::Event;
 
     const MANY: usize = 64;
 
@@ -389,7 +366,7 @@ mod tests {
         let folder = checkpoints.folder(LATEST).unwrap();
         std::fs::create_dir_all(folder.join("origin.json")).unwrap();
         for generation in [1, 2] {
-            let saved = checkpoints.save(&tables, &push_dedup, LATEST, 0).unwrap();
+            let saved = checkpoints.save(&tables, &push_dedup, LATEST, 0, SaveMode::Full).unwrap().saved;
             assert_eq!((saved.generation, saved.rows, saved.bytes), (generation, 0, 0));
             let said = hears.try_recv().unwrap().to_string();
             assert!(said.contains("shard-0-of-2/origin.json"), "{said}");
@@ -403,7 +380,7 @@ mod tests {
         let (tables, push_dedup) = (Tables::new(None), PushDedup::default());
         let of = |shard, shards| Checkpoints::new(root.path().to_path_buf(), shard, shards, MANY);
         let saved = |by: &Checkpoints| {
-            by.save(&tables, &push_dedup, LATEST, 7).unwrap();
+            by.save(&tables, &push_dedup, LATEST, 7, SaveMode::Full).unwrap();
             let record = ServerRecord::of(&by.folder(LATEST).unwrap()).unwrap();
             assert_eq!(record.number, 0);
             record.saved_unix_ms

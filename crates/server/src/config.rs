@@ -52,6 +52,8 @@ pub struct Config {
     pub checkpoints_max: usize,
     /// Checkpoint interval.
     pub save_every: Option<Duration>,
+    /// Interval of deltas on the last checkpoint.
+    pub delta_every: Option<Duration>,
     /// Worker threads. 0: one per processor.
     pub workers: usize,
     /// Whether to pin each worker to a processor.
@@ -91,6 +93,7 @@ impl Default for Config {
             forget: false,
             checkpoints_max: CHECKPOINTS_MAX_DEFAULT,
             save_every: None,
+            delta_every: None,
             workers: 0,
             pin: false,
             spin_us: sanderling_transport::SPIN_US_DEFAULT,
@@ -136,12 +139,16 @@ impl Config {
         } else if !(limit::FRAME_BYTES_MIN..=limit::FRAME_BYTES_MAX).contains(&frame) {
             let (min, max) = (limit::FRAME_BYTES_MIN, limit::FRAME_BYTES_MAX);
             format!("frame_max is {frame} bytes: it must be {min} to {max}")
-        } else if self.data.is_none() && (self.save_every.is_some() || self.restore.is_some()) {
-            "save_every and restore need a checkpoint directory (data)".to_owned()
+        } else if self.data.is_none()
+            && (self.save_every.is_some() || self.delta_every.is_some() || self.restore.is_some())
+        {
+            "save_every, delta_every and restore need a checkpoint directory (data)".to_owned()
         } else if self.forget && self.kept.is_none() {
             "forget needs a folder of kept tables (kept)".to_owned()
         } else if self.save_every.is_some_and(|every| every < Duration::from_secs(1)) {
             "save_every must be at least 1s".to_owned()
+        } else if self.delta_every.is_some_and(|every| every < Duration::from_secs(1)) {
+            "delta_every must be at least 1s".to_owned()
         } else if self
             .token
             .as_ref()

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use sanderling_store::TableStats;
 use sanderling_transport::Connection;
-use sanderling_wire::{Fault, Features, Home, Restored, Saved, StatsScope, same_token};
+use sanderling_wire::{Fault, Features, Home, Restored, StatsScope, same_token};
 
 use crate::background;
-use crate::checkpoints::{CheckpointStatus, Checkpoints};
+use crate::checkpoints::{CheckpointStatus, Checkpoints, SaveMode, SaveReport};
 use crate::connections::ConnectionStatus;
 use crate::event::{Event, Log};
 use crate::logins::Plane;
@@ -219,14 +219,15 @@ impl Control {
         Ok(self.state.create(name, home, config)?.number)
     }
 
-    /// Saves all tables except temporary ones. `number` identifies a save of several servers; 0 if there is none.
+    /// Saves all tables except temporary ones, or their changes since the last save of this name. `number` identifies a
+    /// save of several servers; 0 if there is none.
     ///
     /// # Errors
     /// The name is invalid, or writing failed: the previous checkpoint is intact then. A server that shuts down
     /// refuses.
-    pub fn save(&self, name: &str, number: u64) -> Result<Saved, Refusal> {
+    pub fn save(&self, name: &str, number: u64, mode: SaveMode) -> Result<SaveReport, Refusal> {
         self.check_serving()?;
-        let result = self.state.save(name, number);
+        let result = self.state.save(name, number, mode);
         self.log.report(background::saved(name, result.clone()));
         result
     }

@@ -52,6 +52,10 @@ pub enum Event {
         name: String,
         rows: u64,
         bytes: u64,
+        /// Deltas of the checkpoint. 0: the save is a full one.
+        deltas: u64,
+        /// Why no delta was saved, although one was asked for.
+        full_because: String,
     },
     /// The save succeeded, but the note of the rows' former place could not be removed.
     NoteLeft {
@@ -129,8 +133,13 @@ impl fmt::Display for Event {
             Event::RowsTaken { folder, table, rows } => {
                 write!(out, "restoring: {rows} rows of table {table} from {folder} are this shard's")
             }
-            Event::Saved { name, rows, bytes } => {
-                write!(out, "saved {name}: {rows} rows, {}", in_units(*bytes))
+            Event::Saved { name, rows, bytes, deltas, full_because } => {
+                let bytes = in_units(*bytes);
+                match deltas {
+                    0 if full_because.is_empty() => write!(out, "saved {name}: {rows} rows, {bytes}"),
+                    0 => write!(out, "saved {name} in full: {rows} rows, {bytes} ({full_because})"),
+                    _ => write!(out, "saved {name}: delta {deltas}, {rows} rows, {bytes}"),
+                }
             }
             Event::NoteLeft { reason } => {
                 write!(

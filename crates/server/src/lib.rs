@@ -48,7 +48,7 @@ mod session_tests;
 #[cfg(fuzzing)]
 pub use background::BackgroundJob;
 pub use call::Workspace;
-pub use checkpoints::{CheckpointStatus, LATEST};
+pub use checkpoints::{CheckpointStatus, LATEST, SaveMode, SaveReport};
 pub use config::Config;
 pub use connections::ConnectionStatus;
 pub use control::{Control, Status, TableStatus};

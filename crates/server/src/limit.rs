@@ -63,6 +63,9 @@ pub const EXPORT_KEYS_MAX: usize = 1 << 20;
 pub const EXPORT_WINDOWS_MAX: usize = 8;
 /// Scratch memory that a worker keeps between requests, per buffer.
 pub const SCRATCH_BYTES_MAX: usize = 16 << 20;
+/// Changed rows of a table, and as many removed keys, that a delta can have, of 8 bytes each in memory. A save with more is
+/// a full one.
+pub const CHANGE_KEYS_MAX: usize = 1 << 24;
 /// Default limit of named checkpoints, not counting `latest`. A further one is refused.
 pub const CHECKPOINTS_MAX_DEFAULT: usize = 64;
 /// Folders in the name of a checkpoint.

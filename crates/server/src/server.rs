@@ -12,8 +12,8 @@ use sanderling_transport::{Address, Error, Listener, NotAccepted, Stopper};
 use sanderling_wire::{Fault, Features, Saved};
 
 use crate::Config;
-use crate::background::{self, JobQueues, JobReceivers};
-use crate::checkpoints::{Checkpoints, LATEST};
+use crate::background::{self, JobQueues, JobReceivers, SaveIntervals};
+use crate::checkpoints::{Checkpoints, LATEST, SaveMode};
 use crate::control::{Control, REMOTE_FEATURES, ShutdownRequest};
 use crate::event::{Event, Log};
 use crate::folder_lock::FolderLock;
@@ -73,6 +73,8 @@ pub struct Server {
     addresses: Vec<Address>,
     log: Log,
     data: bool,
+    /// The mode of the save at the end.
+    last_save: SaveMode,
     drain_within: Duration,
     stoppers: Vec<Stopper>,
     acceptors: Vec<JoinHandle<()>>,
@@ -140,11 +142,13 @@ impl Server {
             hosts: listen::hosts(config).into(),
             next: Arc::default(),
         };
-        let run = |name: &str, queued, save_every| {
+        let run = |name: &str, queued, intervals| {
             let (state, log) = (Arc::clone(&state), log.clone());
-            spawn(name.to_owned(), move || background::run(&state, &queued, save_every, &log))
+            spawn(name.to_owned(), move || background::run(&state, &queued, intervals, &log))
         };
-        let runners = [run("checkpoints", checkpoints, config.save_every)?, run("exports", exports, None)?];
+        let intervals = SaveIntervals { full: config.save_every, delta: config.delta_every };
+        let runners =
+            [run("checkpoints", checkpoints, intervals)?, run("exports", exports, SaveIntervals::default())?];
         let stoppers = listeners.iter().map(Listener::stopper).collect();
         let mut acceptors = Vec::new();
         for listener in listeners {
@@ -152,6 +156,7 @@ impl Server {
             acceptors.push(spawn("accept".to_owned(), move || accept(&listener, &control, &log))?);
         }
         let (data, drain_within) = (config.data.is_some(), config.drain_within);
+        let last_save = if config.delta_every.is_some() { SaveMode::Delta } else { SaveMode::Full };
         let jobs = Some((job_queues, runners));
         let maintenance = Some(Maintenance::start(every_table(state)).map_err(ServerError::Thread)?);
         Ok(Server {
@@ -159,6 +164,7 @@ impl Server {
             addresses,
             log,
             data,
+            last_save,
             drain_within,
             stoppers,
             acceptors,
@@ -195,9 +201,9 @@ impl Server {
         let failed = self.stop(Instant::now() + self.drain_within);
         let saved = match self.data {
             true => {
-                let saved = self.control.state.save(LATEST, 0);
+                let saved = self.control.state.save(LATEST, 0, self.last_save);
                 self.log.report(background::saved(LATEST, saved.clone()));
-                Some(saved.map_err(ServerError::Save)?)
+                Some(saved.map_err(ServerError::Save)?.saved)
             }
             false => None,
         };
@@ -341,7 +347,7 @@ fn begin(state: &State, config: &Config, log: &Log) -> Result<(), ServerError> {
     if config.data.is_none() || config.shards == 1 {
         return Ok(());
     }
-    let saved = state.save(LATEST, 0);
+    let saved = state.save(LATEST, 0, SaveMode::Full);
     log.report(background::saved(LATEST, saved.clone()));
     saved.map(|_| ()).map_err(ServerError::Start)
 }

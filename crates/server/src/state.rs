@@ -6,10 +6,10 @@ use std::time::{Instant, SystemTime};
 
 use sanderling_sync::GroupRegistry;
 use sanderling_transport::ReceiveBudget;
-use sanderling_wire::{Agreed, Fault, Home, Identity, Restored, Saved, StatsScope};
+use sanderling_wire::{Agreed, Fault, Home, Identity, Restored, StatsScope};
 
 use crate::batches::Batches;
-use crate::checkpoints::Checkpoints;
+use crate::checkpoints::{Checkpoints, SaveMode, SaveReport};
 use crate::connections::Connections;
 use crate::descriptors;
 use crate::limit::{IN_FLIGHT_MAX, RECEIVE_BYTES_MAX};
@@ -142,8 +142,8 @@ impl State {
     }
 
     /// Saves all tables. `number` identifies a save of several servers; 0 if there is none.
-    pub(crate) fn save(&self, name: &str, number: u64) -> Result<Saved, Refusal> {
-        let saved = self.checkpoints()?.save(&self.tables, &self.push_dedup, name, number);
+    pub(crate) fn save(&self, name: &str, number: u64, mode: SaveMode) -> Result<SaveReport, Refusal> {
+        let saved = self.checkpoints()?.save(&self.tables, &self.push_dedup, name, number, mode);
         let failure = match &saved {
             Ok(_) => {
                 self.saves.fetch_add(1, Ordering::Relaxed);

@@ -107,6 +107,27 @@ pub enum StoreError {
         /// The fault of the row.
         reason: String,
     },
+    /// The changes since this epoch are not kept any more; nothing was drained.
+    #[error(
+        "table {table:?}: the changes since epoch {epoch} are not kept (the oldest is {oldest}): subscribe again, and start from \
+         an export of all rows"
+    )]
+    StreamTooLate {
+        /// Name of the table.
+        table: String,
+        /// Epoch of the subscriber.
+        epoch: u64,
+        /// The oldest epoch from which a subscriber can go on; 0 without any subscription.
+        oldest: u64,
+    },
+    /// A delta cannot be added to the checkpoint; the checkpoint is unchanged.
+    #[error("{}: no delta is possible: {reason}: save a full checkpoint", path.display())]
+    NoDelta {
+        /// The checkpoint directory.
+        path: PathBuf,
+        /// The obstacle.
+        reason: String,
+    },
     /// The budget has no room for new rows. Keys with a row, and new keys that found room, were updated exactly
     /// once. The other `rejected` new keys got no row.
     #[error(

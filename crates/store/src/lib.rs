@@ -18,8 +18,10 @@
 //! | `index`, `rows` | hash index; slab, row layout, row allocator |
 //! | `kept` | what outlives the process, for tables in files |
 //! | `sync`, `memory`, `simd` | locks and epochs; mapped memory and prefetching; vector loads and stores |
+//! | `changes` | the change stream: changed rows at their present value |
 //! | `checkpoint` | the bytes on disk |
 
+mod changes;
 mod checkpoint;
 mod config;
 mod error;
@@ -38,7 +40,10 @@ mod sync;
 mod table;
 mod update;
 
-pub use checkpoint::{BlobEntry, Checkpoint, CheckpointWriter, SkippedRows, TableEntry};
+pub use changes::frame::ChangeFrame;
+pub use checkpoint::{
+    BlobEntry, Checkpoint, CheckpointWriter, DeltaEntry, DeltaWriter, SkippedRows, TableEntry,
+};
 pub use checkpoint::{create_regular, open_regular};
 pub use config::optimizer::{Init, Optimizer};
 pub use config::{Admission, Block, Dtype, Eviction, Packing, PushScale, TableConfig, Writes};

@@ -157,10 +157,11 @@ class Table:
         """Remove rows; returns the number of removed rows."""
     def clear(self) -> None:
         """Remove all rows."""
-    def save(self, directory: _Path) -> None:
+    def save(self, directory: _Path, *, delta: bool = False) -> None:
         """Write a checkpoint with this table only.
 
-        An earlier checkpoint in the directory stays intact until the new one is complete.
+        An earlier checkpoint in the directory stays intact until the new one is complete. With `delta`, what changed
+        since the last save with `delta` is added to it; the first one, and one where that is not possible, is full.
         """
     @staticmethod
     def load(directory: _Path, name: str | None = None) -> Table:

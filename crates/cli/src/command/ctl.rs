@@ -99,15 +99,20 @@ enum Order {
         watch: Watch,
     },
     /// Save all tables as a named checkpoint, while requests continue
-    #[command(after_help = "Example:\n  sanderling ctl save before-upgrade")]
+    #[command(
+        after_help = "Examples:\n  sanderling ctl save before-upgrade\n  sanderling ctl save --delta hourly"
+    )]
     Save {
+        /// Save a delta on the last save of this name: what changed since; in full if that is not possible
+        #[arg(long)]
+        delta: bool,
         /// Checkpoint name: letters, digits, '.', '_', '-', '/'; "latest" is restored at the next start
         name: String,
     },
     /// Replace all tables by those of a checkpoint
     #[command(after_help = "Example:\n  sanderling ctl restore before-upgrade")]
     Restore {
-        /// Checkpoint name, as shown by ctl checkpoints
+        /// Checkpoint name, as shown by ctl checkpoints; NAME@2 for the state after its first 2 deltas
         name: String,
     },
     /// List checkpoints of all servers with their sizes
@@ -153,7 +158,9 @@ impl Order {
             Order::Tables(_) => Answers::Tables(vec![(url, client.tables()?)]),
             Order::Connections(_) => Answers::Connections(vec![(url, client.connections()?)]),
             Order::Stats { peers, .. } => Answers::Stats(*peers, vec![(url, client.stats(*peers)?)]),
-            Order::Save { name } => Answers::Saved(name.clone(), vec![(url, client.save(name, number)?)]),
+            Order::Save { name, delta } => {
+                Answers::Saved(name.clone(), vec![(url, client.save(name, number, *delta)?)])
+            }
             Order::Restore { name } => Answers::Restored(name.clone(), vec![(url, client.restore(name)?)]),
             Order::Checkpoints => Answers::Checkpoints(vec![(url, client.checkpoints()?)]),
             Order::Drop(_) => unreachable!("it is several questions"),

@@ -1,4 +1,4 @@
-//! `sanderling inspect`: describe a model directory, a data file, or a folder of kept tables.
+//! `sanderling inspect`: describe a model directory, a data file, a server's checkpoint, or a folder of kept tables.
 
 use std::path::PathBuf;
 
@@ -7,11 +7,12 @@ use crate::quantity;
 use crate::reading::ReadArgs;
 use crate::saved_model;
 
+mod checkpoint;
 mod data;
 mod kept;
 mod model;
 
-/// Describe a model, a data file or kept tables, and suggest a configuration
+/// Describe a model, a data file, a checkpoint or kept tables, and suggest a configuration
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -23,10 +24,12 @@ Examples:
   sanderling inspect clicks.csv --suggest > clicks.toml
   # tables, rows, norms, frequent keys
   sanderling inspect runs/clicks/model
+  # a server's checkpoint and its deltas
+  sanderling inspect /var/lib/sanderling/latest
   # tables that outlive their server
   sanderling inspect /mnt/tables")]
 pub(crate) struct Args {
-    /// Model directory, folder of ps --kept, data file, URL, or - for standard input; folder or pattern: its first file
+    /// Model directory, server's checkpoint, folder of ps --kept, data file, URL, or - for standard input; folder or pattern: its first file
     path: PathBuf,
     /// Print a run configuration (TOML) for sanderling train
     #[arg(long)]
@@ -49,6 +52,9 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         let kept = kept::find(&args.path)?;
         if !kept.is_empty() && !args.suggest {
             return kept::show(args, kept);
+        }
+        if let Some(found) = checkpoint::find(&args.path).filter(|_| !args.suggest) {
+            return checkpoint::show(args, found);
         }
     }
     if (args.path.is_dir() && !data::is_folder_of_data(args)?) || saved_model::is_missing(&args.path) {

@@ -85,7 +85,7 @@ struct Options {
     /// Checkpoint directory; "latest" is restored at start and saved at exit [default: no checkpoints]
     #[arg(long, value_name = "DIR", help_heading = "Checkpoints")]
     data: Option<PathBuf>,
-    /// Checkpoint to restore at start, by name; needs --data [default: latest, if there is one]
+    /// Checkpoint to restore at start, by name, or NAME@2 for its first 2 deltas; needs --data [default: latest, if there is one]
     #[arg(long, value_name = "NAME", help_heading = "Checkpoints")]
     restore: Option<String>,
     /// Directory, best of a tmpfs, in which tables outlive the server: the next start finds them [default: none]
@@ -100,6 +100,9 @@ struct Options {
     /// Checkpoint interval, such as 10m, at least 1s; needs --data [default: at exit only]
     #[arg(long, value_name = "TIME", help_heading = "Checkpoints")]
     save_every: Option<String>,
+    /// Interval of delta checkpoints, such as 10s, at least 1s; needs --data [default: full checkpoints only]
+    #[arg(long, value_name = "TIME", help_heading = "Checkpoints")]
+    delta_every: Option<String>,
     /// Memory limit per table, such as 4GiB; at the limit the table's eviction policy applies [default: none]
     #[arg(long, value_name = "BYTES", help_heading = "Resources")]
     table_budget: Option<String>,
@@ -182,6 +185,7 @@ impl Options {
             forget: self.forget || other.forget,
             checkpoints_max: self.checkpoints_max.or(other.checkpoints_max),
             save_every: self.save_every.or(other.save_every),
+            delta_every: self.delta_every.or(other.delta_every),
             table_budget: self.table_budget.or(other.table_budget),
             threads: self.threads.or(other.threads),
             pin: self.pin || other.pin,
@@ -251,6 +255,7 @@ impl Options {
         };
         config.checkpoints_max = self.checkpoints_max.unwrap_or(config.checkpoints_max);
         config.save_every = time("save_every", &self.save_every)?;
+        config.delta_every = time("delta_every", &self.delta_every)?;
         let write_timeout = self.write_timeout.as_deref().map(quantity::time_above_0).transpose();
         config.write_timeout =
             write_timeout.map_err(|error| usage("write_timeout", error))?.unwrap_or(config.write_timeout);

@@ -137,6 +137,14 @@ fn tables_are_saved_restored_and_dropped() {
     let status = server.ctl(folder.path(), "--json status").json();
     assert!(status[0]["last_saved_unix_ms"].as_u64().unwrap() > 0);
     assert_eq!((&status[0]["counters"]["saves"], &status[0]["counters"]["restores"]), (&1.into(), &1.into()));
+    for (rows, expected) in [(100, "saved hourly: 100 rows, "), (5, "saved hourly: delta 1, 5 rows, ")] {
+        peer.push(table, 2000 - rows as u64, &keys[..rows], 0.5).unwrap();
+        let said = server.ctl(folder.path(), "save --delta hourly");
+        assert!(said.code == 0 && said.out.contains(expected), "{said:?}");
+        assert_eq!(said.out.contains(", in full: "), rows == 100, "{said:?}");
+    }
+    let said = server.ctl(folder.path(), "restore hourly@0");
+    assert!(said.code == 0 && said.out.contains("restored hourly@0: 1 tables, 100 rows"), "{said:?}");
 
     server.ctl(folder.path(), "restore nothing").fails(4, "no checkpoint \"nothing\"");
     server.ctl(folder.path(), "save ../out").fails(2, "checkpoint \"../out\"");
@@ -163,7 +171,7 @@ fn tables_are_saved_restored_and_dropped() {
     let restores = both("--json status").json();
     assert_eq!(
         (&restores[0]["counters"]["restores"], &restores[1]["counters"]["restores"]),
-        (&2.into(), &1.into())
+        (&3.into(), &1.into())
     );
     peer.create("t", TABLE).unwrap();
 

@@ -1,5 +1,6 @@
 //! `sanderling ps` as a process of its own: readiness, signals, what survives a kill and a full disk.
 
+mod deltas;
 mod kept;
 mod starved;
 

@@ -4,6 +4,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use sanderling_server::SaveMode;
+
 use super::served::Served;
 use super::{TINY, command, run};
 
@@ -108,7 +110,8 @@ fn a_temporary_table_is_dropped_after_errors_and_signals_and_never_saved() {
         assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", server.tables());
         std::thread::sleep(Duration::from_millis(50));
     }
-    assert_eq!(server.control().save("meanwhile", 0).unwrap().rows, 0);
+    let saved = server.control().save("meanwhile", 0, SaveMode::Full).unwrap().saved;
+    assert_eq!(saved.rows, 0);
     let pid = child.id().to_string();
     assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     let done = child.wait_with_output().unwrap();

@@ -7,6 +7,7 @@ use sanderling_store::{Checkpoint, TableConfig};
 use sanderling_wire::{Fault, Home};
 
 use super::record::{ServerRecord, TableRecord, pushes};
+use super::state_name::open;
 use crate::description;
 use crate::event::{Event, Log};
 use crate::placement::Placement;
@@ -19,6 +20,8 @@ pub(super) struct Resharder<'a> {
     pub(super) shard: u16,
     pub(super) shards: u16,
     pub(super) log: Option<&'a Log>,
+    /// The deltas of each part that are read. None: all.
+    pub(super) deltas: Option<usize>,
 }
 
 /// One part. Parts are opened one at a time, because each may have thousands of files.
@@ -44,8 +47,8 @@ fn check_numbers(parts: &[Part<'_>]) -> Result<(), Refusal> {
 
 impl Part<'_> {
     /// Opens the part again and requires that it is unchanged.
-    fn open_again(&self) -> Result<Checkpoint, Refusal> {
-        let checkpoint = Checkpoint::open(self.folder)?;
+    fn open_again(&self, deltas: Option<usize>) -> Result<Checkpoint, Refusal> {
+        let checkpoint = open(self.folder, deltas)?;
         if checkpoint.generation() == self.generation {
             return Ok(checkpoint);
         }
@@ -63,7 +66,7 @@ impl Resharder<'_> {
     ) -> Result<(Vec<Candidate>, Option<SavedPushDedup>), Refusal> {
         let mut parts = Vec::new();
         for (shard, folder) in (0..).zip(folders) {
-            let checkpoint = Checkpoint::open(folder)?;
+            let checkpoint = open(folder, self.deltas)?;
             let record = ServerRecord::read(&checkpoint, folder)?;
             record.check(&checkpoint, folder, shard, folders.len() as u16)?;
             parts.push(Part { folder, generation: checkpoint.generation(), record });
@@ -74,7 +77,7 @@ impl Resharder<'_> {
             Placement::new(self.shard, self.shards, vec![String::new(); usize::from(self.shards)]);
         let mut known = Vec::new();
         for part in &parts {
-            let (folder, checkpoint) = (part.folder, part.open_again()?);
+            let (folder, checkpoint) = (part.folder, part.open_again(self.deltas)?);
             for TableRecord { name, .. } in &part.record.tables {
                 let Some(candidate) = candidates.iter_mut().find(|candidate| candidate.table.name() == name)
                 else {

@@ -12,7 +12,7 @@ pub(super) const MANIFEST: &str = "manifest.json";
 /// Marker file of a folder whose first save is under way.
 const FIRST_SAVE: &str = "first-save";
 /// Suffixes of row files and blobs.
-const DATA_FILES: [&str; 2] = [".table", ".blob"];
+const DATA_FILES: [&str; 3] = [".table", ".blob", ".delta"];
 
 /// Finds a row file in a folder that once had a manifest and has none now.
 pub(super) fn lost(folder: &Path) -> io::Result<Option<PathBuf>> {

@@ -1,5 +1,6 @@
 //! Saving, restoring and stopping through the wire: what was acknowledged is there afterwards.
 
+mod deltas;
 mod refused;
 mod shards;
 

@@ -13,7 +13,8 @@ use super::manifest::{MANIFEST, file_name};
 use super::rows::{RowShape, encode};
 use crate::config::BLOCKS_MAX;
 use crate::{
-    Block, Checkpoint, CheckpointWriter, Init, Optimizer, PushScale, RowRef, StoreError, Table, TableConfig,
+    Block, Checkpoint, CheckpointWriter, DeltaWriter, Init, Optimizer, PushScale, RowRef, StoreError, Table,
+    TableConfig,
 };
 
 /// Directory of the checkpoints, which does not exist at first.
@@ -279,6 +280,99 @@ fn an_error_at_any_operation_keeps_a_checkpoint() {
 fn a_power_failure_at_any_operation_keeps_a_checkpoint() {
     check(Fault::Stop, Some(1));
     check(Fault::Stop, None);
+}
+
+/// The rows of a table, sorted by key: key, weights and state.
+type Rows = Vec<(u64, Vec<f32>)>;
+
+fn rows_of(table: &Table) -> Rows {
+    let mut rows = Vec::new();
+    table.for_each_row(|row| rows.push((row.key, row.weights.iter().chain(row.state).copied().collect())));
+    rows.sort_by_key(|(key, _): &(u64, Vec<f32>)| *key);
+    rows
+}
+
+/// The state of a chain: a version per delta.
+struct Chain {
+    files: Memory,
+    table: Table,
+    /// The rows of each version.
+    versions: Vec<Rows>,
+}
+
+impl Chain {
+    /// A full checkpoint of version 0.
+    fn new() -> Chain {
+        let [table, _] = tables(1);
+        let files = Memory::default();
+        let mut writer = CheckpointWriter::create_on(Box::new(files.clone()), Path::new(DIR)).unwrap();
+        writer.begin_chain(Table::CHANGE_KEYS);
+        writer.table(&table).unwrap();
+        writer.blob("state", &0_u64.to_le_bytes()).unwrap();
+        writer.commit().unwrap();
+        let versions = vec![rows_of(&table)];
+        Chain { files, table, versions }
+    }
+
+    /// Changes, creates and removes rows; saves that as a delta.
+    fn save_next(&mut self) -> Result<u64, StoreError> {
+        let version = self.versions.len() as u64;
+        let keys: Vec<u64> = (10..30 + version).collect();
+        self.table.push(&keys, &vec![0.5; keys.len() * 2], PushScale::default()).unwrap();
+        self.table.remove(version);
+        self.versions.push(rows_of(&self.table));
+        let mut writer = DeltaWriter::create_on(Box::new(self.files.clone()), Path::new(DIR))?;
+        writer.changes(&self.table)?;
+        writer.blob("state", &version.to_le_bytes())?;
+        writer.commit()
+    }
+
+    /// The version that an image holds completely, bit for bit.
+    fn version_of(&self, image: &BTreeMap<String, Vec<u8>>) -> u64 {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, content) in image {
+            std::fs::write(dir.path().join(name), content).unwrap();
+        }
+        let checkpoint = Checkpoint::open(dir.path()).unwrap();
+        checkpoint.verify().unwrap();
+        let version = u64::from_le_bytes(checkpoint.blob("state").unwrap().try_into().unwrap());
+        let loaded = checkpoint.load_table(self.table.name()).unwrap();
+        assert_eq!(rows_of(&loaded), self.versions[version as usize], "version {version}");
+        version
+    }
+}
+
+/// Saves a delta with a fault at every operation in turn, then another one without.
+#[test]
+fn a_failed_delta_keeps_the_chain() {
+    for fault in [Fault::Error, Fault::Stop] {
+        for at in 0.. {
+            let mut chain = Chain::new();
+            {
+                let mut state = chain.files.0.lock().unwrap();
+                state.durable = state.entries.clone();
+                state.changes.clear();
+                (state.operations, state.fault) = (0, Some((at, fault)));
+            }
+            let result = chain.save_next();
+            let reached = chain.files.0.lock().unwrap().operations > at;
+            for image in chain.files.images() {
+                let version = chain.version_of(&image);
+                let allowed = if result.is_ok() { version == 1 } else { version <= 1 };
+                assert!(allowed, "{fault:?} at operation {at}: version {version} after {result:?}");
+            }
+            // The next delta has the changes of the failed one, too.
+            chain.files.0.lock().unwrap().fault = None;
+            chain.save_next().unwrap();
+            for image in chain.files.images() {
+                assert_eq!(chain.version_of(&image), 2, "{fault:?} at operation {at}");
+            }
+            if !reached {
+                assert!(result.is_ok() && at > 15, "{at}: {result:?}");
+                break;
+            }
+        }
+    }
 }
 
 /// Ignoring the result of a write must not produce an incomplete checkpoint.

@@ -7,14 +7,17 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::chain::DeltaRecord;
 use crate::config::NAME_BYTES_MAX;
 use crate::{Admission, Block, Dtype, Eviction, Init, Optimizer, Packing, StoreError, TableConfig, Writes};
 
 pub(crate) const MANIFEST: &str = "manifest.json";
 pub(crate) const MANIFEST_NEW: &str = "manifest.json.new";
 const FORMAT: &str = "sanderling-checkpoint";
-/// Version of the manifest and of its files.
-pub(crate) const VERSION: u32 = 1;
+/// Version of the manifest of a checkpoint without deltas.
+const VERSION: u32 = 1;
+/// Version of the manifest of a chain, which may have deltas.
+pub(crate) const VERSION_OF_CHAIN: u32 = 2;
 /// The maximum size of a manifest, which is read whole.
 pub(crate) const MANIFEST_BYTES_MAX: usize = 64 << 20;
 
@@ -31,6 +34,11 @@ pub(crate) struct Manifest {
     pub(crate) generation: u64,
     pub(crate) tables: Vec<TableRecord>,
     pub(crate) blobs: Vec<BlobRecord>,
+    /// Of a chain: the generation of the full checkpoint, and the deltas after it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(crate) base: Option<u64>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(crate) deltas: Vec<DeltaRecord>,
 }
 
 /// A data file.
@@ -63,6 +71,9 @@ pub(crate) struct TableRecord {
     pub(crate) writes: WritesRecord,
     #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) packing: PackingRecord,
+    /// Epoch of the table from which deltas go on.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(crate) epoch: Option<u64>,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -154,9 +165,9 @@ pub struct TableEntry {
     pub name: String,
     /// Weights per row.
     pub dim: usize,
-    /// Number of rows.
+    /// Number of rows; with deltas that of the table when the last one was written, beside pushes not exact.
     pub rows: u64,
-    /// Size of the table's file.
+    /// Size of the table's files.
     pub bytes: u64,
     /// The table's number of pushes.
     pub pushes: u64,
@@ -181,12 +192,21 @@ impl Manifest {
             generation,
             tables: Vec::new(),
             blobs: Vec::new(),
+            base: None,
+            deltas: Vec::new(),
         }
     }
 
-    /// All data files.
+    /// Makes this checkpoint one that deltas can follow.
+    pub(crate) fn begin_chain(&mut self) {
+        (self.version, self.base) = (VERSION_OF_CHAIN, Some(self.generation));
+    }
+
+    /// All data files, those of a chain in its order.
     pub(crate) fn files(&self) -> impl Iterator<Item = &FileRecord> {
-        self.tables.iter().map(|table| &table.file).chain(self.blobs.iter().map(|blob| &blob.file))
+        let base =
+            self.tables.iter().map(|table| &table.file).chain(self.blobs.iter().map(|blob| &blob.file));
+        base.chain(self.deltas.iter().flat_map(DeltaRecord::files))
     }
 
     /// Encodes the manifest file. The checksum covers the inner object as written.
@@ -215,11 +235,11 @@ impl Manifest {
         if outline.format != FORMAT {
             return Err(damaged(&format!("its format is {:?}, not {FORMAT:?}", outline.format)));
         }
-        if outline.version != VERSION {
+        if ![VERSION, VERSION_OF_CHAIN].contains(&outline.version) {
             return Err(StoreError::Version {
                 path: path.to_path_buf(),
                 found: outline.version,
-                supported: VERSION,
+                supported: VERSION_OF_CHAIN,
             });
         }
         let manifest: Manifest = serde_json::from_slice(body).map_err(unreadable)?;
@@ -238,12 +258,13 @@ impl Manifest {
         let tables = self.tables.iter().map(|table| table.name.as_str()).collect();
         let blobs = self.blobs.iter().map(|blob| blob.name.as_str()).collect();
         check_names("table", tables)?;
-        check_names("blob", blobs)
+        check_names("blob", blobs)?;
+        self.check_chain()
     }
 }
 
 /// Checks that names are unique and have a valid length.
-fn check_names(kind: &str, mut names: Vec<&str>) -> Result<(), String> {
+pub(super) fn check_names(kind: &str, mut names: Vec<&str>) -> Result<(), String> {
     names.sort_unstable();
     if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
         return Err(format!("it has two {kind}s named {:?}", twice[0]));
@@ -272,7 +293,7 @@ pub(crate) fn file_name(generation: u64, number: usize, kind: &str) -> String {
 
 /// The generation of a data file's name; `None` for other names.
 pub(crate) fn parse_file_name(name: &str) -> Option<u64> {
-    let stem = name.strip_suffix(".table").or_else(|| name.strip_suffix(".blob"))?;
+    let stem = [".table", ".blob", ".delta"].iter().find_map(|kind| name.strip_suffix(kind))?;
     let (generation, number) = stem.strip_prefix('g')?.split_once('-')?;
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if digits(number) && digits(generation) { generation.parse().ok() } else { None }
@@ -295,6 +316,7 @@ impl TableRecord {
             eviction: config.eviction.into(),
             writes: config.writes.into(),
             packing: config.packing.into(),
+            epoch: None,
         }
     }
 
@@ -310,12 +332,6 @@ impl TableRecord {
             writes: self.writes.into(),
             packing: self.packing.into(),
         }
-    }
-
-    pub(crate) fn entry(&self) -> TableEntry {
-        let config = self.config();
-        let (name, dim) = (self.name.clone(), config.dim());
-        TableEntry { name, dim, rows: self.rows, bytes: self.file.bytes, pushes: self.pushes, config }
     }
 }
 

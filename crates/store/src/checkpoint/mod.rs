@@ -1,8 +1,11 @@
 //! Checkpoints: the only module that knows the bytes on disk (`docs/checkpoint-format.md`).
 
+mod chain;
+mod delta;
 mod disk_file;
 mod files;
 mod manifest;
+mod newer_keys;
 mod read;
 mod restore;
 mod rows;
@@ -13,6 +16,8 @@ mod crash;
 #[cfg(all(test, not(loom)))]
 mod diverged;
 
+pub use chain::DeltaEntry;
+pub use delta::DeltaWriter;
 pub use files::{create_regular, open_regular};
 pub use manifest::{BlobEntry, TableEntry};
 pub(crate) use manifest::{config_from_json, config_to_json};

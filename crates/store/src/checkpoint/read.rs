@@ -1,5 +1,6 @@
 //! Opens and loads checkpoints. No content is trusted before its checksum was verified.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::os::unix::fs::FileExt;
@@ -9,12 +10,14 @@ use std::sync::Arc;
 use crc_fast::CrcAlgorithm::Crc32Iscsi;
 use crc_fast::Digest;
 
+use super::chain::{DeltaEntry, DeltaRecord, RowFile};
 use super::files::open_regular;
 use super::manifest::{
     BlobEntry, FileRecord, MANIFEST, MANIFEST_BYTES_MAX, Manifest, TableEntry, TableRecord,
 };
+use super::newer_keys::NewerKeys;
 use super::restore::{Restoration, bad_row};
-use super::rows::{self, Expected, RowShape, RowsError, row_of_block, rows_of_block};
+use super::rows::{self, RowBlock, RowShape, RowsError, row_key, row_of_block, rows_of_block};
 use crate::rows::layout::Header;
 use crate::rows::numbers::RowNumbers;
 use crate::{Block, RowRef, StoreError, Table, TableConfig};
@@ -39,6 +42,7 @@ pub struct Checkpoint {
     files: Vec<Arc<File>>,
     tables: Vec<TableEntry>,
     blobs: Vec<BlobEntry>,
+    deltas: Vec<DeltaEntry>,
 }
 
 /// Computes the checksum of all data read through it.
@@ -80,15 +84,45 @@ impl Read for Input {
 }
 
 impl Checkpoint {
-    /// Opens the checkpoint of a directory.
+    /// Opens the checkpoint of a directory, with all of its deltas.
     pub fn open(dir: impl AsRef<Path>) -> Result<Checkpoint, StoreError> {
-        let dir = dir.as_ref().to_path_buf();
-        let (manifest, files) = open_files(&dir)?;
-        let tables = manifest.tables.iter().map(TableRecord::entry).collect();
-        let blobs = &manifest.blobs;
-        let blobs =
-            blobs.iter().map(|blob| BlobEntry { name: blob.name.clone(), bytes: blob.file.bytes }).collect();
-        Ok(Checkpoint { dir, manifest, files, tables, blobs })
+        Checkpoint::open_with(dir.as_ref(), None)
+    }
+
+    /// Opens the state after the first `deltas` deltas of a checkpoint; 0 for the full checkpoint alone.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NotFound`] if it has fewer, and the errors of [`Checkpoint::open`].
+    pub fn open_through(dir: impl AsRef<Path>, deltas: usize) -> Result<Checkpoint, StoreError> {
+        Checkpoint::open_with(dir.as_ref(), Some(deltas))
+    }
+
+    /// Verifies all checksums in the order of the chain; returns the number of deltas before the first damage, and
+    /// the number of all deltas.
+    ///
+    /// # Errors
+    ///
+    /// The full checkpoint or the manifest is damaged or missing.
+    pub fn whole_deltas(dir: impl AsRef<Path>) -> Result<(usize, usize), StoreError> {
+        let dir = dir.as_ref();
+        Checkpoint::open_through(dir, 0)?.verify()?;
+        let deltas = read_manifest(dir)?.deltas.len();
+        let is_damaged = |through: &usize| {
+            let opened = Checkpoint::open_through(dir, *through);
+            opened.and_then(|checkpoint| checkpoint.verify_last()).is_err()
+        };
+        let whole = (1..=deltas).find(is_damaged).map_or(deltas, |damaged| damaged - 1);
+        Ok((whole, deltas))
+    }
+
+    fn open_with(dir: &Path, deltas: Option<usize>) -> Result<Checkpoint, StoreError> {
+        let (manifest, files) = open_files(dir, deltas)?;
+        let tables = manifest.tables.iter().map(|table| manifest.table_entry(table)).collect();
+        let blobs = manifest.latest_blobs().iter();
+        let blobs = blobs.map(|blob| BlobEntry { name: blob.name.clone(), bytes: blob.file.bytes }).collect();
+        let deltas = manifest.delta_entries();
+        Ok(Checkpoint { dir: dir.to_path_buf(), manifest, files, tables, blobs, deltas })
     }
 
     /// Number of saves into this directory.
@@ -107,6 +141,12 @@ impl Checkpoint {
     #[must_use]
     pub fn blobs(&self) -> &[BlobEntry] {
         &self.blobs
+    }
+
+    /// The deltas after the full checkpoint, in their order.
+    #[must_use]
+    pub fn deltas(&self) -> &[DeltaEntry] {
+        &self.deltas
     }
 
     /// Loads and verifies a table, bit for bit, with its saved budget.
@@ -143,7 +183,8 @@ impl Checkpoint {
         // With a smaller budget it could take all memory, and leave none for the index.
         if is_larger {
             // The file's size bounds the number of rows, whatever the manifest says.
-            table.make_room(record.rows.min(rows::rows_max(shape, record.file.bytes)));
+            let entry = self.manifest.table_entry(record);
+            table.make_room(entry.rows.min(rows::rows_max(shape, entry.bytes)));
         }
         self.load_rows(name, &mut table, |_| true)?;
         Ok(table)
@@ -168,19 +209,37 @@ impl Checkpoint {
             return Err(StoreError::Config { table: name.to_string(), reason });
         }
         // Eviction depends on the clock. If two clocks differ much, rows of the slower one are old.
-        table.set_clock(table.clock().max(record.pushes));
+        let pushes = self.manifest.pushes(record);
+        table.set_clock(table.clock().max(pushes));
         let (config, table) = (record.config(), &*table);
         let (name, shape, numbers) = (record.name.as_str(), shape(&config), RowNumbers::new(&config));
-        let (clock, pushes) = (table.clock(), record.pushes);
+        let clock = table.clock();
         let restoration = Restoration { table, name, shape, numbers: &numbers, clock, pushes };
+        let files = self.manifest.row_files(record);
+        let (mut newer, reading) = (NewerKeys::of(&files), Cell::new(&record.file));
         restoration.run(
-            record.file.bytes,
-            |restorer| self.read_blocks(record, |block| restorer.restore(block, &mut keep)),
-            |error| self.rows_error(record, error),
+            files.iter().map(|file| file.file.bytes).sum(),
+            |restorer| {
+                files.iter().try_for_each(|file| {
+                    reading.set(file.file);
+                    self.read_blocks(file, shape, |block| match block {
+                        RowBlock::Rows(block) => {
+                            restorer.restore(block, |key| newer.take(file, key) && keep(key))
+                        }
+                        RowBlock::Removed(keys) => {
+                            newer.remove(keys);
+                            Ok(())
+                        }
+                    })?;
+                    // So that an error of a row is reported with its file.
+                    restorer.settle().map_err(|error| self.rows_error(file.file, error))
+                })
+            },
+            |error| self.rows_error(reading.get(), error),
         )
     }
 
-    /// Passes every row of a table to `each`, in file order, until it fails.
+    /// Passes every row of a table to `each`, in the order of the files, the newest first, until it fails.
     ///
     /// Rows are checksummed before they are passed, but only the end of the file proves it complete.
     pub fn for_each_row<E: From<StoreError>>(
@@ -202,10 +261,20 @@ impl Checkpoint {
                 RowsError::Damaged("reading it was stopped".to_string())
             })
         };
-        let read = self.read_blocks(record, |block| {
-            (0..rows_of_block(shape, block) as u32).try_for_each(|number| {
-                let header = row_of_block(shape, block, number, &mut values);
-                each_row(header, &values)
+        let files = self.manifest.row_files(record);
+        let mut newer = NewerKeys::of(&files);
+        let read = files.iter().try_for_each(|file| {
+            self.read_blocks(file, shape, |block| match block {
+                RowBlock::Rows(block) => (0..rows_of_block(shape, block) as u32)
+                    .filter(|&number| newer.take(file, row_key(shape, block, number)))
+                    .try_for_each(|number| {
+                        let header = row_of_block(shape, block, number, &mut values);
+                        each_row(header, &values)
+                    }),
+                RowBlock::Removed(keys) => {
+                    newer.remove(keys);
+                    Ok(())
+                }
             })
         });
         failed.map_or_else(|| read.map_err(E::from), Err)
@@ -217,35 +286,45 @@ impl Checkpoint {
             .ok_or_else(|| self.not_found("table", name, self.tables.iter().map(|table| table.name.as_str())))
     }
 
-    /// Passes the bytes of every block of rows to `each`, which may exchange the buffer.
+    /// Passes every block of a file to `each`.
     fn read_blocks(
         &self,
-        record: &TableRecord,
-        each: impl FnMut(&mut Vec<u8>) -> Result<(), RowsError>,
+        RowFile { file: record, expected }: &RowFile<'_>,
+        shape: RowShape,
+        each: impl FnMut(RowBlock<'_>) -> Result<(), RowsError>,
     ) -> Result<(), StoreError> {
-        let file = self.input(&record.file)?;
-        let expected =
-            Expected { generation: self.manifest.generation, rows: record.rows, bytes: record.file.bytes };
+        let file = self.input(record)?;
         // Buffered below the checksum, or data read ahead would be included too early.
-        let mut input = Checked::new(BufReader::with_capacity(buffer_bytes(&record.file), file));
-        rows::decode(shape(&record.config()), &expected, &mut input, each)
-            .map_err(|error| self.rows_error(record, error))?;
-        check_crc(&self.dir.join(&record.file.name), &record.file, input.crc32c())
+        let mut input = Checked::new(BufReader::with_capacity(buffer_bytes(record), file));
+        rows::decode(shape, expected, &mut input, each).map_err(|error| self.rows_error(record, error))?;
+        self.check_crc(record, input.crc32c())
     }
 
-    fn rows_error(&self, record: &TableRecord, error: RowsError) -> StoreError {
-        let path = self.dir.join(&record.file.name);
+    fn rows_error(&self, file: &FileRecord, error: RowsError) -> StoreError {
+        let path = self.dir.join(&file.name);
         match error {
             RowsError::Io(source) => io_error(&path, "read", source),
-            RowsError::Damaged(reason) => damaged(&path, reason),
+            RowsError::Damaged(reason) => self.damaged(file, &reason),
             RowsError::Version(found) => StoreError::Version { path, found, supported: rows::VERSION },
             RowsError::Store(error) => error,
         }
     }
 
+    fn damaged(&self, file: &FileRecord, reason: &str) -> StoreError {
+        damaged(&self.dir.join(&file.name), with_delta(&self.manifest, file, reason))
+    }
+
+    fn check_crc(&self, record: &FileRecord, found: u32) -> Result<(), StoreError> {
+        if found == record.crc32c {
+            return Ok(());
+        }
+        let reason = format!("its checksum is {found:08x}, the manifest says {:08x}", record.crc32c);
+        Err(self.damaged(record, &reason))
+    }
+
     /// Reads and verifies a blob.
     pub fn blob(&self, name: &str) -> Result<Vec<u8>, StoreError> {
-        let Some(record) = self.manifest.blobs.iter().find(|blob| blob.name == name) else {
+        let Some(record) = self.manifest.latest_blobs().iter().find(|blob| blob.name == name) else {
             return Err(self.not_found("blob", name, self.blobs.iter().map(|blob| blob.name.as_str())));
         };
         let path = self.dir.join(&record.file.name);
@@ -254,30 +333,39 @@ impl Checkpoint {
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(|source| io_error(&path, "read", source))?;
         if bytes.len() as u64 != record.file.bytes {
-            return Err(damaged(&path, "its size changed while it was read".to_string()));
+            return Err(self.damaged(&record.file, "its size changed while it was read"));
         }
-        check_crc(&path, &record.file, crc_fast::crc32_iscsi(&bytes))?;
+        self.check_crc(&record.file, crc_fast::crc32_iscsi(&bytes))?;
         Ok(bytes)
     }
 
     /// Verifies all checksums without loading tables.
     pub fn verify(&self) -> Result<(), StoreError> {
-        for record in self.manifest.files() {
-            let path = self.dir.join(&record.name);
-            let mut input = Checked::new(self.input(record)?);
-            let mut buffer = vec![0; buffer_bytes(record)];
-            while input.read(&mut buffer).map_err(|source| io_error(&path, "read", source))? > 0 {}
-            check_crc(&path, record, input.crc32c())?;
-        }
-        Ok(())
+        self.manifest.files().try_for_each(|record| self.verify_file(record))
+    }
+
+    /// Verifies the checksums of the last delta.
+    fn verify_last(&self) -> Result<(), StoreError> {
+        let mut files = self.manifest.deltas.last().into_iter().flat_map(DeltaRecord::files);
+        files.try_for_each(|record| self.verify_file(record))
+    }
+
+    fn verify_file(&self, record: &FileRecord) -> Result<(), StoreError> {
+        let path = self.dir.join(&record.name);
+        let mut input = Checked::new(self.input(record)?);
+        let mut buffer = vec![0; buffer_bytes(record)];
+        while input.read(&mut buffer).map_err(|source| io_error(&path, "read", source))? > 0 {}
+        self.check_crc(record, input.crc32c())
     }
 
     /// Opens a data file for reading from its beginning.
     fn input(&self, record: &FileRecord) -> Result<Input, StoreError> {
         let at = self.manifest.files().position(|file| file.name == record.name);
         let held = at.and_then(|at| self.files.get(at));
-        let file =
-            held.map_or_else(|| open_file(&self.dir, record).map(Arc::new), |file| Ok(Arc::clone(file)))?;
+        let file = held.map_or_else(
+            || open_file(&self.dir, &self.manifest, record).map(Arc::new),
+            |file| Ok(Arc::clone(file)),
+        )?;
         Ok(Input { file, at: 0 })
     }
 
@@ -305,8 +393,9 @@ fn read_manifest(dir: &Path) -> Result<Manifest, StoreError> {
 }
 
 /// Opens the manifest and its first files. If a concurrent save removes them, opens those of the newer manifest.
-fn open_files(dir: &Path) -> Result<(Manifest, Vec<Arc<File>>), StoreError> {
-    let (mut manifest, mut overtaken) = (read_manifest(dir)?, 0);
+fn open_files(dir: &Path, deltas: Option<usize>) -> Result<(Manifest, Vec<Arc<File>>), StoreError> {
+    let read = || read_manifest(dir)?.through(dir, deltas);
+    let (mut manifest, mut overtaken) = (read()?, 0);
     loop {
         let gone = match hold_files(dir, &manifest) {
             Ok(files) => return Ok((manifest, files)),
@@ -315,9 +404,9 @@ fn open_files(dir: &Path) -> Result<(Manifest, Vec<Arc<File>>), StoreError> {
             }
             Err(error) => return Err(error),
         };
-        let newest = read_manifest(dir)?;
+        let newest = read()?;
         if newest.generation == manifest.generation || overtaken == OVERTAKEN_MAX {
-            return Err(gone);
+            return Err(missing_delta(dir, &manifest, gone));
         }
         (manifest, overtaken) = (newest, overtaken + 1);
     }
@@ -327,7 +416,7 @@ fn open_files(dir: &Path) -> Result<(Manifest, Vec<Arc<File>>), StoreError> {
 fn hold_files(dir: &Path, manifest: &Manifest) -> Result<Vec<Arc<File>>, StoreError> {
     let mut held = Vec::new();
     for record in manifest.files() {
-        let file = open_file(dir, record)?;
+        let file = open_file(dir, manifest, record)?;
         if held.len() < FILES_HELD_MAX {
             held.push(Arc::new(file));
         }
@@ -342,13 +431,29 @@ fn open(path: &Path) -> Result<File, StoreError> {
     })
 }
 
+/// Names the delta to which a file belongs, and the state before it.
+fn with_delta(manifest: &Manifest, file: &FileRecord, reason: &str) -> String {
+    let Some(sequence) = manifest.sequence_of(file) else { return reason.to_string() };
+    let deltas = manifest.deltas.len();
+    format!("delta {sequence} of {deltas}: {reason}; the first {} remain", sequence - 1)
+}
+
+/// Names the delta of a missing file.
+fn missing_delta(dir: &Path, manifest: &Manifest, error: StoreError) -> StoreError {
+    let StoreError::Io { path, .. } = &error else { return error };
+    let is_delta = |file: &&FileRecord| dir.join(&file.name) == *path && manifest.sequence_of(file).is_some();
+    let Some(file) = manifest.files().find(is_delta) else { return error };
+    damaged(path, with_delta(manifest, file, "it is missing"))
+}
+
 /// Opens a data file and verifies its size.
-fn open_file(dir: &Path, record: &FileRecord) -> Result<File, StoreError> {
+fn open_file(dir: &Path, manifest: &Manifest, record: &FileRecord) -> Result<File, StoreError> {
     let path = dir.join(&record.name);
     let file = open(&path)?;
     let found = file.metadata().map_err(|source| io_error(&path, "read the size of", source))?.len();
     if found != record.bytes {
-        return Err(damaged(&path, format!("it has {found} bytes, the manifest says {}", record.bytes)));
+        let reason = format!("it has {found} bytes, the manifest says {}", record.bytes);
+        return Err(damaged(&path, with_delta(manifest, record, &reason)));
     }
     Ok(file)
 }
@@ -366,13 +471,6 @@ fn shape(config: &TableConfig) -> RowShape {
 /// Size of a read buffer, at most the file's.
 fn buffer_bytes(record: &FileRecord) -> usize {
     record.bytes.clamp(1, READ_BYTES as u64) as usize
-}
-
-fn check_crc(path: &Path, record: &FileRecord, found: u32) -> Result<(), StoreError> {
-    if found == record.crc32c {
-        return Ok(());
-    }
-    Err(damaged(path, format!("its checksum is {found:08x}, the manifest says {:08x}", record.crc32c)))
 }
 
 fn damaged(path: &Path, reason: String) -> StoreError {

@@ -262,6 +262,11 @@ impl Restorer<'_> {
     /// Lets the other threads end, and waits for them; returns the first error.
     fn wait(&mut self) -> Result<(), RowsError> {
         self.blocks = None;
+        self.settle()
+    }
+
+    /// Waits until all blocks so far are filled; returns the first error.
+    pub(crate) fn settle(&mut self) -> Result<(), RowsError> {
         let mut first = Ok(());
         while self.under_way > 0 {
             let Ok(done) = self.done.recv() else { break };

@@ -33,11 +33,14 @@ const WAITING_BLOCKS: usize = 8;
 pub struct CheckpointWriter {
     dir: PathBuf,
     files: Box<dyn Files>,
-    manifest: Manifest,
+    pub(super) manifest: Manifest,
     /// Data files that the manifest on disk does not name yet.
     pending: Vec<String>,
     /// Set by an error; an incomplete checkpoint must not be committed.
     failed: bool,
+    /// Keys of past epochs that tables keep, if deltas shall follow.
+    change_keys: Option<usize>,
+    files_written: usize,
 }
 
 impl std::fmt::Debug for CheckpointWriter {
@@ -58,7 +61,7 @@ pub struct SkippedRows {
 }
 
 /// Computes size and checksum of a file.
-struct Tally<'a> {
+pub(super) struct Tally<'a> {
     sink: &'a mut dyn Sink,
     bytes: u64,
     crc32c: Digest,
@@ -73,7 +76,7 @@ impl Tally<'_> {
     }
 
     /// Writes the blocks that `fill` passes on, from the first full one on by another thread.
-    fn write_blocks<T>(
+    pub(super) fn write_blocks<T>(
         &mut self,
         fill: impl FnOnce(&mut dyn FnMut(&mut Vec<u8>) -> io::Result<()>) -> io::Result<T>,
     ) -> io::Result<T> {
@@ -131,9 +134,16 @@ impl CheckpointWriter {
 
     pub(crate) fn create_on(files: Box<dyn Files>, dir: &Path) -> Result<CheckpointWriter, StoreError> {
         create_dirs(files.as_ref(), dir).map_err(|source| io_error(dir, "create directory", source))?;
-        let path = dir.join(MANIFEST);
-        let bytes = files.read(&path).map_err(|source| io_error(&path, "read", source))?;
-        let previous = bytes.map(|bytes| Manifest::decode(&path, &bytes)).transpose()?;
+        let previous = previous(files.as_ref(), dir)?;
+        CheckpointWriter::after(files, dir, previous.as_ref())
+    }
+
+    /// Begins a checkpoint in an existing directory.
+    pub(super) fn after(
+        files: Box<dyn Files>,
+        dir: &Path,
+        previous: Option<&Manifest>,
+    ) -> Result<CheckpointWriter, StoreError> {
         // After all existing files, so that leftovers of an interrupted save are not mixed in.
         let names = files.list(dir).map_err(|source| io_error(dir, "list", source))?;
         let leftover = names.iter().filter_map(|name| parse_file_name(name)).max().unwrap_or(0);
@@ -144,7 +154,30 @@ impl CheckpointWriter {
             return Err(StoreError::Damaged { path: dir, reason });
         };
         let manifest = Manifest::new(generation);
-        Ok(CheckpointWriter { dir, files, manifest, pending: Vec::new(), failed: false })
+        let (pending, failed, change_keys, files_written) = (Vec::new(), false, None, 0);
+        Ok(CheckpointWriter { dir, files, manifest, pending, failed, change_keys, files_written })
+    }
+
+    /// Subscribes to the changes of all tables that are written from now on, so that deltas can follow
+    /// ([`DeltaWriter`](crate::DeltaWriter)). `keys_max` bounds the keys of a delta ([`Table::subscribe_changes`]).
+    pub fn begin_chain(&mut self, keys_max: usize) {
+        self.change_keys = Some(keys_max);
+        self.manifest.begin_chain();
+    }
+
+    pub(super) fn no_delta(&self, reason: &str) -> StoreError {
+        no_delta(&self.dir, reason)
+    }
+
+    /// Begins a subscription, if deltas shall follow. Called before the rows are read.
+    fn subscribe(&self, table: &Table) -> Result<Option<u64>, StoreError> {
+        self.change_keys.map(|keys_max| table.subscribe_changes(keys_max)).transpose()
+    }
+
+    fn set_epoch(&mut self, epoch: Option<u64>) {
+        if let Some(record) = self.manifest.tables.last_mut() {
+            record.epoch = epoch;
+        }
     }
 
     /// Writes a table while other threads may use it; each row is written as of its turn.
@@ -153,18 +186,21 @@ impl CheckpointWriter {
     ///
     /// [`StoreError::Diverged`] if a row is not finite: the checkpoint could not be loaded.
     pub fn table(&mut self, table: &Table) -> Result<(), StoreError> {
-        let pushes = table.clock();
+        let (epoch, pushes) = (self.subscribe(table)?, table.clock());
         self.rows(table.config(), |each| {
             // It breaks only if writing has failed, which is reported below.
             let _ = table.try_for_each_row(each);
-            Ok(pushes)
-        })
+            Ok::<_, StoreError>(pushes)
+        })?;
+        self.set_epoch(epoch);
+        Ok(())
     }
 
     /// Writes a table like [`CheckpointWriter::table`], but skips and reports rows that are not finite.
     ///
     /// Such rows do not prevent the save of others.
     pub fn table_of_finite_rows(&mut self, table: &Table) -> Result<Option<SkippedRows>, StoreError> {
+        let epoch = self.subscribe(table)?;
         let (pushes, mut left_out) = (table.clock(), None);
         self.write_rows(
             table.config(),
@@ -177,6 +213,7 @@ impl CheckpointWriter {
                 ControlFlow::Continue(())
             },
         )?;
+        self.set_epoch(epoch);
         Ok(left_out)
     }
 
@@ -234,7 +271,7 @@ impl CheckpointWriter {
 
     /// The tables written so far.
     pub fn tables(&self) -> impl Iterator<Item = TableEntry> + '_ {
-        self.manifest.tables.iter().map(TableRecord::entry)
+        self.manifest.tables.iter().map(|table| self.manifest.table_entry(table))
     }
 
     /// Writes named bytes, such as other parts of a model.
@@ -246,7 +283,8 @@ impl CheckpointWriter {
             return Err(io_error(&self.dir, "write", io::Error::new(io::ErrorKind::InvalidInput, reason)));
         }
         let ((), file) = self.write_file("blob", |tally| tally.write(bytes))?;
-        self.manifest.blobs.push(BlobRecord { name: name.to_string(), file });
+        let blob = BlobRecord { name: name.to_string(), file };
+        self.manifest.deltas.last_mut().map_or(&mut self.manifest.blobs, |delta| &mut delta.blobs).push(blob);
         Ok(())
     }
 
@@ -300,7 +338,7 @@ impl CheckpointWriter {
     fn check_is_new(&self, kind: &'static str, name: &str) -> Result<(), StoreError> {
         let taken = match kind {
             "table" => self.manifest.tables.iter().any(|table| table.name == name),
-            _ => self.manifest.blobs.iter().any(|blob| blob.name == name),
+            _ => self.manifest.latest_blobs().iter().any(|blob| blob.name == name),
         };
         if taken {
             return Err(StoreError::DuplicateName { kind, name: name.to_string() });
@@ -309,17 +347,18 @@ impl CheckpointWriter {
     }
 
     /// Creates a data file, lets `fill` write it, and syncs it.
-    fn write_file<T>(
+    pub(super) fn write_file<T>(
         &mut self,
         kind: &str,
         fill: impl FnOnce(&mut Tally<'_>) -> io::Result<T>,
     ) -> Result<(T, FileRecord), StoreError> {
         self.check_not_failed("write")?;
-        let number = self.manifest.tables.len() + self.manifest.blobs.len();
+        let number = self.files_written;
         let name = file_name(self.manifest.generation, number, kind);
         let path = self.dir.join(&name);
         self.failed = true;
         self.pending.push(name.clone());
+        self.files_written += 1;
         let mut sink = self.files.create(&path).map_err(|source| io_error(&path, "create", source))?;
         let mut tally = Tally { sink: sink.as_mut(), bytes: 0, crc32c: Digest::new(Crc32Iscsi) };
         let value = fill(&mut tally).map_err(|source| io_error(&path, "write", source))?;
@@ -354,6 +393,17 @@ fn create_dirs(files: &dyn Files, dir: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The manifest of the checkpoint in a directory, if there is one.
+pub(super) fn previous(files: &dyn Files, dir: &Path) -> Result<Option<Manifest>, StoreError> {
+    let path = dir.join(MANIFEST);
+    let bytes = files.read(&path).map_err(|source| io_error(&path, "read", source))?;
+    bytes.map(|bytes| Manifest::decode(&path, &bytes)).transpose()
+}
+
+pub(super) fn no_delta(dir: &Path, reason: &str) -> StoreError {
+    StoreError::NoDelta { path: dir.to_path_buf(), reason: reason.to_string() }
 }
 
 fn io_error(path: &Path, action: &'static str, source: io::Error) -> StoreError {

@@ -302,6 +302,9 @@ impl Table {
                 let should_evict = |found| found == row.row && is_unused() && is_small();
                 if locked.remove_if(should_evict) != NO_ROW {
                     self.row_allocator.note_inherited(row.row);
+                    if let Some(notes) = self.notes() {
+                        notes.note_removed(lane, hash);
+                    }
                     retired.push(row.row);
                 }
             }

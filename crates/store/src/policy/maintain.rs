@@ -92,7 +92,7 @@ impl Table {
             for &hash in hashes {
                 let row = view.find(hash);
                 if row != NO_ROW && age(now, self.slab.header_word(row, LAST_USE)) > 0 {
-                    self.slab.write(row, shared).row.set(LAST_USE, now);
+                    self.write_row(row, shared, self.notes()).row.set(LAST_USE, now);
                 }
             }
         }

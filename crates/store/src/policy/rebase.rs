@@ -56,7 +56,7 @@ impl Table {
             };
             // A row is in use if its key leads to it. It is not reused during the index guard.
             if is_off() && view.find(self.hash_key.hash(self.key_of(row))) == row {
-                let writing = self.slab.write(row, shared);
+                let writing = self.write_row(row, shared, self.notes());
                 // Reads again, because the row may just have been used.
                 writing.row.set(LAST_USE, rebased(self.slab.header_word(row, LAST_USE)));
             }

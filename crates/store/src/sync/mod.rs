@@ -4,7 +4,7 @@
 pub(crate) mod epoch;
 pub(crate) mod lanes;
 #[cfg(all(test, loom))]
-mod models;
+pub(crate) mod models;
 pub(crate) mod seqlock;
 pub(crate) mod write_gate;
 

@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 /// Under loom an index begins with two buckets. Hashes from here on are at home in the second one.
 const SECOND: u64 = 1 << 63;
 
-fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+pub(crate) fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.max_branches = 100_000;
@@ -148,14 +148,14 @@ fn loom_a_displaced_key_is_found_while_another_leaves() {
 }
 
 /// A row of two words, which are equal before and after every change.
-struct TwoWords {
-    seq_locks: SeqLocks,
-    write_gate: WriteGate,
-    words: [AtomicU32; 2],
+pub(crate) struct TwoWords {
+    pub(crate) seq_locks: SeqLocks,
+    pub(crate) write_gate: WriteGate,
+    pub(crate) words: [AtomicU32; 2],
 }
 
 impl TwoWords {
-    fn new() -> Arc<TwoWords> {
+    pub(crate) fn new() -> Arc<TwoWords> {
         let words = [AtomicU32::new(0), AtomicU32::new(0)];
         Arc::new(TwoWords { seq_locks: SeqLocks::new().unwrap(), write_gate: WriteGate::new(), words })
     }

@@ -16,10 +16,11 @@ pub(crate) mod stats;
 mod touched;
 pub(crate) mod walk;
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
 
+use crate::changes::epochs::Changes;
 use crate::index::directory::Directory;
 use crate::index::fill::Fill;
 use crate::index::hash::HashKey;
@@ -102,6 +103,8 @@ pub struct Table {
     pub(crate) kept: Option<Arc<Kept>>,
     /// The search for free rows of an earlier process.
     pub(crate) search: Mutex<FreeRowSearch>,
+    /// The stream of changes, from its first subscriber on.
+    pub(crate) changes: OnceLock<Changes>,
 }
 
 impl Table {
@@ -195,6 +198,7 @@ impl Table {
             walk: Mutex::default(),
             kept,
             search: Mutex::default(),
+            changes: OnceLock::new(),
         })
     }
 
@@ -397,6 +401,9 @@ impl Table {
         let row = locked.remove();
         if row != NO_ROW {
             self.row_allocator.note_inherited(row);
+            if let Some(notes) = self.notes() {
+                notes.note_removed(lane, hash);
+            }
         }
         drop(locked);
         if row != NO_ROW {
@@ -425,6 +432,9 @@ impl Table {
         let index = index.with_fill(self.fill());
         // From here on no thread can find a row.
         let bytes = self.directory.clear(index);
+        if let Some(notes) = self.notes() {
+            notes.set_incomplete();
+        }
         self.budget.give_back(bytes - Index::NEW_BYTES);
         self.row_allocator.clear(&self.slab, &self.budget);
         self.admission_filter.clear();

@@ -35,6 +35,9 @@ impl<E: Edit> CowEditor<'_, E> {
         self.updater.update_from_elsewhere(at, table.slab.unpublished(to), false);
         table.row_allocator.note_moved(self.keys[at], from, to, locked);
         locked.replace(to);
+        if let Some(notes) = self.updater.notes {
+            notes.note_store(to);
+        }
         table.row_allocator.note_inherited(from);
         self.retired.push(from);
         true

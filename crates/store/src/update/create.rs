@@ -129,6 +129,9 @@ impl Table {
         row_init.new_row(at, row, self.slab.unpublished(row));
         self.row_allocator.note_visited(row, &locked);
         locked.insert(row);
+        if let Some(notes) = self.notes() {
+            notes.note_store(row);
+        }
         true
     }
 

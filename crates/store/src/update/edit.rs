@@ -1,10 +1,11 @@
 //! Edits of rows: search every key of a chunk, create missing rows, and change each row in place.
 
+use crate::changes::notes::Notes;
 use crate::index::NO_ROW;
 use crate::index::directory::KeyLock;
 use crate::lookup::{CachedRows, Lookup, Visit};
 use crate::memory::prefetch::PrefetchHint;
-use crate::rows::access::RowMut;
+use crate::rows::access::{RowMut, RowWrite};
 use crate::simd::{self, Vector, Work};
 use crate::sync::write_gate::SharedGuard;
 use crate::table::Table;
@@ -42,19 +43,21 @@ pub(crate) fn edit_rows(
     let shared = &table.write_gate.lock_shared(lane);
     // Also for keys that have rows, so that a growth ends although no new ones come.
     table.directory.advance_growth(lane, 0);
+    // Once per chunk: a first subscriber waits for this thread.
+    let notes = table.notes();
     let clock = edit.use_clock();
     if clock.is_some() {
         table.note(lane, lookup);
     }
     if let Some(cow_gate) = &table.cow_gate {
-        let updater = InPlaceEditor { edit, vector: vector.width(), table, shared, absent };
+        let updater = InPlaceEditor { edit, vector: vector.width(), table, shared, notes, absent };
         return edit_rows_cow(lane, lookup, keys, updater, cow_gate);
     }
     if let Some(undo) = &table.slab.undo {
-        let updater = InPlaceEditor { edit, vector: vector.width(), table, shared, absent };
+        let updater = InPlaceEditor { edit, vector: vector.width(), table, shared, notes, absent };
         return edit_rows_kept(lane, lookup, keys, cached, updater, undo);
     }
-    let mut updater = InPlaceEditor { edit, vector, table, shared, absent };
+    let mut updater = InPlaceEditor { edit, vector, table, shared, notes, absent };
     // A key that had no row may have got one, and must not be admitted like a new one.
     let may_use = |cached: &CachedRows<'_>| table.admission_filter.admits_all() || cached.is_complete();
     // Not in a closure, which would not be compiled for the detected instructions.
@@ -77,12 +80,30 @@ pub(crate) fn edit_rows(
     table.create_absent(lane, lookup, keys, Some(shared), &mut updater)
 }
 
+impl Table {
+    /// Locks a row for a change, and notes the change if there are notes.
+    #[inline(always)]
+    pub(crate) fn write_row(
+        &self,
+        row: u32,
+        shared: &SharedGuard<'_>,
+        notes: Option<&Notes>,
+    ) -> RowWrite<'_> {
+        let writing = self.slab.write(row, shared);
+        if let Some(notes) = notes {
+            notes.note_update(row);
+        }
+        writing
+    }
+}
+
 /// Edits the rows of a chunk in place, and collects the positions of absent keys.
 pub(super) struct InPlaceEditor<'a, E, V> {
     pub(super) edit: E,
     pub(super) vector: V,
     pub(super) table: &'a Table,
     pub(super) shared: &'a SharedGuard<'a>,
+    pub(super) notes: Option<&'a Notes>,
     pub(super) absent: Vec<u32>,
 }
 
@@ -102,7 +123,7 @@ impl<E: Edit, V: Vector> Visit for InPlaceEditor<'_, E, V> {
         if row == NO_ROW {
             self.absent.push(at as u32);
         } else {
-            let writing = self.table.slab.write(row, self.shared);
+            let writing = self.table.write_row(row, self.shared, self.notes);
             self.edit.edit(self.vector, at, writing.row, false);
         }
     }
@@ -118,7 +139,7 @@ impl<E: Edit, V: Vector> RowInit for InPlaceEditor<'_, E, V> {
     }
 
     fn existing_row(&mut self, at: usize, row: u32, _: &KeyLock<'_>) {
-        let writing = self.table.slab.write(row, self.shared);
+        let writing = self.table.write_row(row, self.shared, self.notes);
         self.update_from_elsewhere(at, writing.row, false);
     }
 }

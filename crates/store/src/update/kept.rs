@@ -19,8 +19,8 @@ struct KeptEditor<'a, E> {
 
 impl<E: Edit> KeptEditor<'_, E> {
     fn change(&mut self, at: usize, row: u32) {
-        let InPlaceEditor { edit, vector, table, shared, .. } = &mut self.updater;
-        let writing = table.slab.write(row, shared);
+        let InPlaceEditor { edit, vector, table, shared, notes, .. } = &mut self.updater;
+        let writing = table.write_row(row, shared, *notes);
         simd::run(*vector, EditKeptRow { edit, at, row, words: writing.row, slot: &mut self.slot });
     }
 }

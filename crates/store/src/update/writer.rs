@@ -1,6 +1,7 @@
 //! Row-by-row updates for online learning: keys are resolved to rows in batches, then every update is applied at
 //! once, so that the next read sees it. A push per sample would search every key twice.
 
+use crate::changes::notes::Notes;
 use crate::index::NO_ROW;
 use crate::index::directory::KeyLock;
 use crate::lookup::{CHUNK_KEYS, with_lookup};
@@ -39,6 +40,8 @@ pub struct TableWriter<'a> {
     failures: PushFailures,
     /// Only in tables that outlive the process.
     undo: Option<UndoSlot<'a>>,
+    /// Only in tables with a subscriber of their changes.
+    notes: Option<&'a Notes>,
 }
 
 impl Table {
@@ -77,7 +80,8 @@ impl<'a> TableWriter<'a> {
     ) -> Self {
         let (width, before, failures) = (table.width(), Vec::new(), PushFailures::default());
         let undo = table.slab.undo.as_ref().map(|undo| undo.take(lane));
-        TableWriter { table, lane, exclusive, steps, clock, width, before, failures, undo }
+        let notes = table.notes();
+        TableWriter { table, lane, exclusive, steps, clock, width, before, failures, undo, notes }
     }
 
     /// Ends the updates.
@@ -154,6 +158,9 @@ impl<'a> TableWriter<'a> {
         assert_eq!(gradient.len(), layout.dim, "a gradient has one value per weight");
         let update = Update { count: 1, clock: self.clock, gradient };
         let writing = self.table.slab.write_exclusive(handle.0, &mut self.exclusive);
+        if let Some(notes) = self.notes {
+            notes.note_store(handle.0);
+        }
         let (steps, row, before) = (self.steps.as_slice(), writing.row, &mut self.before);
         if let Some(undo) = &mut self.undo {
             undo.begin(handle.0, &row);
@@ -236,6 +243,9 @@ impl Work for RowsUpdate<'_, '_> {
         for (handle, gradient) in self.handles.iter().zip(self.gradients.chunks_exact(layout.dim)) {
             let update = Update { count: 1, clock: self.clock, gradient };
             let writing = slab.write_exclusive(handle.0, self.exclusive);
+            if let Some(notes) = self.table.notes() {
+                notes.note_store(handle.0);
+            }
             if let Some(undo) = &mut *self.undo {
                 undo.begin(handle.0, &writing.row.by(vector));
             }

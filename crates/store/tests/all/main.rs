@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
+mod changes;
 mod concurrent;
 mod contract;
 mod damage;
+mod deltas;
 #[cfg(all(target_os = "linux", not(miri)))]
 mod drill;
 mod epoch;

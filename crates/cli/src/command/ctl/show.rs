@@ -91,10 +91,14 @@ impl Answers {
             Answers::Tables(all) => tables(all, width),
             Answers::Connections(all) => connections(all, width),
             Answers::Stats(by_peer, all) => stats(*by_peer, all, width),
-            Answers::Saved(name, all) => each(all, |SaveReply { rows, bytes, generation }| {
-                let (rows, bytes) = (output::count(*rows), output::bytes(*bytes));
-                format!("saved {name}: {rows} rows, {bytes}, generation {generation}")
-            }),
+            Answers::Saved(name, all) => {
+                each(all, |SaveReply { rows, bytes, generation, deltas, full_because }| {
+                    let (rows, bytes) = (output::count(*rows), output::bytes(*bytes));
+                    let delta = if *deltas > 0 { format!("delta {deltas}, ") } else { String::new() };
+                    let saved = format!("saved {name}: {delta}{rows} rows, {bytes}, generation {generation}");
+                    if full_because.is_empty() { saved } else { format!("{saved}, in full: {full_because}") }
+                })
+            }
             Answers::Restored(name, all) => each(all, |RestoreReply { tables, rows }| {
                 format!("restored {name}: {tables} tables, {} rows", output::count(*rows))
             }),

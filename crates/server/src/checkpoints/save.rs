@@ -1,0 +1,137 @@
+//! Saves all tables of a server: in full, or as a delta on the checkpoint of that name.
+
+use std::path::Path;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use sanderling_store::{CheckpointWriter, DeltaWriter, SkippedRows, StoreError};
+use sanderling_wire::{Home, Saved};
+
+use super::record::{BLOB, PUSHES_BLOB, ServerRecord, TableRecord};
+use super::save_mode::{SaveMode, SaveReport};
+use super::{Checkpoints, LATEST, origin, unfinished};
+use crate::event::Event;
+use crate::limit::CHANGE_KEYS_MAX;
+use crate::push_dedup::{PushDedup, SavedPushDedup};
+use crate::refusal::Refusal;
+use crate::tables::{Directory, Entry, Tables};
+
+/// A save under way.
+struct Saving<'a> {
+    folder: &'a Path,
+    directory: &'a Directory,
+    push_dedup: &'a PushDedup,
+    /// The push history before any row is read.
+    before: SavedPushDedup,
+    record: &'a [u8],
+}
+
+impl Checkpoints {
+    /// Saves all tables except temporary ones while requests go on. The previous checkpoint is intact until the new
+    /// one is complete.
+    pub(crate) fn save(
+        &self,
+        tables: &Tables,
+        push_dedup: &PushDedup,
+        name: &str,
+        number: u64,
+        mode: SaveMode,
+    ) -> Result<SaveReport, Refusal> {
+        let folder = self.folder(name)?;
+        let _alone = self.working.lock().unwrap_or_else(PoisonError::into_inner);
+        unfinished::check(&folder)?;
+        self.check_is_own(&folder)?;
+        self.check_room(name, &folder)?;
+        unfinished::begin(&folder)?;
+        // Before the list of tables is read, and so before any row.
+        let before = push_dedup.copy();
+        let directory = tables.directory();
+        let table_records = lasting(&directory).map(|entry| TableRecord {
+            name: entry.table.name().to_owned(),
+            pinned: match entry.home {
+                Home::Sharded => None,
+                Home::Pinned(server) => Some(server),
+            },
+            created_unix_ms: entry.created_unix_ms,
+            config: serde_json::from_str(&entry.config).expect("it was made from a value"),
+        });
+        let now_unix_ms =
+            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64);
+        let saved_unix_ms = now_unix_ms.max(self.restored_unix_ms.load(Ordering::Relaxed).saturating_add(1));
+        // Each server saves this one by itself, so it has no common number.
+        let number = if name == LATEST { 0 } else { number };
+        let (shard, shards, tables) = (self.shard, self.shards, table_records.collect());
+        let record = ServerRecord { shard, shards, saved_unix_ms, number, tables };
+        let record = serde_json::to_vec(&record).expect("names and numbers become JSON");
+        let saving = Saving { folder: &folder, directory: &directory, push_dedup, before, record: &record };
+        let report = match mode {
+            SaveMode::Full | SaveMode::Base => self.save_full(&saving, mode)?,
+            SaveMode::Delta => match self.save_delta(&saving) {
+                Err(error @ (StoreError::NoDelta { .. } | StoreError::StreamTooLate { .. })) => {
+                    let report = self.save_full(&saving, SaveMode::Base)?;
+                    SaveReport { full_because: error.to_string(), ..report }
+                }
+                report => report?,
+            },
+        };
+        // From here on the save has succeeded.
+        if let (Err(refusal), Some(log)) = (origin::remove(&folder), self.log.get()) {
+            log.report(Event::NoteLeft { reason: refusal.reason });
+        }
+        // A stale marker is removed by the next save.
+        let _ = unfinished::end(&folder);
+        self.count();
+        Ok(report)
+    }
+
+    fn save_full(&self, saving: &Saving<'_>, mode: SaveMode) -> Result<SaveReport, StoreError> {
+        let mut writer = CheckpointWriter::create(saving.folder)?;
+        if mode == SaveMode::Base {
+            writer.begin_chain(CHANGE_KEYS_MAX);
+        }
+        for entry in lasting(saving.directory) {
+            // One diverged table must not prevent saving the others.
+            let left_out = writer.table_of_finite_rows(&entry.table)?;
+            self.report_skipped(entry, left_out);
+        }
+        writer.blob(PUSHES_BLOB, &saving.pushes())?;
+        writer.blob(BLOB, saving.record)?;
+        let (rows, bytes) =
+            writer.tables().fold((0, 0), |(rows, bytes), table| (rows + table.rows, bytes + table.bytes));
+        let saved = Saved { generation: writer.commit()?, rows, bytes };
+        Ok(SaveReport { saved, deltas: 0, full_because: String::new() })
+    }
+
+    fn save_delta(&self, saving: &Saving<'_>) -> Result<SaveReport, StoreError> {
+        let mut writer = DeltaWriter::create(saving.folder)?;
+        for entry in lasting(saving.directory) {
+            let left_out = writer.changes(&entry.table)?;
+            self.report_skipped(entry, left_out);
+        }
+        writer.blob(PUSHES_BLOB, &saving.pushes())?;
+        writer.blob(BLOB, saving.record)?;
+        let (deltas, (rows, bytes)) = (writer.sequence(), writer.size());
+        let saved = Saved { generation: writer.commit()?, rows, bytes };
+        Ok(SaveReport { saved, deltas, full_because: String::new() })
+    }
+
+    fn report_skipped(&self, entry: &Entry, left_out: Option<SkippedRows>) {
+        if let (Some(left_out), Some(log)) = (left_out, self.log.get()) {
+            log.report(Event::SkippedRows { table: entry.table.name().to_owned(), left_out });
+        }
+    }
+}
+
+impl Saving<'_> {
+    /// The push history, once all rows are written.
+    fn pushes(&self) -> Vec<u8> {
+        let pushes = SavedPushDedup::around_rows(&self.before, self.push_dedup.copy());
+        serde_json::to_vec(&pushes).expect("numbers become JSON")
+    }
+}
+
+/// The tables that are saved.
+fn lasting(directory: &Directory) -> impl Iterator<Item = &Entry> {
+    directory.entries.iter().map(|entry| &**entry).filter(|entry| !entry.temporary)
+}
