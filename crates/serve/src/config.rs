@@ -15,7 +15,9 @@ use crate::limit::{
 pub struct Config {
     /// A TCP address.
     pub listen: Address,
-    /// Whether other machines may reach it.
+    /// A TCP address at which rows are read by the protocol of Redis.
+    pub resp: Option<Address>,
+    /// Whether other machines may reach the addresses.
     pub expose: bool,
     /// Whether they may reach it without TLS and a token.
     pub insecure: bool,
@@ -45,6 +47,7 @@ impl Config {
     pub fn new(listen: Address) -> Config {
         Config {
             listen,
+            resp: None,
             expose: false,
             insecure: false,
             token: None,
@@ -77,9 +80,9 @@ impl Config {
         if self.timeout.is_zero() {
             return Err("timeout: must be more than 0".to_owned());
         }
-        match &self.listen {
-            Address::Tcp(_) => Ok(()),
-            other => Err(format!("{other}: HTTP needs a TCP address; write host:port")),
+        match std::iter::once(&self.listen).chain(&self.resp).find(|it| !matches!(it, Address::Tcp(_))) {
+            None => Ok(()),
+            Some(other) => Err(format!("{other}: a TCP address is needed; write host:port")),
         }
     }
 }

@@ -51,6 +51,10 @@ mod work;
 
 mod grpc;
 
+mod resp;
+#[cfg(fuzzing)]
+pub use resp::resp_command_bytes;
+
 mod router;
 
 mod server;

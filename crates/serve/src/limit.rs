@@ -32,6 +32,14 @@ pub const QUEUE_MAX: usize = 1 << 16;
 pub const BATCH_MAX: usize = 1 << 20;
 /// Bytes of a request at most.
 pub const BODY_BYTES_MAX: usize = 64 << 20;
+/// Connections of the RESP front. A further one gets an error.
+pub(crate) const RESP_CONNECTIONS_MAX: usize = 256;
+/// Bytes of a command of the RESP front. A longer one ends the connection.
+pub(crate) const RESP_COMMAND_BYTES_MAX: usize = 1 << 20;
+/// Words that a command of the RESP front may have in any case; a lookup has one more than its keys.
+pub(crate) const RESP_WORDS: usize = 16;
+/// Time for a client of the RESP front to take its answers. A slower one is closed.
+pub(crate) const RESP_WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Rows scored at a time: few enough to stay in the cache.
 pub(crate) const ROWS_AT_ONCE: usize = 512;
 /// Characters of an error text.

@@ -1,5 +1,6 @@
 //! Rows of tables by key, or by the text of a feature, which becomes the key as in training.
 
+use sanderling_sample::Field;
 use serde::{Deserialize, Serialize};
 
 use crate::cell::Cell;
@@ -141,6 +142,35 @@ fn answer(models: &Models, asked: &Asked, table: &str, request: &Request<'_>) ->
     asked.count_rows(count);
     let (name, version) = (&*model.name, model.version.to_string());
     Answer::json(&Reply { model: name, version, table, dim: found.dim(), rows: rows.collect() })
+}
+
+/// Passes the weights of each value of a table's feature to `each`; `None`: no row, or a missing value.
+pub(crate) fn weights_of<'a>(
+    model: &ServedModel,
+    table: &str,
+    values: impl Iterator<Item = &'a [u8]>,
+    mut each: impl FnMut(Option<Vec<f32>>),
+) -> Result<(), ServeError> {
+    let found = model.table(table)?;
+    let feature = feature_of(model, table, "")?;
+    model.with_encoder(feature, |encoder| {
+        for value in values {
+            match encoder.keys(Field::Text(value)) {
+                Ok(&[key]) => each(found.get(key).map(|row| row.weights)),
+                Ok([]) => each(None),
+                Ok(keys) => {
+                    let text = format!("feature {feature:?}: a value has {} keys, not one", keys.len());
+                    return Err(ServeError::invalid(text));
+                }
+                Err(error) => {
+                    let text =
+                        format!("feature {feature:?}: expected {}, found {}", error.expected, error.found);
+                    return Err(ServeError::invalid(text));
+                }
+            }
+        }
+        Ok(())
+    })
 }
 
 /// A key: a whole number, decimal digits, or 0x and hexadecimal digits.

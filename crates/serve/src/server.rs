@@ -2,11 +2,12 @@
 
 use std::net::TcpListener as StdListener;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use sanderling_http::{Limits, TlsAcceptor, acceptor, serve};
-use sanderling_transport::{Error, Framing, ListenOptions, Listener, TlsServer};
+use sanderling_transport::{Address, Error, Framing, ListenOptions, Listener, TlsServer};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::{oneshot, watch};
@@ -18,6 +19,7 @@ use crate::config::Config;
 use crate::limit::PORT;
 use crate::models::Models;
 use crate::proto::grpc_inference_service_server;
+use crate::resp;
 use crate::router::router;
 use crate::scoring::ScoringThreads;
 use crate::service::Service;
@@ -46,6 +48,7 @@ pub enum StartError {
 /// A running server. Dropping it drains it.
 pub struct Server {
     url: String,
+    resp: Option<String>,
     service: Arc<Service>,
     ready: watch::Sender<bool>,
     stop: Option<oneshot::Sender<()>>,
@@ -60,11 +63,14 @@ impl Server {
     pub fn start(config: &Config) -> Result<Server, StartError> {
         config.check().map_err(StartError::Config)?;
         let tls = config.tls.as_ref().map(acceptor).transpose().map_err(StartError::Tls)?;
-        let (listener, address) = listen(config)?;
+        let (listener, address) = listen(config, &config.listen, config.tls.as_ref())?;
+        // Clients of Redis seldom talk TLS, so the address is for this host, or for a network that is trusted.
+        let resp = config.resp.as_ref().map(|at| listen(config, at, None)).transpose()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-        let listener = {
+        let (listener, resp_listener, resp) = {
             let _inside = runtime.enter();
-            TcpListener::from_std(listener)?
+            let (listener, resp) = (TcpListener::from_std(listener)?, resp.unzip());
+            (listener, resp.0.map(TcpListener::from_std).transpose()?, resp.1)
         };
         let threads = ScoringThreads::start(config.threads, config.queue, config.timeout)?;
         let service = Arc::new(Service::new(config, threads));
@@ -74,16 +80,35 @@ impl Server {
         let (ready, readiness) = watch::channel(false);
         let (stop, stopped) = oneshot::channel();
         let limits = Limits { linger: config.drain_timeout, ..PORT };
-        let port = Port { listener, tls, routes: Routes::from(router), limits, reporter, readiness, stopped };
+        let (draining, drains) = watch::channel(false);
+        let resp_front =
+            resp_listener.map(|listener| RespFront { listener, service: Arc::clone(&service), drains });
+        let port = Port {
+            listener,
+            tls,
+            routes: Routes::from(router),
+            limits,
+            reporter,
+            readiness,
+            stopped,
+            resp: resp_front,
+            draining,
+        };
         let thread = std::thread::Builder::new().name("serve".to_owned());
         let thread = thread.spawn(move || port.run(runtime))?;
-        Ok(Server { url, service, ready, stop: Some(stop), thread: Some(thread) })
+        Ok(Server { url, resp, service, ready, stop: Some(stop), thread: Some(thread) })
     }
 
     /// The URL, such as `http://127.0.0.1:8500`.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// The address of the RESP front, such as `127.0.0.1:6379`.
+    #[must_use]
+    pub fn resp_address(&self) -> Option<&str> {
+        self.resp.as_deref()
     }
 
     /// Replaces all models in one step. Requests under way keep the models that they began with.
@@ -116,7 +141,11 @@ impl Drop for Server {
 }
 
 /// Listens by the exposure rules of all servers.
-fn listen(config: &Config) -> Result<(StdListener, String), StartError> {
+fn listen(
+    config: &Config,
+    address: &Address,
+    tls: Option<&(PathBuf, PathBuf)>,
+) -> Result<(StdListener, String), StartError> {
     let framing = Framing {
         header_bytes: 1,
         body_bytes: |_| Err("the port is for HTTP".to_owned()),
@@ -125,11 +154,11 @@ fn listen(config: &Config) -> Result<(StdListener, String), StartError> {
     let mut options = ListenOptions::new(framing);
     (options.expose, options.insecure) = (config.expose, config.insecure);
     options.token = config.token.is_some();
-    options.tls = match &config.tls {
+    options.tls = match tls {
         Some((certificate, key)) => Some(TlsServer::from_files(certificate, key)?),
         None => None,
     };
-    let listener = Listener::bind(&config.listen, &options)?;
+    let listener = Listener::bind(address, &options)?;
     let address = listener.address().to_string();
     let fd = listener.as_fd().try_clone_to_owned()?;
     Ok((StdListener::from(fd), address.trim_start_matches("tcp://").to_owned()))
@@ -144,18 +173,34 @@ struct Port {
     reporter: HealthReporter,
     readiness: watch::Receiver<bool>,
     stopped: oneshot::Receiver<()>,
+    resp: Option<RespFront>,
+    /// Ends the RESP front.
+    draining: watch::Sender<bool>,
+}
+
+/// The resources of the RESP front.
+struct RespFront {
+    listener: TcpListener,
+    service: Arc<Service>,
+    drains: watch::Receiver<bool>,
 }
 
 impl Port {
     fn run(self, runtime: Runtime) {
-        let Port { listener, tls, routes, limits, reporter, readiness, stopped } = self;
+        let Port { listener, tls, routes, limits, reporter, readiness, stopped, resp, draining } = self;
         runtime.block_on(async {
             let reporting = tokio::spawn(report(reporter, readiness));
+            let resp =
+                resp.map(|front| tokio::spawn(resp::serve(front.listener, front.service, front.drains)));
             serve(listener, tls, routes, limits, async {
                 // Nothing is ever sent. The wait ends when the other side is dropped.
                 let _ = stopped.await;
+                draining.send_replace(true);
             })
             .await;
+            if let Some(resp) = resp {
+                let _ = tokio::time::timeout(limits.linger, resp).await;
+            }
             reporting.abort();
         });
         runtime.shutdown_background();

@@ -33,6 +33,8 @@ Examples:
   curl -s 'http://127.0.0.1:8500/tables/user/rows?key=42&value=u17'
   # inputs and outputs in the Open Inference Protocol
   curl -s http://127.0.0.1:8500/v2/models/clicks
+  # rows for clients of Redis: redis-cli -p 6379 MGET user:u17 user:u18
+  sanderling serve runs/clicks/model --resp 127.0.0.1:6379
   # for other machines, with TLS and a token
   sanderling serve runs/clicks/model --listen 0.0.0.0:8500 --expose \\
       --token-file token --cert-file cert.pem --key-file key.pem
@@ -50,6 +52,9 @@ pub(crate) struct Args {
     /// Address to listen on, host:port
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8500")]
     listen: Address,
+    /// Loopback address at which clients of Redis read rows, such as 127.0.0.1:6379 [default: none]
+    #[arg(long, value_name = "ADDR")]
+    resp: Option<Address>,
     /// Name of the model for clients, with a version or without, such as clicks@12 [default: name of its run, version 1]
     #[arg(long, value_name = "NAME[@VERSION]")]
     name: Option<String>,
@@ -114,6 +119,7 @@ impl Args {
             batch_max: self.batch_max,
             body_bytes_max: usize::try_from(body_max).unwrap_or(usize::MAX),
             listen: defaults.listen,
+            resp: self.resp.clone(),
         })
     }
 }
@@ -142,7 +148,9 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     note!("serving {what}");
     // Earlier notes appear before the ready line.
     log::finish();
-    output::text(&format!("listening at {}", server.url()))?;
+    let lines = std::iter::once(format!("listening at {}", server.url()));
+    let lines = lines.chain(server.resp_address().map(|address| format!("resp at {address}")));
+    output::text(&lines.collect::<Vec<_>>().join("\n"))?;
     tell_manager("READY=1");
     while !stop.load(Ordering::Relaxed) {
         std::thread::sleep(LOOK_EVERY);

@@ -111,7 +111,7 @@ fn addresses_that_other_machines_reach_need_tls_and_a_token() {
         (|config| config.expose = true, Some("exposed without TLS and a token")),
         (|config| (config.expose, config.insecure) = (true, true), None),
         (|config| config.threads = 0, Some("threads = 0: must be 1 to 256")),
-        (|config| config.listen = "unix:/tmp/x".parse().unwrap(), Some("HTTP needs a TCP address")),
+        (|config| config.listen = "unix:/tmp/x".parse().unwrap(), Some("a TCP address is needed")),
         (|config| config.tls = Some(("/nowhere".into(), "/nowhere".into())), Some("/nowhere")),
     ] {
         let mut config = Config::new("0.0.0.0:0".parse().unwrap());

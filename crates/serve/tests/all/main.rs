@@ -8,3 +8,4 @@ mod inference_protocol;
 mod limits;
 mod lookup;
 mod predict;
+mod resp;
