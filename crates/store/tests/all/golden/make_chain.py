@@ -46,9 +46,7 @@ def table(rows: list[bytes]) -> bytes:
 
 
 def delta(generation: int, sequence: int, rows: list[bytes], removed: list[int]) -> bytes:
-    content = header(
-        b"SNDLDLTA", generation, sequence, struct.pack("<QQQ", 1, EPOCHS[sequence - 1], EPOCHS[sequence])
-    )
+    content = header(b"SNDLDLTA", generation, sequence, struct.pack("<QQQ", 1, EPOCHS[sequence - 1], EPOCHS[sequence]))
     content += block(len(rows), b"".join(rows))
     content += block(1 << 31 | len(removed), struct.pack(f"<{len(removed)}Q", *removed))
     return content + block(0, struct.pack("<QQ", len(rows), len(removed)))
