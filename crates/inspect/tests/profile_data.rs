@@ -73,7 +73,8 @@ fn kind_of(spec: &Spec, name: &str) -> Option<FeatureKind> {
 
 /// A click log with every sort of column.
 fn click_log(separator: char, header: bool) -> String {
-    let names = ["row_id", "click", "user_id", "age", "spend", "ratio", "tags", "city", "empty", "const"];
+    let names =
+        ["row_id", "click", "user_id", "age", "spend", "price", "ratio", "tags", "city", "empty", "const"];
     let mut text = if header { names.join(&separator.to_string()) + "\n" } else { String::new() };
     for row in 0..600u64 {
         let spend = if row % 100 == 0 { row * row * 17 + 3 } else { row % 50 };
@@ -83,6 +84,7 @@ fn click_log(separator: char, header: bool) -> String {
             (row * 7919 % 83 + 100_000).to_string(),
             if row % 10 == 3 { String::new() } else { (18 + row % 60).to_string() },
             spend.to_string(),
+            format!("{spend}.25"),
             format!("{:.3}", (row % 97) as f64 / 97.0),
             format!("t{}|t{}|u{}", row % 5, row % 7, row % 3),
             format!("City {}", row % 11),
@@ -121,7 +123,8 @@ fn a_click_log_is_seen_through() {
         ("const", None),
         ("user_id", Some(FeatureKind::Categorical)),
         ("age", Some(FeatureKind::Quantile)),
-        ("spend", Some(FeatureKind::Log)),
+        ("spend", Some(FeatureKind::Quantile)),
+        ("price", Some(FeatureKind::Log)),
         ("ratio", Some(FeatureKind::Numeric)),
         ("tags", Some(FeatureKind::Multi)),
         ("city", Some(FeatureKind::Categorical)),
