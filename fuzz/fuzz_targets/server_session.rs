@@ -209,6 +209,8 @@ impl Server {
         let later;
         let reply = match self.session.handle(self.frame.bytes(), when, &mut self.workspace, &mut self.out) {
             Err(_) => return self.is_closed = true,
+            // The send time of later requests.
+            Ok(Handled::NoReply) => return,
             Ok(Handled::Replied) => self.out.bytes(),
             Ok(Handled::ReplyPending) => self.session.reply(),
             Ok(Handled::NoRoom) => panic!("no room in {FRAME_BYTES_MAX} bytes"),
