@@ -4,10 +4,10 @@
     python bench/choose_a_model.py ../shared/data --only adult --models 'lr;fm;deepfm'
 
 Each data set has one reading and one validation file; each model has one configuration for all data sets, which is
-stated below. `suggested` is what `sanderling inspect --suggest` writes for the file, unchanged, and `suggested, passes`
-the same with the validation file and the passes that its comments propose. Runs end by early stopping. The AUC is of
-the best pass on the validation rows; examples/s are of training without validation, with one training thread for lr,
-fm, ffm and the suggested ones, and one queue and one torch thread for deep models.
+stated below. `suggested` is the unchanged output of `sanderling inspect --suggest` for the file.
+`suggested, passes` adds the validation file and the passes that its comments propose. Runs end by early stopping. The
+AUC is of the best pass on the validation rows. Examples/s are of training without validation: with one training thread
+for lr, fm, ffm and the suggested ones, with one queue and one torch thread for deep models.
 """
 
 # ruff: noqa: T201 -- printing is what this script is for.

@@ -27,7 +27,7 @@ EDGES: dict[str, set[str]] = {
     "inspect": {"sample", "formats"},
     "loader": {"sample", "formats", "random", "observe"},
     "hub": {"sample", "formats", "loader", "observe", "wire", "transport"},
-    "store": {"pull"},
+    "store": {"pull"} | {"random"},  # its examples
     "sync": {"store"},
     "wire": {"pull"},
     "client": {"random", "sample", "store", "sync", "wire", "transport", "observe"},

@@ -26,8 +26,9 @@ enum Input {
     /// The blocks of a table file, and changed bytes of a valid one.
     Blocks(Vec<u8>),
     TableEdits(Vec<(u16, u8)>),
-    /// The same of a chain: its manifest, the blocks of its delta, and changed bytes of that.
+    /// Changes of the manifest of a valid chain.
     ChainEdits(Vec<(u16, u8, String)>),
+    /// The blocks of a delta, and changed bytes of a valid one.
     DeltaBlocks(Vec<u8>),
     DeltaEdits(Vec<(u16, u8)>),
 }

@@ -13,6 +13,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use sanderling_random::SplitMix64;
 use sanderling_store::{
     Checkpoint, CheckpointWriter, DeltaWriter, Init, Optimizer, PushScale, Table, TableConfig,
 };
@@ -23,18 +24,6 @@ const BATCH: usize = 512;
 const PUSHES: usize = 2_000;
 /// Interval of drains.
 const DRAIN_EVERY: Duration = Duration::from_millis(200);
-
-/// A fixed stream of random numbers (xorshift).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-}
 
 fn key(number: u64) -> u64 {
     number.wrapping_mul(0x9E37_79B9_7F4A_7C15)
@@ -56,7 +45,7 @@ fn push_all(table: &Table, keys: impl Iterator<Item = u64>, dim: usize) {
 }
 
 /// Millions of pushed keys per second of this thread's processor time, so that other programs change it little.
-fn push_rate(table: &Table, keys: u64, dim: usize, random: &mut Random) -> f64 {
+fn push_rate(table: &Table, keys: u64, dim: usize, random: &mut SplitMix64) -> f64 {
     let grads = vec![0.1; BATCH * dim];
     let (mut batch, begun) = (vec![0; BATCH], processor_seconds());
     for _ in 0..PUSHES {
@@ -73,8 +62,8 @@ fn processor_seconds() -> f64 {
     nanoseconds as f64 / 1e9
 }
 
-/// The same beside a subscriber; returns its rows per drain, too.
-fn push_rate_beside_drains(table: &Table, keys: u64, dim: usize, random: &mut Random) -> (f64, f64) {
+/// Measures [`push_rate`] beside a subscriber; returns the rows per drain, too.
+fn push_rate_beside_drains(table: &Table, keys: u64, dim: usize, random: &mut SplitMix64) -> (f64, f64) {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let draining = scope.spawn(|| {
@@ -126,7 +115,7 @@ fn main() {
         |at: usize, default: u64| args.get(at).map_or(default, |text| text.parse().expect("a number"));
     let (keys, dim, rounds) = (number(0, 10_000), number(1, 8) as usize, number(2, 3));
     let folder = args.get(3).map_or_else(std::env::temp_dir, Into::into).join("sanderling-changes");
-    let mut random = Random(7);
+    let mut random = SplitMix64::new(7);
 
     let (alone, noted, drained) = (table(keys, dim), table(keys, dim), table(keys, dim));
     noted.subscribe_changes(Table::CHANGE_KEYS).expect("a subscription");

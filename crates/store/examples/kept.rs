@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
+use sanderling_random::SplitMix64;
 use sanderling_store::{
     Absent, Checkpoint, CheckpointWriter, Init, Optimizer, PushScale, Table, TableConfig,
 };
@@ -20,18 +21,6 @@ const BATCH: usize = 512;
 const BATCHES: usize = 400;
 /// Keys of a request that fills a table.
 const FILL: u64 = 4096;
-
-/// A fixed stream of random numbers (xorshift).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-}
 
 fn key(number: u64) -> u64 {
     number.wrapping_mul(0x9E37_79B9_7F4A_7C15)
@@ -133,7 +122,7 @@ fn fill(table: &Table, keys: u64) -> f64 {
 }
 
 fn rate(table: &Table, op: &str, keys: u64, round: u64) -> f64 {
-    let mut random = Random(1 + round * 7919);
+    let mut random = SplitMix64::new(1 + round * 7919);
     (0..10).for_each(|_| _ = random.next());
     let ids: Vec<Vec<u64>> =
         (0..BATCHES).map(|_| (0..BATCH).map(|_| key(random.next() % keys)).collect()).collect();

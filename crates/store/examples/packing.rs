@@ -9,6 +9,7 @@
 use std::sync::Barrier;
 use std::time::Instant;
 
+use sanderling_random::SplitMix64;
 use sanderling_store::{
     Absent, CacheBuffers, Init, Optimizer, Packing, Pooling, PushScale, Table, TableConfig,
 };
@@ -17,18 +18,6 @@ use sanderling_store::{
 const BATCH: usize = 512;
 /// Requests of a thread in a round.
 const BATCHES: usize = 400;
-
-/// A fixed stream of random numbers (xorshift).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-}
 
 fn key(number: u64) -> u64 {
     number.wrapping_mul(0x9E37_79B9_7F4A_7C15)
@@ -111,7 +100,7 @@ fn measure(table: &Table, op: &str, keys: u64, threads: usize, dim: usize, round
         let barrier = &barrier;
         for thread in 0..threads as u64 {
             scope.spawn(move || {
-                let mut random = Random(1 + round * 7919 + thread * 104_729);
+                let mut random = SplitMix64::new(1 + round * 7919 + thread * 104_729);
                 (0..10).for_each(|_| _ = random.next());
                 let ids: Vec<Vec<u64>> =
                     (0..BATCHES).map(|_| (0..BATCH).map(|_| key(random.next() % keys)).collect()).collect();
