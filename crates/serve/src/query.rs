@@ -1,5 +1,9 @@
 //! The query of a URL: names and values, percent-decoded.
 
+use std::borrow::Cow;
+
+use percent_encoding::percent_decode_str;
+
 use crate::error::ServeError;
 
 /// The pairs of a query in their order; a pair without `=` has an empty value.
@@ -13,20 +17,9 @@ pub(crate) fn pairs(query: &str) -> Result<Vec<(String, String)>, ServeError> {
 
 /// Decodes one name or value.
 fn text(part: &str) -> Result<String, ServeError> {
-    let (mut bytes, mut rest) = (Vec::with_capacity(part.len()), part.as_bytes());
-    while let [first, more @ ..] = rest {
-        rest = more;
-        bytes.push(match (first, more) {
-            (b'+', _) => b' ',
-            (b'%', [high, low, after @ ..]) if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
-                rest = after;
-                let digit = |digit: u8| char::from(digit).to_digit(16).unwrap_or_default() as u8;
-                digit(*high) << 4 | digit(*low)
-            }
-            (other, _) => *other,
-        });
-    }
-    String::from_utf8(bytes).map_err(|_| ServeError::invalid("the query is not UTF-8"))
+    let spaced = part.replace('+', " ");
+    let decoded = percent_decode_str(&spaced).decode_utf8();
+    decoded.map(Cow::into_owned).map_err(|_| ServeError::invalid("the query is not UTF-8"))
 }
 
 #[cfg(test)]
