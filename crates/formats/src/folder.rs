@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use percent_encoding::percent_decode_str;
 use sanderling_files::without_query;
 use sanderling_sample::SampleError;
 
@@ -113,23 +114,7 @@ fn partition(folder: &str) -> Option<Partition> {
 
 /// Decodes the percent signs that Hive writes, such as `%3A`.
 fn unescaped(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, more @ ..] = rest {
-        let code = (*first == b'%').then(|| more.get(..2)).flatten();
-        let code = code.and_then(|code| std::str::from_utf8(code).ok()).filter(|code| !code.starts_with('+'));
-        match code.and_then(|code| u8::from_str_radix(code, 16).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &more[2..];
-            }
-            None => {
-                bytes.push(*first);
-                rest = more;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
 #[cfg(test)]
