@@ -16,7 +16,7 @@ impl Model {
     /// predictions. `admit` gets the bytes that the other tables need in memory, before any of them is loaded.
     ///
     /// # Errors
-    /// Those of [`Model::load`], and the reason of `admit`.
+    /// The errors of [`Model::load`], and the reason of `admit`.
     pub fn load_beside(
         path: &Path,
         loaded: &[Arc<Table>],

@@ -13,7 +13,7 @@ pub enum Kind {
     Invalid,
     /// A model, version or table that is not served.
     NotFound,
-    /// A change that this server takes from nobody.
+    /// A change that needs a token at this server, which has none.
     Forbidden,
     /// More rows or bytes than a request may have.
     TooLarge,

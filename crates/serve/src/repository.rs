@@ -37,7 +37,7 @@ pub struct RepositoryConfig {
     pub memory_bytes: Option<u64>,
 }
 
-/// What is known of a version.
+/// The state of a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum State {
     Ready,
@@ -71,7 +71,7 @@ pub(crate) struct Repository {
     status: Arc<Status>,
 }
 
-/// What the last look found.
+/// The state of each version at the last look.
 #[derive(Default)]
 struct Status(Mutex<BTreeMap<(String, u64), State>>);
 
