@@ -39,7 +39,8 @@ EDGES: dict[str, set[str]] = {
     "server": {"wire", "transport", "store", "sync", "observe"},
     "http": set(),
     "control": {"http", "server", "observe", "transport"},
-    "serve": {"http", "learner", "sample", "store", "observe", "wire", "transport"} | {"formats"},
+    "serve": {"http", "learner", "sample", "store", "observe", "wire", "transport"} | {"formats", "rows"},
+    "rows": {"random", "observe"},
     "terminal": {"files", "client", "observe"},
     "bench": {"random", "sample", "formats", "store", "observe", "wire", "transport", "client", "server", "terminal"}
     | {"testkit"},
@@ -48,7 +49,8 @@ EDGES: dict[str, set[str]] = {
     "cli": {"files", "sample", "formats", "inspect", "synth", "loader"}
     | {"hub", "feed", "store", "client", "learner", "observe", "terminal", "server", "control"}
     | {"wire", "transport", "job", "serve"},
-    "python": {"cli", "learner", "sample", "formats", "store", "client", "hub", "feed", "job", "control"} | {"observe"},
+    "python": {"cli", "learner", "sample", "formats", "store", "client", "hub", "feed", "job", "control", "rows"}
+    | {"observe"},
 }
 
 # Crates that every other crate may use, in its tests only.

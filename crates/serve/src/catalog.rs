@@ -9,6 +9,9 @@ use crate::models::ServedModel;
 /// The alias of the version that answers requests without one.
 pub const LIVE: &str = "live";
 
+/// The alias of the version that gets copies of the requests to the live one.
+pub const SHADOW: &str = "shadow";
+
 /// The versions of one model.
 #[derive(Default, Clone)]
 struct Versions {
@@ -101,6 +104,21 @@ impl Models {
     /// One version of a model, if it is loaded.
     pub(crate) fn get(&self, name: &str, version: u64) -> Option<&Arc<ServedModel>> {
         self.0.get(name)?.loaded.get(&version)
+    }
+
+    /// The version that gets copies of a version's requests: the shadow of the live one.
+    pub(crate) fn shadow_of(&self, model: &ServedModel) -> Option<&Arc<ServedModel>> {
+        let versions = self.0.get(&model.name)?;
+        let shadow = versions.loaded.get(versions.aliases.get(SHADOW)?)?;
+        let is_live = versions.unpinned().is_some_and(|live| live.version == model.version);
+        (is_live && shadow.version != model.version).then_some(shadow)
+    }
+
+    /// The models as requests to `live` see them if `shadow` stands in for it, under all its names.
+    pub(crate) fn stand_in(&self, live: &ServedModel, shadow: &Arc<ServedModel>) -> Models {
+        let aliases = self.aliases_of(live).map(|alias| (alias.to_owned(), live.version)).collect();
+        let versions = Versions { loaded: BTreeMap::from([(live.version, Arc::clone(shadow))]), aliases };
+        Models(BTreeMap::from([(live.name.clone(), versions)]))
     }
 
     /// A model by name and version; a version is a number or an alias, and may also follow the name: `clicks@12`.

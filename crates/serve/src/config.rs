@@ -7,7 +7,7 @@ use sanderling_transport::Address;
 
 use crate::limit::{
     BATCH_MAX, BATCH_MAX_DEFAULT, BODY_BYTES_MAX, BODY_BYTES_MAX_DEFAULT, DRAIN_TIMEOUT_DEFAULT,
-    QUEUE_DEFAULT, QUEUE_MAX, THREADS_MAX, TIMEOUT_DEFAULT,
+    QUEUE_DEFAULT, QUEUE_MAX, SLOW_DEFAULT, THREADS_MAX, TIMEOUT_DEFAULT,
 };
 
 /// The configuration of a server.
@@ -33,6 +33,13 @@ pub struct Config {
     pub queue: usize,
     /// Time limit of a request.
     pub timeout: Duration,
+    /// Wait for a thread that is accepted; while all wait longer, fewer requests are admitted. None: a tenth of the
+    /// time limit.
+    pub queue_time: Option<Duration>,
+    /// Time from which on a request is listed as slow.
+    pub slow: Duration,
+    /// File of the access log; `-` is standard output.
+    pub access_log: Option<PathBuf>,
     /// Time limit for requests under way at the end.
     pub drain_timeout: Duration,
     /// Rows, or keys, of a request.
@@ -56,6 +63,9 @@ impl Config {
             threads: std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX),
             queue: QUEUE_DEFAULT,
             timeout: TIMEOUT_DEFAULT,
+            queue_time: None,
+            slow: SLOW_DEFAULT,
+            access_log: None,
             drain_timeout: DRAIN_TIMEOUT_DEFAULT,
             batch_max: BATCH_MAX_DEFAULT,
             body_bytes_max: BODY_BYTES_MAX_DEFAULT,

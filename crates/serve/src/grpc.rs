@@ -13,6 +13,7 @@ use crate::proto::model_infer_request::InferInputTensor;
 use crate::proto::model_infer_response::InferOutputTensor;
 use crate::proto::model_metadata_response::TensorMetadata;
 use crate::service::Service;
+use crate::shadow;
 use crate::tensor::{Tensor, Values};
 use crate::work::{Asked, status};
 
@@ -83,8 +84,18 @@ impl proto::grpc_inference_service_server::GrpcInferenceService for Inference {
         request: Request<proto::ModelInferRequest>,
     ) -> Answer<proto::ModelInferResponse> {
         let asked = request.extensions().get::<Asked>().cloned().unwrap_or_default();
-        let (models, request) = (self.0.models.current(), request.into_inner());
-        let done = self.0.threads.run(move || answer(&models, &asked, &request)).await;
+        let (models, request) = (self.0.models.current(), Arc::new(request.into_inner()));
+        let repeat = shadow::is_wanted(&models).then(|| (Arc::clone(&models), Arc::clone(&request)));
+        if repeat.is_some() {
+            asked.keep_scores();
+        }
+        let noted = asked.clone();
+        let work = noted.queued(move || answer(&models, &asked, &request));
+        let done = self.0.threads.run(work).await;
+        if let (Ok(_), Some((models, request))) = (&done, repeat) {
+            let again = move |models: &Models, asked: &Asked| answer(models, asked, &request).map(drop);
+            self.0.shadow.offer(self.0.threads.waiting() > 0, &models, &noted, again);
+        }
         done.map(Response::new).map_err(|error| status(&error))
     }
 }
@@ -122,8 +133,7 @@ fn answer(
         outputs: outputs.collect(),
         is_binary,
     };
-    let outputs = infer::infer(&model, &inferred, asked.batch_max)?;
-    asked.count_rows(outputs.first().map_or(0, |output| output.shape[0]));
+    let outputs = infer::infer(&model, &inferred, asked)?;
     let raw_output_contents = match is_binary {
         true => outputs.iter().map(|output| output.bytes().into()).collect(),
         false => Vec::new(),

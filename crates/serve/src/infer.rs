@@ -6,6 +6,7 @@ use crate::error::{ServeError, quoted};
 use crate::models::ServedModel;
 use crate::scores::Scoring;
 use crate::tensor::{Tensor, Values};
+use crate::work::Asked;
 
 /// The output with one score per row.
 pub(crate) const SCORE: &str = "score";
@@ -64,12 +65,12 @@ enum Source<'a> {
 pub(crate) fn infer(
     model: &ServedModel,
     request: &InferRequest<'_>,
-    batch_max: usize,
+    asked: &Asked,
 ) -> Result<Vec<Output>, ServeError> {
     let explains = wants_contributions(&request.outputs)?;
     let (sources, rows) = sources(model, &request.inputs)?;
-    if rows > batch_max {
-        return Err(ServeError::too_many(rows, "rows", batch_max));
+    if rows > asked.batch_max {
+        return Err(ServeError::too_many(rows, "rows", asked.batch_max));
     }
     let found = model.with_scorer(|scorer| {
         let mut scoring = Scoring::new(model, scorer, explains);
@@ -78,6 +79,7 @@ pub(crate) fn infer(
         }
         scoring.finish()
     })?;
+    asked.note_scores(&found.scores);
     let scores = || Output { name: SCORE, shape: vec![rows], values: found.scores.clone(), is_binary: false };
     let contributions = || {
         let parts = found.explained.as_ref().map_or(&[][..], |explained| &explained.contributions);

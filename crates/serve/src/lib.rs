@@ -25,7 +25,7 @@ mod models;
 pub use models::ServedModel;
 
 mod catalog;
-pub use catalog::{LIVE, Models};
+pub use catalog::{LIVE, Models, SHADOW};
 
 mod folder;
 pub use folder::is_name;
@@ -54,7 +54,15 @@ mod query;
 
 mod lookup;
 
+mod limiter;
+
 mod scoring;
+
+mod slow;
+
+mod shadow;
+
+mod access_log;
 
 mod metrics;
 

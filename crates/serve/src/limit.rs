@@ -18,6 +18,10 @@ pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
 pub const DRAIN_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 /// Default number of requests that wait for a scoring thread. A further one is refused with 503.
 pub const QUEUE_DEFAULT: usize = 256;
+/// Default part of the time limit that a request may wait for a thread before fewer are admitted.
+pub const QUEUE_TIME_PART: u32 = 10;
+/// Time from which on a request is listed as slow.
+pub const SLOW_DEFAULT: Duration = Duration::from_millis(100);
 /// Default number of rows, or keys, of a request. A larger request is refused with 413.
 pub const BATCH_MAX_DEFAULT: usize = 4096;
 /// Default bytes of a request. A longer one is refused with 413. JSON may need 45 times this in memory.
@@ -48,3 +52,5 @@ pub(crate) const ERROR_CHARS_MAX: usize = 200;
 pub(crate) const QUOTED_CHARS_MAX: usize = 40;
 /// Seconds after which a refused client may try again.
 pub(crate) const RETRY_AFTER_S: &str = "1";
+/// Milliseconds after which a refused client of gRPC may try again.
+pub(crate) const RETRY_AFTER_MS: &str = "1000";

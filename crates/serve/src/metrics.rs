@@ -7,6 +7,7 @@ use std::time::Duration;
 use sanderling_observe::{Exposition, Labels, Latency, LatencySummary, Resident};
 
 use crate::catalog::Models;
+use crate::shadow::Shadow;
 use crate::work::Asked;
 
 /// The labels of a count. Only served models are named, so that clients cannot add labels without end.
@@ -23,6 +24,20 @@ struct Key {
 struct Entry {
     latency: Latency,
     rows: u64,
+}
+
+/// The state of the server that metrics show.
+#[derive(Clone, Copy)]
+pub(crate) struct Present<'a> {
+    pub(crate) models: &'a Models,
+    pub(crate) is_ready: bool,
+    /// Requests that wait for a thread.
+    pub(crate) waiting: usize,
+    /// Requests that may wait or be worked on.
+    pub(crate) limit: usize,
+    /// Lines that the access log lost, if there is one.
+    pub(crate) log_dropped: Option<u64>,
+    pub(crate) shadow: &'a Shadow,
 }
 
 /// Versions that are not served any more whose numbers are kept, so that each has a last scrape.
@@ -72,10 +87,18 @@ impl Metrics {
     }
 
     /// All metrics.
-    pub(crate) fn text(&self, models: &Models, is_ready: bool, waiting: usize) -> String {
+    pub(crate) fn text(&self, present: &Present<'_>) -> String {
+        let Present { models, is_ready, waiting, limit, log_dropped, shadow } = *present;
         let mut text = Exposition::default();
         text.single("sanderling_serve_ready", "gauge", "1 while requests are answered.", u8::from(is_ready));
         text.single("sanderling_serve_queue_requests", "gauge", "Requests that wait for a thread.", waiting);
+        let help =
+            "Requests that may wait or be worked on: a further one is refused. It falls under overload.";
+        text.single("sanderling_serve_concurrency_limit_requests", "gauge", help, limit);
+        if let Some(dropped) = log_dropped {
+            let help = "Lines that the access log lost: its file was too slow, or failed.";
+            text.single("sanderling_serve_access_log_dropped_total", "counter", help, dropped);
+        }
         let resident = Resident::read().now_bytes;
         text.single("process_resident_memory_bytes", "gauge", "Resident memory of the process.", resident);
         text.family("sanderling_model_rows", "gauge", "Rows over all tables of a model.");
@@ -112,6 +135,7 @@ impl Metrics {
         let latencies: Vec<_> = entries.iter().map(|(key, latency, _)| (key.labels(), *latency)).collect();
         let help = "Time from the headers of a request to its answer.";
         text.latencies("sanderling_serve_request_latency", help, &latencies);
+        shadow.write(&mut text);
         text.finish()
     }
 }

@@ -11,6 +11,7 @@ use crate::cell::{Cell, Row};
 use crate::error::ServeError;
 use crate::models::ServedModel;
 use crate::scores::{Explained, Scores, Scoring};
+use crate::slow::Stage;
 use crate::work::{Answer, Asked};
 
 /// The body of a request.
@@ -64,8 +65,8 @@ impl Serialize for ByFeature<'_> {
 
 /// Answers a request.
 pub(crate) fn answer(models: &Models, asked: &Asked, body: &[u8]) -> Result<Answer, ServeError> {
-    let request: Request<'_> =
-        serde_json::from_slice(body).map_err(|error| ServeError::invalid(format!("the body: {error}")))?;
+    let parsed = asked.timed(Stage::Parse, || serde_json::from_slice(body));
+    let request: Request<'_> = parsed.map_err(|error| ServeError::invalid(format!("the body: {error}")))?;
     let model = models.find(&request.model, &version_text(request.version.as_ref())?)?;
     asked.of(&model);
     if request.rows.len() > asked.batch_max {
@@ -75,8 +76,9 @@ pub(crate) fn answer(models: &Models, asked: &Asked, body: &[u8]) -> Result<Answ
     let features: Vec<&str> = model.features().collect();
     let explanations = found.explained.as_ref().map(|explained| explanations(explained, &features));
     let (scores, version) = (&*found.scores, model.version.to_string());
-    asked.count_rows(scores.len());
-    Answer::json(&Reply { model: &model.name, version, scores, explanations })
+    asked.note_scores(scores);
+    let reply = Reply { model: &model.name, version, scores, explanations };
+    asked.timed(Stage::Write, || Answer::json(&reply))
 }
 
 /// A version, which clients write as a number or as a text.

@@ -19,7 +19,7 @@ use self::parse::{Bounds, parse};
 use crate::error::{Kind, ServeError};
 use crate::limit::{RESP_COMMAND_BYTES_MAX, RESP_CONNECTIONS_MAX, RESP_WORDS, RESP_WRITE_TIMEOUT};
 use crate::service::Service;
-use crate::work::Asked;
+use crate::work::{Answered, Asked};
 
 /// Room for one read.
 const READ_BYTES: usize = 64 << 10;
@@ -66,6 +66,11 @@ async fn unless<T>(ended: &mut watch::Receiver<bool>, work: impl Future<Output =
         Poll::Pending => end.as_mut().poll(cx).map(|_| None),
     })
     .await
+}
+
+/// The name of a command for the access log.
+fn shown(name: &[u8]) -> String {
+    String::from_utf8_lossy(&name[..name.len().min(16)]).into_owned()
 }
 
 /// One connection. It returns its slot on drop.
@@ -166,7 +171,15 @@ impl Connection {
         };
         let code = if matches!(reply, Reply::Error(_)) { "Error" } else { "Ok" };
         let endpoint = if asked.model().is_some() { "rows" } else { "other" };
-        self.service.metrics.record(PROTOCOL, endpoint, &asked, code.to_owned(), start.elapsed());
+        let answered = Answered {
+            protocol: PROTOCOL,
+            endpoint,
+            peer: self.stream.peer_addr().ok().filter(|_| self.service.access_log.is_some()),
+            method: words.first().map(|name| shown(name)).unwrap_or_default(),
+            path: String::new(),
+            code: code.to_owned(),
+        };
+        self.service.note(&answered, &asked, start.elapsed());
         reply.write(replies);
         goes_on
     }

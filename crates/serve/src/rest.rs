@@ -9,6 +9,7 @@ use crate::cell::Cell;
 use crate::error::{ServeError, quoted};
 use crate::infer::{self, EXTENSIONS, InferRequest, Output, PLATFORM, WantedOutput};
 use crate::models::ServedModel;
+use crate::slow::Stage;
 use crate::tensor::Tensor;
 use crate::work::{Answer, Asked};
 
@@ -134,9 +135,8 @@ pub(crate) fn answer(
     body: &[u8],
     json_bytes: Option<usize>,
 ) -> Result<Answer, ServeError> {
-    let request = InferRequest::parse(body, json_bytes)?;
-    let outputs = infer::infer(model, &request, asked.batch_max)?;
-    asked.count_rows(outputs.first().map_or(0, |output| output.shape[0]));
+    let request = asked.timed(Stage::Parse, || InferRequest::parse(body, json_bytes))?;
+    let outputs = infer::infer(model, &request, asked)?;
     let parts: Vec<Vec<u8>> = outputs.iter().filter(|output| output.is_binary).map(Output::bytes).collect();
     let reply = |output| {
         let Output { name, shape, values, is_binary }: &Output = output;

@@ -1,7 +1,7 @@
 //! Routes and admission: plain HTTP, the REST and gRPC forms of the Open Inference Protocol, health, metrics, the page.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::{Path, Request, State};
@@ -17,19 +17,24 @@ use tonic::Code;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::{Health, HealthServer};
 
+use crate::access_log::AccessLog;
 use crate::catalog::Models;
 use crate::error::{Kind, ServeError};
 use crate::grpc::Inference;
+use crate::metrics::Present;
 use crate::proto::grpc_inference_service_server::GrpcInferenceServiceServer;
 use crate::repository::Change;
 use crate::service::Service;
-use crate::work::{Answer, Asked, JSON_BYTES, refusal, refusal_as};
-use crate::{lookup, predict, rest, versions};
+use crate::slow::Stage;
+use crate::work::{Answer, Answered, Asked, JSON_BYTES, refusal, refusal_as};
+use crate::{lookup, predict, rest, shadow, versions};
 
 /// The page at `/`: no data of its own, and no files from elsewhere.
 const PAGE: &str = include_str!("page.html");
 const PAGE_POLICY: &str =
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'";
+/// The header with a client's time limit. gRPC has one of its own.
+const TIMEOUT_MS: &str = "timeout-ms";
 /// Longest request of health, metadata and reflection.
 const SMALL_BYTES_MAX: usize = 64 << 10;
 
@@ -59,6 +64,7 @@ pub(crate) fn router(
         .route("/health", get(answer_health))
         .route("/metrics", get(answer_metrics))
         .route("/models", get(answer_models))
+        .route("/slow", get(answer_slow))
         .route("/predict", post(answer_predict))
         .route("/tables/{table}/rows", get(answer_query).post(answer_rows))
         .route("/v2", get(answer_server))
@@ -107,7 +113,7 @@ impl Endpoint {
             (path, _) if path.starts_with("/v2/models/") && path.ends_with("/infer") => "infer",
             (path, _) if path.starts_with("/tables/") => "rows",
             (path, _) if path.starts_with("/v2/repository/models/") => "change",
-            ("/v2" | "/models", _) | (_, Some(_)) => "metadata",
+            ("/v2" | "/models" | "/slow", _) | (_, Some(_)) => "metadata",
             (path, _) if path.starts_with("/v2/") => "metadata",
             _ => "other",
         };
@@ -123,6 +129,12 @@ async fn admit(State(service): State<Arc<Service>>, mut request: Request, next: 
     let protocol = if is_grpc(request.headers()) { "grpc" } else { "http" };
     let asked = Asked::new(service.batch_max);
     request.extensions_mut().insert(asked.clone());
+    let logged = service.access_log.is_some();
+    let peer = request.extensions().get::<SocketHandle>().filter(|_| logged).and_then(SocketHandle::peer);
+    let (method, path) = match logged {
+        true => (request.method().to_string(), request.uri().path().to_owned()),
+        false => Default::default(),
+    };
     let response = match refused(&service, endpoint, &request) {
         Some(refused) => refused,
         None if endpoint.is_work => work(&service, request, next).await,
@@ -135,7 +147,8 @@ async fn admit(State(service): State<Arc<Service>>, mut request: Request, next: 
         }
         _ => response.status().as_str().to_owned(),
     };
-    service.metrics.record(protocol, endpoint.name, &asked, code, start.elapsed());
+    let answered = Answered { protocol, endpoint: endpoint.name, peer, method, path, code };
+    service.note(&answered, &asked, start.elapsed());
     response
 }
 
@@ -147,10 +160,22 @@ async fn work(service: &Service, request: Request, next: Next) -> Response {
         Ok(memory) => memory,
         Err(error) => return refusal_as(&headers, &error),
     };
-    tokio::time::timeout(service.timeout, next.run(request)).await.unwrap_or_else(|_| {
-        let text = format!("not answered within {} ms", service.timeout.as_millis());
+    let timeout = match timeout_of(request.headers()) {
+        Ok(timeout) => timeout.map_or(service.timeout, |timeout| timeout.min(service.timeout)),
+        Err(error) => return refusal_as(&headers, &error),
+    };
+    tokio::time::timeout(timeout, next.run(request)).await.unwrap_or_else(|_| {
+        let text = format!("not answered within {} ms", timeout.as_millis());
         refusal_as(&headers, &ServeError::new(Kind::DeadlineExceeded, text))
     })
+}
+
+/// The time limit that a client gives its request.
+fn timeout_of(headers: &HeaderMap) -> Result<Option<Duration>, ServeError> {
+    let Some(value) = headers.get(TIMEOUT_MS) else { return Ok(None) };
+    let ms = value.to_str().ok().and_then(|text| text.trim().parse().ok()).filter(|ms| *ms > 0);
+    let wrong = || ServeError::invalid("timeout-ms: a whole number of milliseconds above 0 is expected");
+    ms.ok_or_else(wrong).map(|ms| Some(Duration::from_millis(ms)))
 }
 
 /// Why a request is not admitted.
@@ -190,16 +215,30 @@ type Shared = State<Arc<Service>>;
 async fn on_body(
     service: &Service,
     request: Request,
-    work: impl FnOnce(&Models, &Asked, &HeaderMap, &[u8]) -> Result<Answer, ServeError> + Send + 'static,
+    work: impl Fn(&Models, &Asked, &HeaderMap, &[u8]) -> Result<Answer, ServeError> + Clone + Send + 'static,
 ) -> Response {
     let (parts, body) = request.into_parts();
+    let asked = parts.extensions.get::<Asked>().cloned().unwrap_or_default();
+    let reading = Instant::now();
     let body = match service.body(&parts.headers, body).await {
         Ok(body) => body,
         Err(error) => return refusal(&error),
     };
-    let asked = parts.extensions.get::<Asked>().cloned().unwrap_or_default();
+    asked.stage(Stage::Read, reading.elapsed());
     let (models, headers) = (service.models.current(), parts.headers);
-    respond(service.threads.run(move || work(&models, &asked, &headers, &body)).await)
+    let copies = || (Arc::clone(&models), work.clone(), headers.clone(), body.clone());
+    let repeat = shadow::is_wanted(&models).then(copies);
+    if repeat.is_some() {
+        asked.keep_scores();
+    }
+    let noted = asked.clone();
+    let work = noted.queued(move || work(&models, &asked, &headers, &body));
+    let done = service.threads.run(work).await;
+    if let (Ok(_), Some((models, work, headers, body))) = (&done, repeat) {
+        let again = move |models: &Models, asked: &Asked| work(models, asked, &headers, &body).map(drop);
+        service.shadow.offer(service.threads.waiting() > 0, &models, &noted, again);
+    }
+    respond(done)
 }
 
 fn respond(done: Result<Answer, ServeError>) -> Response {
@@ -248,8 +287,20 @@ async fn answer_ready(State(service): Shared) -> Response {
 }
 
 async fn answer_metrics(State(service): Shared) -> Response {
-    let text = service.metrics.text(&service.models.current(), service.is_ready(), service.threads.waiting());
+    let (models, threads) = (service.models.current(), &service.threads);
+    let text = service.metrics.text(&Present {
+        models: &models,
+        is_ready: service.is_ready(),
+        waiting: threads.waiting(),
+        limit: threads.limit(),
+        log_dropped: service.access_log.as_ref().map(AccessLog::dropped),
+        shadow: &service.shadow,
+    });
     ([(CONTENT_TYPE, EXPOSITION_CONTENT_TYPE)], text).into_response()
+}
+
+async fn answer_slow(State(service): Shared) -> Response {
+    respond(Answer::json(&serde_json::json!({ "requests": service.slow.latest() })))
 }
 
 async fn answer_models(State(service): Shared) -> Response {
@@ -264,7 +315,9 @@ async fn answer_query(State(service): Shared, Path(table): Path<String>, request
     let query = request.uri().query().unwrap_or_default().to_owned();
     let asked = request.extensions().get::<Asked>().cloned().unwrap_or_default();
     let models = service.models.current();
-    respond(service.threads.run(move || lookup::answer_query(&models, &asked, &table, &query)).await)
+    let noted = asked.clone();
+    let work = noted.queued(move || lookup::answer_query(&models, &asked, &table, &query));
+    respond(service.threads.run(work).await)
 }
 
 async fn answer_rows(State(service): Shared, Path(table): Path<String>, request: Request) -> Response {
@@ -356,8 +409,7 @@ async fn change(
 }
 
 async fn answer_nothing(request: Request) -> Response {
-    let text =
-        "nothing here; there are /, /predict, /tables/TABLE/rows, /v2, /models, /health, /metrics, and gRPC";
+    let text = "nothing here; there are /, /predict, /tables/TABLE/rows, /v2, /models, /slow, /health, /metrics, and gRPC";
     let error = ServeError::new(Kind::NotFound, text);
     if is_grpc(request.headers()) {
         return tonic::Status::unimplemented("this server has no such service").into_http();

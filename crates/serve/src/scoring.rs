@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use crate::error::{Kind, ServeError};
+use crate::limiter::Limiter;
 
 type Task = Box<dyn FnOnce() + Send>;
 
@@ -21,13 +22,18 @@ pub(crate) struct ScoringThreads {
     queue: SyncSender<Task>,
     threads: usize,
     timeout: Duration,
+    started: Instant,
     load: Arc<Load>,
 }
 
 /// The present load.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Load {
     waiting: AtomicUsize,
+    /// Requests that wait or are worked on, and their limit at present.
+    under_way: AtomicUsize,
+    limit: AtomicUsize,
+    limiter: Mutex<Limiter>,
     /// Mean duration of a piece of work.
     mean_ns: AtomicU64,
 }
@@ -37,14 +43,27 @@ impl ScoringThreads {
     ///
     /// # Errors
     /// The system has no threads left.
-    pub(crate) fn start(threads: usize, queue: usize, timeout: Duration) -> std::io::Result<ScoringThreads> {
+    pub(crate) fn start(
+        threads: usize,
+        queue: usize,
+        timeout: Duration,
+        queue_time: Duration,
+    ) -> std::io::Result<ScoringThreads> {
         let (sender, taken) = sync_channel::<Task>(queue);
         let taken = Arc::new(Mutex::new(taken));
         for _ in 0..threads {
             let taken = Arc::clone(&taken);
             std::thread::Builder::new().name("scoring".to_owned()).spawn(move || run(&taken))?;
         }
-        Ok(ScoringThreads { queue: sender, threads, timeout, load: Arc::default() })
+        let under_way_max = threads + queue;
+        let load = Load {
+            waiting: AtomicUsize::new(0),
+            under_way: AtomicUsize::new(0),
+            limit: AtomicUsize::new(under_way_max),
+            limiter: Mutex::new(Limiter::new(threads, under_way_max, queue_time)),
+            mean_ns: AtomicU64::new(0),
+        };
+        Ok(ScoringThreads { queue: sender, threads, timeout, started: Instant::now(), load: Arc::new(load) })
     }
 
     /// Number of threads.
@@ -57,6 +76,11 @@ impl ScoringThreads {
         self.load.waiting.load(Ordering::Relaxed)
     }
 
+    /// Requests that may wait or be worked on at present.
+    pub(crate) fn limit(&self) -> usize {
+        self.load.limit.load(Ordering::Relaxed)
+    }
+
     /// Runs work on a thread and waits for its result. Work whose caller has gone is not begun.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
@@ -66,11 +90,18 @@ impl ScoringThreads {
         if self.expected_wait() > self.timeout {
             return overloaded("the server is overloaded: it would not answer in time; try again later");
         }
+        let under_way = UnderWay::begin(&self.load);
+        if under_way.count > self.limit() {
+            return overloaded("the server is overloaded: requests wait too long; try again later");
+        }
         let (told, outcome) = oneshot::channel();
-        let load = Arc::clone(&self.load);
+        let (load, queued, started) = (Arc::clone(&self.load), Instant::now(), self.started);
         load.waiting.fetch_add(1, Ordering::Relaxed);
         let task = move || {
             load.waiting.fetch_sub(1, Ordering::Relaxed);
+            // Until the work is done, or dropped with the queue.
+            let _under_way = under_way;
+            load.note_wait(started.elapsed(), queued.elapsed());
             if told.is_closed() {
                 return;
             }
@@ -101,7 +132,34 @@ impl ScoringThreads {
     }
 }
 
+/// Counts a request while it waits or is worked on.
+struct UnderWay {
+    load: Arc<Load>,
+    /// Requests under way, this one included.
+    count: usize,
+}
+
+impl UnderWay {
+    fn begin(load: &Arc<Load>) -> UnderWay {
+        let count = load.under_way.fetch_add(1, Ordering::Relaxed) + 1;
+        UnderWay { load: Arc::clone(load), count }
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.load.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Load {
+    /// Adapts the limit to the wait of a request whose work begins.
+    fn note_wait(&self, now: Duration, wait: Duration) {
+        let mut limiter = self.limiter.lock().unwrap_or_else(PoisonError::into_inner);
+        limiter.note(now, wait, self.under_way.load(Ordering::Relaxed));
+        self.limit.store(limiter.limit(), Ordering::Relaxed);
+    }
+
     /// Adds a duration to the mean. Threads may overwrite each other, which a mean can bear.
     fn note(&self, took: Duration) {
         let (took, mean) =
@@ -136,7 +194,7 @@ mod tests {
     #[test]
     fn a_full_queue_refuses_and_a_panic_ends_no_thread() {
         runtime().block_on(async {
-            let threads = Arc::new(ScoringThreads::start(1, 1, LONG).expect("threads"));
+            let threads = Arc::new(ScoringThreads::start(1, 1, LONG, LONG).expect("threads"));
             let panicked = threads.run::<()>(|| panic!("as a test")).await;
             assert_eq!(panicked.expect_err("it panicked").kind, Kind::Internal);
             assert_eq!(threads.run(|| Ok(5)).await, Ok(5));
@@ -166,9 +224,23 @@ mod tests {
     }
 
     #[test]
+    fn more_work_than_the_limit_is_refused() {
+        runtime().block_on(async {
+            let threads = ScoringThreads::start(1, 8, LONG, LONG).expect("threads");
+            assert_eq!(threads.limit(), 9);
+            threads.load.limit.store(1, Ordering::Relaxed);
+            assert_eq!(threads.run(|| Ok(1)).await, Ok(1));
+            threads.load.limit.store(0, Ordering::Relaxed);
+            assert_eq!(threads.run(|| Ok(1)).await.expect_err("too many").kind, Kind::Overloaded);
+            threads.load.limit.store(1, Ordering::Relaxed);
+            assert_eq!(threads.run(|| Ok(1)).await, Ok(1));
+        });
+    }
+
+    #[test]
     fn work_that_would_come_too_late_is_refused() {
         runtime().block_on(async {
-            let threads = ScoringThreads::start(1, 8, Duration::from_secs(1)).expect("threads");
+            let threads = ScoringThreads::start(1, 8, Duration::from_secs(1), LONG).expect("threads");
             threads.load.mean_ns.store(600_000_000, Ordering::Relaxed);
             threads.load.waiting.store(1, Ordering::Relaxed);
             assert_eq!(threads.run(|| Ok(1)).await, Ok(1));

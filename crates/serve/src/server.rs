@@ -15,9 +15,10 @@ use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::{HealthReporter, health_reporter};
 
+use crate::access_log::AccessLog;
 use crate::catalog::Models;
 use crate::config::Config;
-use crate::limit::PORT;
+use crate::limit::{PORT, QUEUE_TIME_PART};
 use crate::proto::grpc_inference_service_server;
 use crate::publisher::Publisher;
 use crate::repository::{Repository, RepositoryConfig};
@@ -25,6 +26,7 @@ use crate::resp;
 use crate::router::router;
 use crate::scoring::ScoringThreads;
 use crate::service::Service;
+use crate::shadow::Shadow;
 
 /// Why a server does not start.
 #[derive(Debug, thiserror::Error)]
@@ -74,8 +76,10 @@ impl Server {
             let (listener, resp) = (TcpListener::from_std(listener)?, resp.unzip());
             (listener, resp.0.map(TcpListener::from_std).transpose()?, resp.1)
         };
-        let threads = ScoringThreads::start(config.threads, config.queue, config.timeout)?;
-        let service = Arc::new(Service::new(config, threads));
+        let queue_time = config.queue_time.unwrap_or(config.timeout / QUEUE_TIME_PART);
+        let threads = ScoringThreads::start(config.threads, config.queue, config.timeout, queue_time)?;
+        let access_log = config.access_log.as_deref().map(AccessLog::start).transpose()?;
+        let service = Arc::new(Service::new(config, threads, access_log, Shadow::start()?));
         let (reporter, health) = health_reporter();
         let router = router(&service, health).map_err(|error| StartError::Description(error.to_string()))?;
         let url = format!("{}://{address}", if tls.is_some() { "https" } else { "http" });

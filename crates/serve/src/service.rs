@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, Method};
 use sanderling_wire::same_token;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::access_log::{AccessLog, Line, now_s};
 use crate::catalog::ModelTable;
 use crate::config::Config;
 use crate::error::{Kind, ServeError};
@@ -17,6 +18,9 @@ use crate::limit::BODIES_BYTES_MAX;
 use crate::metrics::Metrics;
 use crate::repository::Repository;
 use crate::scoring::ScoringThreads;
+use crate::shadow::Shadow;
+use crate::slow::{self, SlowRequest, SlowRequests};
+use crate::work::{Answered, Asked};
 
 /// Bytes of one permit of the memory for bodies.
 const PERMIT_BYTES: usize = 1 << 10;
@@ -40,10 +44,20 @@ pub(crate) struct Service {
     is_exposed: bool,
     /// The folder of models, if it follows one.
     pub(crate) repository: OnceLock<Repository>,
+    /// Time from which on a request is slow.
+    slow_from: Duration,
+    pub(crate) slow: SlowRequests,
+    pub(crate) shadow: Shadow,
+    pub(crate) access_log: Option<AccessLog>,
 }
 
 impl Service {
-    pub(crate) fn new(config: &Config, threads: ScoringThreads) -> Service {
+    pub(crate) fn new(
+        config: &Config,
+        threads: ScoringThreads,
+        access_log: Option<AccessLog>,
+        shadow: Shadow,
+    ) -> Service {
         let hosts = config.hosts.iter().cloned().chain(["localhost".to_owned()]).collect();
         Service {
             models: Arc::default(),
@@ -59,6 +73,34 @@ impl Service {
             loading: AtomicBool::new(false),
             is_exposed: config.expose,
             repository: OnceLock::new(),
+            slow_from: config.slow,
+            slow: SlowRequests::default(),
+            shadow,
+            access_log,
+        }
+    }
+
+    /// Counts an answered request, lists it if it was slow, and adds it to the access log.
+    pub(crate) fn note(&self, request: &Answered, asked: &Asked, took: Duration) {
+        let Answered { protocol, endpoint, code, .. } = request;
+        self.metrics.record(protocol, endpoint, asked, code.clone(), took);
+        let is_slow = took >= self.slow_from && !self.slow_from.is_zero();
+        if !is_slow && self.access_log.is_none() {
+            return;
+        }
+        let (model, version) =
+            asked.model().map(|(model, version)| (model.clone(), version.to_string())).unwrap_or_default();
+        let (time, rows, ms) = (now_s(), asked.rows(), slow::ms(took));
+        if is_slow {
+            let (model, version, code) = (model.clone(), version.clone(), code.clone());
+            let stages = asked.stages();
+            self.slow.add(SlowRequest { time, protocol, endpoint, model, version, code, rows, ms, stages });
+        }
+        if let Some(log) = &self.access_log {
+            let Answered { protocol, peer, method, path, code, .. } = request;
+            let peer = peer.map(|peer| peer.to_string()).unwrap_or_default();
+            let (method, path, code) = (method.clone(), path.clone(), code.clone());
+            log.write(Line { time, peer, protocol, method, path, code, model, version, rows, ms });
         }
     }
 

@@ -1,7 +1,9 @@
 //! Facts that go with a request through its work, and its answer.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
@@ -10,10 +12,12 @@ use axum::response::Response;
 use sanderling_http::web_page::is_grpc;
 use serde::Serialize;
 use tonic::Status;
+use tonic::metadata::MetadataValue;
 
 use crate::error::{Kind, ServeError};
-use crate::limit::RETRY_AFTER_S;
+use crate::limit::{RETRY_AFTER_MS, RETRY_AFTER_S};
 use crate::models::ServedModel;
+use crate::slow::{STAGES, Stage, ms};
 
 /// The media type of JSON.
 pub(crate) const JSON: &str = "application/json";
@@ -22,6 +26,17 @@ pub(crate) const OCTETS: &str = "application/octet-stream";
 /// Length of the JSON before the bytes, in the binary tensor extension.
 pub(crate) const JSON_BYTES: &str = "inference-header-content-length";
 
+/// A request that was answered, as metrics and logs name it.
+#[derive(Debug)]
+pub(crate) struct Answered {
+    pub(crate) protocol: &'static str,
+    pub(crate) endpoint: &'static str,
+    pub(crate) peer: Option<SocketAddr>,
+    pub(crate) method: String,
+    pub(crate) path: String,
+    pub(crate) code: String,
+}
+
 /// Facts about a request that its metrics name; copies share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Asked {
@@ -29,6 +44,16 @@ pub(crate) struct Asked {
     pub(crate) batch_max: usize,
     model: Arc<OnceLock<(String, u64)>>,
     rows: Arc<AtomicU64>,
+    /// Nanoseconds of each stage.
+    stages: Arc<[AtomicU64; STAGES.len()]>,
+    scores: Arc<KeptScores>,
+}
+
+/// The scores of a request that is repeated.
+#[derive(Debug, Default)]
+struct KeptScores {
+    is_wanted: AtomicBool,
+    scores: OnceLock<Vec<f32>>,
 }
 
 impl Asked {
@@ -40,6 +65,55 @@ impl Asked {
     pub(crate) fn of(&self, model: &ServedModel) {
         // A second model would be a bug; the metrics keep the first.
         let _ = self.model.set((model.name.clone(), model.version));
+    }
+
+    /// Adds time to a stage.
+    pub(crate) fn stage(&self, stage: Stage, time: Duration) {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.stages[stage as usize].fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// Does work that belongs to a stage.
+    pub(crate) fn timed<T>(&self, stage: Stage, work: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let done = work();
+        self.stage(stage, start.elapsed());
+        done
+    }
+
+    /// Work whose wait for a thread begins now.
+    pub(crate) fn queued<T, W: FnOnce() -> T>(&self, work: W) -> impl FnOnce() -> T + use<T, W> {
+        let (asked, since) = (self.clone(), Instant::now());
+        move || {
+            asked.stage(Stage::Queue, since.elapsed());
+            work()
+        }
+    }
+
+    /// Milliseconds of the stages that there were.
+    pub(crate) fn stages(&self) -> serde_json::Map<String, serde_json::Value> {
+        let times = STAGES.iter().zip(&*self.stages);
+        let times = times.map(|((_, name), ns)| (*name, ns.load(Ordering::Relaxed)));
+        let times = times.filter(|(_, ns)| *ns > 0);
+        times.map(|(name, ns)| (name.to_owned(), ms(Duration::from_nanos(ns)).into())).collect()
+    }
+
+    /// Has the scores kept, for a comparison.
+    pub(crate) fn keep_scores(&self) {
+        self.scores.is_wanted.store(true, Ordering::Relaxed);
+    }
+
+    /// Counts the rows of an answer, and keeps its scores if they are wanted.
+    pub(crate) fn note_scores(&self, scores: &[f32]) {
+        self.count_rows(scores.len());
+        if self.scores.is_wanted.load(Ordering::Relaxed) {
+            let _ = self.scores.scores.set(scores.to_vec());
+        }
+    }
+
+    /// The scores, if they were kept.
+    pub(crate) fn scores(&self) -> Option<&[f32]> {
+        self.scores.scores.get().map(Vec::as_slice)
     }
 
     pub(crate) fn count_rows(&self, rows: usize) {
@@ -108,7 +182,12 @@ pub(crate) fn refusal_as(headers: &HeaderMap, error: &ServeError) -> Response {
     if is_grpc(headers) { status(error).into_http() } else { refusal(error) }
 }
 
-/// An error as a gRPC status.
+/// An error as a gRPC status; overload says when to try again (gRFC A6).
 pub(crate) fn status(error: &ServeError) -> Status {
-    Status::new(error.kind.code(), error.to_string())
+    let mut status = Status::new(error.kind.code(), error.to_string());
+    if matches!(error.kind, Kind::Overloaded | Kind::NotReady) {
+        let after = MetadataValue::from_static(RETRY_AFTER_MS);
+        status.metadata_mut().insert("grpc-retry-pushback-ms", after);
+    }
+    status
 }

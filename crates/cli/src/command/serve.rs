@@ -95,6 +95,9 @@ pub(crate) struct Args {
     /// Time limit of a request; a slower one fails with 504
     #[arg(long, value_name = "TIME", default_value = "1s", help_heading = "Limits")]
     timeout: String,
+    /// Wait for a scoring thread that is accepted; while all wait longer, fewer are admitted [default: a tenth of --timeout]
+    #[arg(long, value_name = "TIME", help_heading = "Limits")]
+    queue_time: Option<String>,
     /// Number of requests that may wait for a scoring thread; a further one is refused with 503
     #[arg(long, value_name = "N", default_value_t = limit::QUEUE_DEFAULT, help_heading = "Limits")]
     queue: usize,
@@ -107,6 +110,12 @@ pub(crate) struct Args {
     /// Time limit to answer pending requests after SIGTERM or Ctrl-C
     #[arg(long, value_name = "TIME", default_value = "10s", help_heading = "Limits")]
     drain_timeout: String,
+    /// File to which a line of JSON is appended for each request, or - [default: none]
+    #[arg(long, value_name = "FILE", help_heading = "Operation")]
+    access_log: Option<PathBuf>,
+    /// Time from which on a request is listed at /slow; 0s: none is
+    #[arg(long, value_name = "TIME", default_value = "100ms", help_heading = "Operation")]
+    slow: String,
     #[command(flatten)]
     security: SecurityArgs,
     /// Host names that a server without a token also accepts, comma-separated
@@ -144,6 +153,14 @@ impl Args {
             threads: self.threads.unwrap_or(defaults.threads),
             queue: self.queue,
             timeout: quantity::time_above_0(&self.timeout).map_err(|error| usage("timeout", error))?,
+            queue_time: self
+                .queue_time
+                .as_deref()
+                .map(quantity::time_above_0)
+                .transpose()
+                .map_err(|error| usage("queue-time", error))?,
+            access_log: self.access_log.clone(),
+            slow: quantity::time(&self.slow).map_err(|error| usage("slow", error))?,
             drain_timeout: quantity::time(&self.drain_timeout)
                 .map_err(|error| usage("drain-timeout", error))?,
             batch_max: self.batch_max,

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sanderling_serve::RepositoryConfig;
 use sanderling_serve::proto::grpc_inference_service_client::GrpcInferenceServiceClient;
 use sanderling_serve::proto::model_infer_request::InferInputTensor;
 use sanderling_serve::proto::{InferTensorContents, ModelInferRequest};
+use sanderling_serve::{LIVE, Models, RepositoryConfig, SHADOW};
 use serde_json::{Value, json};
 
 use crate::fixture::{Served, Trained, numbers};
@@ -319,6 +319,46 @@ fn tables_of_equal_rows_are_shared_and_others_must_fit() {
     std::fs::remove_file(folder.join("clicks/1")).unwrap();
     add(folder, 1, &trained[1].path);
     assert_eq!((change(&served, "load", &json!({})).0, live(&served)), (200, before));
+}
+
+#[test]
+fn a_shadow_gets_copies_and_its_scores_are_compared() {
+    let trained = [Trained::new("fm"), Trained::with("fm", 5)];
+    let planted = trained.each_ref().map(planted);
+    let served = Served::new([]);
+    let models = Models::new([trained[0].model(1), trained[1].model(2)]);
+    served.server.publish(models.with_alias("clicks", LIVE, 1).with_alias("clicks", SHADOW, 2));
+    let mut client = Client::new(&served.address);
+    let body = json!({ "rows": rows() }).to_string();
+    let requests = [
+        ("POST", "/predict", body.as_str(), 1.0),
+        ("POST", "/v2/models/clicks/versions/live/infer", &inputs().to_string(), 1.0),
+        // A pinned version other than the live one, and rows, are not repeated.
+        ("POST", "/v2/models/clicks/versions/2/infer", &inputs().to_string(), 0.0),
+        ("GET", ROWS_PATH, "", 0.0),
+    ];
+    let mut repeated = 0.0;
+    for (method, path, body, count) in requests {
+        assert_eq!(client.ask(method, path, body).0, 200, "{path}");
+        repeated += count;
+        // A copy may be dropped, but is counted.
+        while metric(&served, "sanderling_serve_shadow_requests_total") < repeated {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(metric(&served, "sanderling_serve_shadow_requests_total"), repeated, "{path}");
+    }
+    let scores = || planted[0].scores.iter().zip(&planted[1].scores);
+    let compared = metric(&served, "sanderling_serve_shadow_score_difference_count") / USERS.len() as f64;
+    let expected: f64 = scores().map(|(live, shadow)| (live - shadow).abs()).sum();
+    let found = metric(&served, "sanderling_serve_shadow_score_difference_sum");
+    assert!((found - compared * expected).abs() < 1e-6, "{found} is not {compared} times {expected}");
+}
+
+/// The sum of a metric over its labels.
+fn metric(served: &Served, name: &str) -> f64 {
+    let text = served.get("/metrics");
+    let values = text.text().lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('{'));
+    values.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
 }
 
 #[test]

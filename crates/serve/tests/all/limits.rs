@@ -72,6 +72,63 @@ fn larger_and_slower_requests_than_allowed_are_refused() {
 }
 
 #[test]
+fn a_client_may_shorten_its_time_limit() {
+    let served = Served::new([Trained::new("lr").model(1)]);
+    for (value, status) in [("1", 504), ("0", 400), ("x", 400)] {
+        // The body never comes whole.
+        let mut stream = TcpStream::connect(&served.address).unwrap();
+        let head = format!("host: {}\r\ntimeout-ms: {value}\r\ncontent-length: 9", served.address);
+        write!(stream, "POST /predict HTTP/1.1\r\n{head}\r\n\r\nab").unwrap();
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(answer, format!("HTTP/1.1 {status}").as_bytes(), "{value}");
+    }
+    let reply = http(&served.address, "POST", "/predict", &["timeout-ms: 60000"], ROW.as_bytes());
+    assert_eq!(reply.status, 200, "{}", reply.text());
+}
+
+#[test]
+fn requests_are_logged_and_slow_ones_listed_with_their_stages() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("access.log");
+    let adjust = |config: &mut Config| {
+        config.access_log = Some(log.clone());
+        // All are slow.
+        config.slow = Duration::from_nanos(1);
+    };
+    let served = Served::with(adjust, [Trained::new("lr").model(7)]);
+    assert_eq!(served.post("/predict", ROW).status, 200);
+    assert_eq!(served.get("/tables/nothing/rows?key=1").status, 404);
+    let slow = served.json("/slow", None);
+    let slow = slow["requests"].as_array().unwrap();
+    assert_eq!((&slow[0]["endpoint"], &slow[0]["code"]), (&json!("rows"), &json!("404")));
+    assert_eq!((&slow[1]["endpoint"], &slow[1]["version"]), (&json!("predict"), &json!("7")));
+    let stages = slow[1]["stages"].as_object().unwrap();
+    for stage in ["read", "queue", "parse", "write"] {
+        assert!(stages[stage].as_f64().unwrap() <= slow[1]["ms"].as_f64().unwrap(), "{stages:?}");
+    }
+    drop(served);
+    // Its thread writes what waits.
+    let lines = loop {
+        let text = std::fs::read_to_string(&log).unwrap();
+        if text.lines().count() == 3 {
+            break text;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let fields = |line: &Value| {
+        ["method", "path", "code", "model", "version", "rows"].map(|name| line[name].to_string()).join(" ")
+    };
+    assert_eq!(fields(&lines[0]), r#""POST" "/predict" "200" "clicks" "7" 1"#);
+    assert_eq!(fields(&lines[1]), r#""GET" "/tables/nothing/rows" "404" "clicks" "7" 0"#);
+    assert!(
+        lines[0]["peer"].as_str().unwrap().starts_with("127.0.0.1:")
+            && lines[0]["ms"].as_f64().unwrap() > 0.0
+    );
+}
+
+#[test]
 fn requests_bring_the_token_and_come_from_no_other_site() {
     let trained = Trained::new("lr");
     let token = "0123456789abcdef";
