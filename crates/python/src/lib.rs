@@ -46,6 +46,8 @@ mod inputs;
 mod keys;
 mod rows;
 
+mod served_rows;
+
 mod model;
 
 mod train;
@@ -90,6 +92,8 @@ mod _native {
     use crate::remote::{PyConnection, PyRemoteTable, connect};
     #[pymodule_export]
     use crate::report::render_report;
+    #[pymodule_export]
+    use crate::served_rows::PyRowsClient;
     #[pymodule_export]
     use crate::steps::{PyMeeting, PySyncGroup};
     #[pymodule_export]

@@ -57,6 +57,7 @@ from sanderling._native.models import (
     train,
     value_key,
 )
+from sanderling._native.serving import RowsClient
 from sanderling._native.tables import (
     Connection,
     RemoteTable,
@@ -110,6 +111,7 @@ __all__ = [
     "NotFoundError",
     "OffsetsError",
     "RemoteTable",
+    "RowsClient",
     "ServerError",
     "ServerTimeoutError",
     "StoppedError",
