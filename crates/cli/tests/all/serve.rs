@@ -211,12 +211,8 @@ fn a_signal_drains_the_server() {
 #[test]
 fn wrong_options_and_models_have_their_exit_code() {
     let folder = trained();
-    std::fs::write(folder.path().join("data.svm"), "1 1:1\n0 2:1\n").unwrap();
-    std::fs::write(folder.path().join("sparse.toml"), "data = { train = \"data.svm\" }\n").unwrap();
-    assert_eq!(run(folder.path(), "train sparse.toml -q").0, Some(0));
     for (options, code, reason) in [
         ("nowhere", 4, "nowhere"),
-        ("runs/sparse/model", 4, "only models with named columns can be served"),
         ("runs/clicks/model --name a/b", 2, "--name: \"a/b\" is not a name"),
         ("runs/clicks/model --timeout 0s", 2, "--timeout: must be more than 0"),
         ("runs/clicks/model --batch-max 0", 2, "batch_max = 0: must be 1 to"),

@@ -1,14 +1,17 @@
-//! Rows of tables by key, or by the text of a feature, which becomes the key as in training.
+//! Requests for rows in JSON or in the query of a URL, and answers in JSON.
 
-use sanderling_sample::Field;
+use axum::http::HeaderMap;
+use axum::http::header::{ACCEPT, CONTENT_TYPE, HeaderName};
 use serde::{Deserialize, Serialize};
 
 use crate::cell::Cell;
-use crate::error::{ServeError, listed, quoted};
+use crate::error::{ServeError, quoted};
+use crate::lookup::octets::{self, Input};
+use crate::lookup::{Found, Groups, Items, find, pooling_named};
 use crate::models::{Models, ServedModel};
 use crate::predict::version_text;
 use crate::query;
-use crate::work::{Answer, Asked};
+use crate::work::{Answer, Asked, OCTETS};
 
 /// A request for rows of a table.
 #[derive(Default, Deserialize)]
@@ -23,6 +26,39 @@ struct Request<'a> {
     model: String,
     #[serde(borrow)]
     version: Option<Cell<'a>>,
+    /// The name of a pooling; empty: one row per key and value.
+    pooling: String,
+    /// Keys and values of each pooled row; none: all make one row.
+    lengths: Option<Vec<u32>>,
+    /// The datatype of the weights if the answer is binary; empty: 32-bit floats.
+    dtype: String,
+    /// Keys or values as bytes, beside the others.
+    #[serde(skip)]
+    raw: Option<(Input, &'a [u8])>,
+}
+
+/// The form of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    Json,
+    Octets,
+}
+
+impl Form {
+    /// The form of a body.
+    pub(crate) fn sent(headers: &HeaderMap) -> Form {
+        Form::of(headers, &CONTENT_TYPE)
+    }
+
+    /// The form of the answer that a client asks for.
+    pub(crate) fn accepted(headers: &HeaderMap) -> Form {
+        Form::of(headers, &ACCEPT)
+    }
+
+    fn of(headers: &HeaderMap, name: &HeaderName) -> Form {
+        let kind = headers.get(name).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        if kind.trim().eq_ignore_ascii_case(OCTETS) { Form::Octets } else { Form::Json }
+    }
 }
 
 #[derive(Serialize)]
@@ -40,9 +76,27 @@ struct ReplyRow<'a> {
     /// The key again, for readers whose numbers have 53 bits.
     hex: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    value: Option<&'a Value<'a>>,
+    value: Option<Value<'a>>,
     found: bool,
-    weights: Option<Vec<f32>>,
+    weights: Option<&'a [f32]>,
+}
+
+/// The answer to a request for pooled rows.
+#[derive(Serialize)]
+struct PooledReply<'a> {
+    model: &'a str,
+    version: String,
+    table: &'a str,
+    dim: usize,
+    pooling: &'a str,
+    rows: Vec<PooledRow<'a>>,
+    /// Places of the keys and values without a row.
+    absent: &'a [u32],
+}
+
+#[derive(Serialize)]
+struct PooledRow<'a> {
+    weights: &'a [f32],
 }
 
 /// A value as the client wrote it.
@@ -67,8 +121,35 @@ pub(crate) fn answer_query(
     asked: &Asked,
     table: &str,
     query: &str,
+    form: Form,
 ) -> Result<Answer, ServeError> {
-    let mut request = Request::default();
+    let (request, _) = of_query(query)?;
+    answer(models, asked, table, &request, form)
+}
+
+/// Answers `POST /tables/TABLE/rows`, whose body is JSON, or bytes with the rest of the request in the query.
+pub(crate) fn answer_body(
+    models: &Models,
+    asked: &Asked,
+    table: &str,
+    query: &str,
+    body: (Form, &[u8]),
+    form: Form,
+) -> Result<Answer, ServeError> {
+    let request = match body {
+        (Form::Octets, bytes) => {
+            let (request, input) = of_query(query)?;
+            Request { raw: Some((input, bytes)), ..request }
+        }
+        (Form::Json, bytes) => serde_json::from_slice(bytes)
+            .map_err(|error| ServeError::invalid(format!("the body: {error}")))?,
+    };
+    answer(models, asked, table, &request, form)
+}
+
+/// The request of a query, and what a body of bytes has.
+fn of_query(query: &str) -> Result<(Request<'static>, Input), ServeError> {
+    let (mut request, mut input) = (Request::default(), Input::Keys);
     for (name, value) in query::pairs(query)? {
         match &*name {
             "key" => request.keys.push(Cell::Text(value.into())),
@@ -76,101 +157,115 @@ pub(crate) fn answer_query(
             "feature" => request.feature = value,
             "model" => request.model = value,
             "version" => request.version = Some(Cell::Text(value.into())),
+            "pooling" => request.pooling = value,
+            "lengths" => request.lengths = Some(lengths_of(&value)?),
+            "dtype" => request.dtype = value,
+            "input" => input = Input::named(&value)?,
             _ => {
-                let text =
-                    format!("no parameter {}; there are key, value, feature, model, version", quoted(&name));
+                let text = format!(
+                    "no parameter {}; there are key, value, feature, model, version, pooling, lengths, dtype, input",
+                    quoted(&name)
+                );
                 return Err(ServeError::invalid(text));
             }
         }
     }
-    answer(models, asked, table, &request)
+    Ok((request, input))
 }
 
-/// Answers `POST /tables/TABLE/rows`.
-pub(crate) fn answer_body(
+/// Lengths such as `2,3`.
+fn lengths_of(text: &str) -> Result<Vec<u32>, ServeError> {
+    let lengths = text.split(',').map(|length| length.trim().parse().ok());
+    let wrong = || ServeError::invalid(format!("lengths are numbers such as 2,3; found {}", quoted(text)));
+    lengths.collect::<Option<_>>().ok_or_else(wrong)
+}
+
+fn answer(
     models: &Models,
     asked: &Asked,
     table: &str,
-    body: &[u8],
+    request: &Request<'_>,
+    form: Form,
 ) -> Result<Answer, ServeError> {
-    let request: Request<'_> =
-        serde_json::from_slice(body).map_err(|error| ServeError::invalid(format!("the body: {error}")))?;
-    answer(models, asked, table, &request)
-}
-
-fn answer(models: &Models, asked: &Asked, table: &str, request: &Request<'_>) -> Result<Answer, ServeError> {
     let model = models.find(&request.model, &version_text(request.version.as_ref())?)?;
     asked.of(&model);
-    let (count, found) = (request.keys.len() + request.values.len(), model.table(table)?);
-    if count == 0 {
-        return Err(ServeError::invalid("no keys; give key or value, such as ?value=u17"));
+    let found_in = model.table(table)?;
+    let is_half = octets::is_half(&request.dtype)?;
+    let items = items(&model, asked, table, request)?;
+    let groups = groups(request, items.len())?;
+    let rows = groups.as_ref().map_or(items.len(), Groups::len);
+    asked.check_keys(items.keys().len().max(rows))?;
+    let found = find(found_in, &items, groups.as_ref())?;
+    asked.count_rows(items.keys().len());
+    match form {
+        Form::Octets => Ok(octets::answer(&model, &found, is_half)),
+        Form::Json => json(&model, table, request, &items, &found),
     }
-    if count > asked.batch_max {
-        return Err(ServeError::too_many(count, "keys", asked.batch_max));
-    }
-    let row = |key: u64, value: Option<&'_ Value<'_>>| {
-        let weights = found.get(key).map(|row| row.weights);
-        (key, format!("{key:016x}"), value.is_some(), weights)
-    };
-    let mut rows = Vec::with_capacity(count);
-    for key in &request.keys {
-        rows.push(row(key_of(key)?, None));
-    }
-    let values: Vec<Value<'_>> = request.values.iter().map(Value).collect();
-    if !values.is_empty() {
-        let feature = feature_of(&model, table, &request.feature)?;
-        model.with_encoder(feature, |encoder| {
-            for value in &values {
-                let invalid = |text: String| ServeError::invalid(format!("feature {feature:?}: {text}"));
-                let field = value.0.scalar().ok_or_else(|| invalid("a list has no single key".to_owned()))?;
-                let keys = encoder.keys(field).map_err(|error| {
-                    invalid(format!("expected {}, found {}", error.expected, error.found))
-                })?;
-                let &[key] = keys else {
-                    return Err(invalid(format!("a value has {} keys, not one", keys.len())));
-                };
-                rows.push(row(key, Some(value)));
-            }
-            Ok(())
-        })?;
-    }
-    let mut given = values.iter();
-    let rows = rows.into_iter().map(|(key, hex, is_value, weights)| {
-        let value = if is_value { given.next() } else { None };
-        ReplyRow { key, hex, value, found: weights.is_some(), weights }
-    });
-    asked.count_rows(count);
-    let (name, version) = (&*model.name, model.version.to_string());
-    Answer::json(&Reply { model: name, version, table, dim: found.dim(), rows: rows.collect() })
 }
 
-/// Passes the weights of each value of a table's feature to `each`; `None`: no row, or a missing value.
-pub(crate) fn weights_of<'a>(
+/// The keys and values of a request.
+fn items(
+    model: &ServedModel,
+    asked: &Asked,
+    table: &str,
+    request: &Request<'_>,
+) -> Result<Items, ServeError> {
+    let count = request.keys.len() + request.values.len();
+    if count == 0 && request.raw.is_none() {
+        return Err(ServeError::invalid("no keys; give key or value, such as ?value=u17"));
+    }
+    asked.check_keys(count)?;
+    let keys = request.keys.iter().map(key_of).collect::<Result<Vec<u64>, _>>()?;
+    let mut items = Items::from(keys);
+    if !request.values.is_empty() {
+        let values = request.values.iter().map(Cell::scalar).collect::<Option<Vec<_>>>();
+        let values = values.ok_or_else(|| ServeError::invalid("values: a list has no single key"))?;
+        items.add_values(model, table, &request.feature, values.into_iter())?;
+    }
+    if let Some((input, bytes)) = request.raw {
+        octets::add(&mut items, model, asked, table, &request.feature, input, bytes)?;
+    }
+    if request.pooling.is_empty() {
+        // A missing value is an error here: the answer has the key of each row.
+        items.check_single(request.raw.is_some())?;
+    }
+    Ok(items)
+}
+
+fn groups(request: &Request<'_>, items: usize) -> Result<Option<Groups>, ServeError> {
+    match (&*request.pooling, &request.lengths) {
+        ("", None) => Ok(None),
+        ("", Some(_)) => Err(ServeError::invalid("lengths without a pooling; give one, such as sum")),
+        (name, None) => Ok(Some(Groups::one(pooling_named(name)?, items))),
+        (name, Some(lengths)) => Groups::of_lengths(pooling_named(name)?, lengths, items).map(Some),
+    }
+}
+
+/// An answer in JSON.
+fn json(
     model: &ServedModel,
     table: &str,
-    values: impl Iterator<Item = &'a [u8]>,
-    mut each: impl FnMut(Option<Vec<f32>>),
-) -> Result<(), ServeError> {
-    let found = model.table(table)?;
-    let feature = feature_of(model, table, "")?;
-    model.with_encoder(feature, |encoder| {
-        for value in values {
-            match encoder.keys(Field::Text(value)) {
-                Ok(&[key]) => each(found.get(key).map(|row| row.weights)),
-                Ok([]) => each(None),
-                Ok(keys) => {
-                    let text = format!("feature {feature:?}: a value has {} keys, not one", keys.len());
-                    return Err(ServeError::invalid(text));
-                }
-                Err(error) => {
-                    let text =
-                        format!("feature {feature:?}: expected {}, found {}", error.expected, error.found);
-                    return Err(ServeError::invalid(text));
-                }
-            }
-        }
-        Ok(())
-    })
+    request: &Request<'_>,
+    items: &Items,
+    found: &Found,
+) -> Result<Answer, ServeError> {
+    let (name, version, dim) = (&*model.name, model.version.to_string(), found.dim);
+    if !request.pooling.is_empty() {
+        let rows = found.weights.chunks_exact(dim).map(|weights| PooledRow { weights }).collect();
+        let (pooling, absent) = (&*request.pooling, &*found.absent);
+        return Answer::json(&PooledReply { model: name, version, table, dim, pooling, rows, absent });
+    }
+    items.check_single(false)?;
+    let mut absent = found.absent.iter().peekable();
+    let mut values = request.values.iter().map(Value);
+    let keys = items.keys().iter().enumerate();
+    let rows = keys.zip(found.weights.chunks_exact(dim)).map(|((at, key), weights)| {
+        let value = if at < request.keys.len() { None } else { values.next() };
+        let is_found = absent.next_if_eq(&&(at as u32)).is_none();
+        let (hex, weights) = (format!("{key:016x}"), is_found.then_some(weights));
+        ReplyRow { key: *key, hex, value, found: is_found, weights }
+    });
+    Answer::json(&Reply { model: name, version, table, dim, rows: rows.collect() })
 }
 
 /// A key: a whole number, decimal digits, or 0x and hexadecimal digits.
@@ -189,24 +284,5 @@ fn key_of(cell: &Cell<'_>) -> Result<u64, ServeError> {
             if let Cell::Text(text) = cell { quoted(text) } else { "a value of another type".to_owned() };
         let expected = "a key is a number from 0 to 2^64 - 1, or 0x and hex digits";
         ServeError::invalid(format!("{expected}, found {found}; the text of a feature is a value"))
-    })
-}
-
-/// The feature whose values are looked up in a table.
-fn feature_of<'a>(model: &'a ServedModel, table: &str, wanted: &'a str) -> Result<&'a str, ServeError> {
-    let readers = model.model.config().feature.iter().filter(|feature| feature.table() == table);
-    let names: Vec<&str> = readers.map(|feature| feature.name.as_str()).collect();
-    let found = match (&*names, wanted) {
-        ([only], "") => Some(*only),
-        (names, "") => names.iter().find(|name| **name == table).copied(),
-        (names, wanted) => names.iter().find(|name| **name == wanted).copied(),
-    };
-    found.ok_or_else(|| {
-        let names = listed(names);
-        let text = match wanted {
-            "" => format!("several features read this table; name one of {names} as the feature"),
-            wanted => format!("no feature {} reads this table; there are {names}", quoted(wanted)),
-        };
-        ServeError::invalid(text)
     })
 }

@@ -6,6 +6,8 @@ mod fixture;
 mod grpc;
 mod inference_protocol;
 mod limits;
+mod lines;
 mod lookup;
+mod lookup_grpc;
 mod predict;
 mod resp;
