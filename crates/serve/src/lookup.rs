@@ -6,6 +6,7 @@ mod octets;
 pub(crate) use grpc::LookupService;
 pub(crate) use json::{Form, answer_body, answer_query};
 
+use axum::body::Bytes;
 use sanderling_sample::Field;
 use sanderling_store::{Absent, Pooling, Table};
 
@@ -240,11 +241,23 @@ pub(crate) fn pooling_named(name: &str) -> Result<Pooling, ServeError> {
     })
 }
 
-/// Weights as little-endian bytes: of 4 bytes, or rounded to 2.
-pub(crate) fn bytes_of(weights: &[f32], is_half: bool) -> Vec<u8> {
-    if !is_half {
-        return bytemuck::cast_slice(weights).to_vec();
+/// Weights as the bytes of an answer, which shares their memory.
+struct Weights(Vec<f32>);
+
+impl AsRef<[u8]> for Weights {
+    fn as_ref(&self) -> &[u8] {
+        // Little-endian, as the crate `wire` requires of the machine.
+        bytemuck::cast_slice(&self.0)
     }
+}
+
+/// Weights as little-endian numbers of 4 bytes, or rounded to 2.
+fn bytes_of(weights: Vec<f32>, is_half: bool) -> Bytes {
+    if is_half { halves_of(&weights).into() } else { Bytes::from_owner(Weights(weights)) }
+}
+
+/// Weights rounded to 2 bytes each.
+fn halves_of(weights: &[f32]) -> Vec<u8> {
     let mut halves = vec![0; weights.len()];
     sanderling_wire::narrow(weights, &mut halves);
     bytemuck::cast_slice(&halves).to_vec()
@@ -373,7 +386,7 @@ mod tests {
 
     #[test]
     fn halves_are_rounded_and_stay_finite() {
-        assert_eq!(bytes_of(&[1.0, -0.5, 1e9], true), [0x00, 0x3c, 0x00, 0xb8, 0xff, 0x7b]);
-        assert_eq!(bytes_of(&[1.0], false), [0, 0, 0x80, 0x3f]);
+        assert_eq!(bytes_of(vec![1.0, -0.5, 1e9], true)[..], [0x00, 0x3c, 0x00, 0xb8, 0xff, 0x7b]);
+        assert_eq!(bytes_of(vec![1.0], false)[..], [0, 0, 0x80, 0x3f]);
     }
 }

@@ -160,7 +160,7 @@ fn the_curl_commands_of_the_page_and_the_help_are_answered() {
     let serve = Serve::start(folder.path(), "runs/clicks/model");
     let page = include_str!("../../../../docs/serving.md");
     let (_, help, _) = run(folder.path(), "serve --help");
-    for (text, count) in [(page, 6), (&help, 4)] {
+    for (text, count) in [(page, 8), (&help, 5)] {
         let commands = curl_commands(text);
         assert_eq!(commands.len(), count, "{commands:?}");
         for words in commands {

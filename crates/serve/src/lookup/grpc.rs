@@ -73,7 +73,7 @@ fn rows(
     Ok(proto::Rows {
         dim: found.dim as u32,
         rows: found.len() as u32,
-        weights: bytes_of(&found.weights, is_half).into(),
+        weights: bytes_of(found.weights, is_half),
         absent: found.absent,
     })
 }

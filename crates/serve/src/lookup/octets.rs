@@ -3,7 +3,7 @@
 use sanderling_sample::Field;
 
 use crate::error::{ServeError, listed, quoted};
-use crate::lookup::{Found, Items, bytes_of};
+use crate::lookup::{Found, Items, halves_of};
 use crate::models::ServedModel;
 use crate::work::{Answer, Asked};
 
@@ -109,7 +109,7 @@ fn encode(version: u64, found: &Found, is_half: bool) -> Vec<u8> {
     bytes.extend_from_slice(bytemuck::cast_slice(&found.absent));
     match is_half {
         false => bytes.extend_from_slice(bytemuck::cast_slice(&found.weights)),
-        true => bytes.extend_from_slice(&bytes_of(&found.weights, true)),
+        true => bytes.extend_from_slice(&halves_of(&found.weights)),
     }
     bytes
 }
