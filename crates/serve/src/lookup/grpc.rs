@@ -6,11 +6,12 @@ use sanderling_sample::Field;
 use sanderling_store::Pooling;
 use tonic::{Request, Response, Status};
 
+use crate::catalog::Models;
 use crate::error::ServeError;
 use crate::limit::LOOKUP_TABLES_MAX;
 use crate::lookup::{Groups, Items, bytes_of, find};
 use crate::lookup_proto as proto;
-use crate::models::{Models, ServedModel};
+use crate::models::ServedModel;
 use crate::service::Service;
 use crate::work::{Asked, status};
 

@@ -4,11 +4,12 @@ use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, CONTENT_TYPE, HeaderName};
 use serde::{Deserialize, Serialize};
 
+use crate::catalog::Models;
 use crate::cell::Cell;
 use crate::error::{ServeError, quoted};
 use crate::lookup::octets::{self, Input};
 use crate::lookup::{Found, Groups, Items, find, pooling_named};
-use crate::models::{Models, ServedModel};
+use crate::models::ServedModel;
 use crate::predict::version_text;
 use crate::query;
 use crate::work::{Answer, Asked, OCTETS};

@@ -2,9 +2,9 @@
 
 use sanderling_sample::Field;
 
+use crate::catalog::Models;
 use crate::error::{Kind, ServeError, quoted};
 use crate::lookup::{Found, Items};
-use crate::models::Models;
 
 /// A version of the protocol, which decides the form of some answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -57,12 +57,21 @@ pub(crate) struct Trained {
 impl Trained {
     /// Trains a model of a type, such as `fm`.
     pub(crate) fn new(kind: &str) -> Trained {
+        Trained::with(kind, 3)
+    }
+
+    /// Trains with a number of passes, so that models differ.
+    pub(crate) fn with(kind: &str, passes: u32) -> Trained {
         let features = serde_json::json!([{ "name": "user" }, { "name": "genres", "type": "multi" }, { "name": "age", "type": "log" }]);
-        Trained::of_file("clicks.csv", &csv(&examples(ROWS)), kind, Some(features))
+        Trained::train("clicks.csv", &csv(&examples(ROWS)), kind, passes, Some(features))
     }
 
     /// Trains a model of a type on a file of this name and text.
     pub(crate) fn of_file(name: &str, text: &str, kind: &str, features: Option<Value>) -> Trained {
+        Trained::train(name, text, kind, 3, features)
+    }
+
+    fn train(name: &str, text: &str, kind: &str, passes: u32, features: Option<Value>) -> Trained {
         let folder = tempfile::tempdir().unwrap();
         let train_file = folder.path().join(name);
         std::fs::write(&train_file, text).unwrap();
@@ -70,7 +79,7 @@ impl Trained {
             "name": "clicks",
             "data": { "train": train_file },
             "model": { "type": kind },
-            "train": { "passes": 3, "batch_size": 16 },
+            "train": { "passes": passes, "batch_size": 16 },
         });
         if let Some(features) = features {
             config["feature"] = features;

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is a failed test")]
 
 mod fixture;
+mod flips;
 
 mod grpc;
 mod inference_protocol;
@@ -11,3 +12,4 @@ mod lookup;
 mod lookup_grpc;
 mod predict;
 mod resp;
+mod versions;
