@@ -206,13 +206,14 @@ def start(args: argparse.Namespace, folder: Path, stack: ExitStack) -> list[Cell
         return stack.enter_context(running(name, command, log)), log
 
     cells, program = [], str(args.programs / "sanderling")
-    names = f"rows-{os.getpid()}"
-    listen = f"tcp://127.0.0.1:0,unix:{folder}/ps.sock,shm:{names}"
-    ps, log = begin("ps", [program, "ps", "--listen", listen, "--no-token"])
-    addresses = wait_for(log, "listening at ", ps).split(",")
-    for address in addresses:
-        kind = "TCP" if address.strip().startswith("tcp") else address.strip().partition(":")[0]
-        cells.append(Cell(f"frames, {kind}", ps, f"ps:{address.strip()}"))
+    # A server listens at a socket and in shared memory beside its port.
+    ps, log = begin("ps", [program, "ps", "--listen", "127.0.0.1:0", "--no-token"])
+    wait_for(log, "listening at ", ps)
+    for line in log.read_text().splitlines():
+        _, found, address = line.partition("listening at ")
+        if found:
+            kind = {"tcp": "TCP", "shm": "shared memory"}.get(address.partition(":")[0], "unix")
+            cells.append(Cell(f"frames, {kind}", ps, f"ps:{address.strip()}"))
     lookup(args, cells[-1].target, "--fill")
     model = train(args, folder)
     serve, log = begin("serve", [program, "serve", str(model), "--listen", "127.0.0.1:0", "--resp", "127.0.0.1:0"])

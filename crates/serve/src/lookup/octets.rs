@@ -116,7 +116,18 @@ fn encode(version: u64, found: &Found, is_half: bool) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_values_or_an_error(bytes in prop::collection::vec(prop::sample::select(vec![0_u8, 1, 2, 255]), 0..40)) {
+            if let Ok(values) = values_of(&bytes) {
+                prop_assert_eq!(values.iter().map(|value| LENGTH_BYTES + value.len()).sum::<usize>(), bytes.len());
+            }
+        }
+    }
 
     #[test]
     fn answers_have_the_documented_layout() {
