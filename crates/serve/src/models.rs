@@ -56,10 +56,6 @@ impl ServedModel {
         let model = Model::load_beside(path, &tables, admit)?;
         let config = model.config();
         let spec = config.spec().expand()?;
-        if spec.feature.iter().any(|feature| feature.kind == sanderling_sample::spec::FeatureKind::Sparse) {
-            let reason = "reads libsvm or libffm lines; only models with named columns can be served";
-            return Err(LearnError::Model { path: path.into(), reason: reason.to_owned() });
-        }
         // The first request finds a scorer.
         let scorers = Pool::default();
         let columns = scorers.lend(
