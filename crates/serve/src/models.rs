@@ -86,7 +86,7 @@ impl ServedModel {
     ///
     /// # Errors
     /// The score is no finite number, or there is no memory.
-    pub(crate) fn warm(&self, threads: usize) -> Result<(), String> {
+    pub fn warm(&self, threads: usize) -> Result<(), String> {
         let (text, config) = (|error: LearnError| error.to_string(), self.model.config());
         self.scorers.fill(threads, || RowScorer::new(&self.model)).map_err(text)?;
         for (feature, pool) in &self.encoders {

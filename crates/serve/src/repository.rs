@@ -99,6 +99,7 @@ impl Repository {
             publisher,
             status: Arc::clone(&status),
             failed: BTreeMap::new(),
+            bad_links: BTreeMap::new(),
             seen: Content::default(),
             note: Box::new(note),
         };
@@ -157,6 +158,8 @@ struct Keeper {
     publisher: Publisher,
     status: Arc<Status>,
     failed: BTreeMap<(String, u64), Failure>,
+    /// Links of each model that name no version, as they were noted.
+    bad_links: BTreeMap<String, Vec<String>>,
     /// The folder at the last look.
     seen: Content,
     note: Box<dyn FnMut(&str) + Send>,
@@ -247,7 +250,10 @@ impl Keeper {
                 let mut named = named.clone();
                 named.bad_links.remove(alias);
                 named.aliases.remove(alias);
-                self.follow(name, &named, true)
+                let followed = self.follow(name, &named, true);
+                let models = self.publisher.models();
+                let is_there = models.aliases().any(|(model, found, _)| model == name && found == alias);
+                if is_there { followed } else { Ok(()) }
             }
         };
         if let Ok(content) = folder::read(&root) {
@@ -263,7 +269,7 @@ impl Keeper {
     fn follow(&mut self, name: &str, named: &NamedContent, tries_again: bool) -> Result<(), ServeError> {
         let before = self.publisher.models();
         let is_loaded = |version: u64| before.get(name, version).is_some();
-        let mut failed = None;
+        let mut failed = self.note_links(name, named);
         let mut loaded: BTreeMap<u64, Arc<ServedModel>> = BTreeMap::new();
         for version in named.wanted() {
             if is_loaded(version) {
@@ -306,6 +312,17 @@ impl Keeper {
             });
         }
         failed.map_or(Ok(()), |reason: String| Err(ServeError::new(Kind::Invalid, reason)))
+    }
+
+    /// Notes links that name no version, once, and returns the first.
+    fn note_links(&mut self, name: &str, named: &NamedContent) -> Option<String> {
+        let links = named.bad_links.iter().map(|(alias, reason)| format!("{name}/{alias} {reason}"));
+        let links: Vec<String> = links.collect();
+        let noted = self.bad_links.insert(name.to_owned(), links.clone()).unwrap_or_default();
+        for link in links.iter().filter(|link| !noted.contains(link)) {
+            (self.note)(&format!("{link}; nothing changes"));
+        }
+        links.into_iter().next()
     }
 
     /// Loads and warms a version beside those in memory.
@@ -398,7 +415,12 @@ impl Keeper {
     }
 
     /// Notes the state of all versions.
-    fn describe(&self, content: &Content) {
+    fn describe(&mut self, content: &Content) {
+        let is_there = |(name, version): &(String, u64)| {
+            content.0.get(name).is_some_and(|named| named.versions.contains(version))
+        };
+        self.failed.retain(|version, _| is_there(version));
+        self.bad_links.retain(|name, _| content.0.contains_key(name));
         let models = self.publisher.models();
         let mut states = BTreeMap::new();
         for (name, named) in &content.0 {

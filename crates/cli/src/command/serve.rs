@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sanderling_learner::is_deep;
+use sanderling_learner::{LearnError, is_deep};
 use sanderling_serve::{Config, Models, RepositoryConfig, ServedModel, Server, is_name, limit};
 use sanderling_server::raise_limit;
 use sanderling_transport::Address;
@@ -193,6 +193,9 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     }
     if let Some(path) = &args.model {
         let model = ServedModel::load(path, name, version)?;
+        // Ready means that the first request is as fast as others.
+        let unfit = |reason| LearnError::Model { path: path.clone(), reason };
+        model.warm(config.threads).map_err(unfit)?;
         let what = format!("{}@{}: {} rows", model.name(), model.version(), output::count(model.rows()));
         server.publish(Models::new([model]));
         note!("serving {what}");

@@ -282,7 +282,9 @@ fn a_folder_names_the_versions_and_aliases() {
     assert!(states(&served)["7"].starts_with("UNAVAILABLE "), "{:?}", states(&served));
     std::fs::remove_file(clicks.join("live")).unwrap();
     symlink("9", clicks.join("live")).unwrap();
-    assert_eq!((change(&served, "load", &json!({})).0, live(&served)), (200, json!("1")));
+    let (status, answer) = change(&served, "load", &json!({}));
+    assert!(answer["error"].as_str().unwrap().contains("clicks/live names version 9, which is not there"));
+    assert_eq!((status, live(&served)), (400, json!("1")));
     // A folder that is gone is served on until a request drops the model.
     std::fs::remove_dir_all(&clicks).unwrap();
     assert_eq!((change(&served, "load", &json!({})).0, live(&served)), (404, json!("1")));

@@ -38,7 +38,9 @@ fn assert_rows(found: &Rows, keys: &[u64], expected: &BTreeMap<u64, Vec<f32>>) {
         let weights = &found.weights[at * found.dim..(at + 1) * found.dim];
         match expected.get(key) {
             Some(row) => assert!(weights == row && !found.absent.contains(&at), "{key}"),
-            None => assert!(weights.iter().all(|weight| *weight == 0.0) && found.absent.contains(&at), "{key}"),
+            None => {
+                assert!(weights.iter().all(|weight| *weight == 0.0) && found.absent.contains(&at), "{key}")
+            }
         }
     }
 }
@@ -71,7 +73,9 @@ fn rows_come_from_the_cache_until_the_version_changes() {
     assert_rows(&plain.rows("user", &many, None).unwrap(), &many, &rows[1]);
     assert_eq!(plain.rows("user", &[], None).unwrap().weights, []);
     let mut pinned = client(&[&served.address], |options| options.model = "clicks@1".to_owned());
-    for (client, table, reason) in [(&mut plain, "a b/ü", "no table"), (&mut pinned, "user", "no version \"1\"")] {
+    for (client, table, reason) in
+        [(&mut plain, "a b/ü", "no table"), (&mut pinned, "user", "no version \"1\"")]
+    {
         match client.rows(table, &keys, None) {
             Err(RowsError::Refused { status: 404, text, .. }) => assert!(text.contains(reason), "{text}"),
             other => panic!("{other:?}"),
