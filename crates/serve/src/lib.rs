@@ -21,12 +21,19 @@ pub use error::{Kind, ServeError};
 
 mod pool;
 
+mod dense;
+pub use dense::Engines;
+
+mod scored;
+
 mod models;
 pub use models::{Models, ServedModel};
 
 mod cell;
 
 mod scores;
+
+mod batches;
 
 mod predict;
 

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use sanderling_learner::config::Loss;
-use sanderling_learner::{LearnError, Model, RowScorer};
+use sanderling_learner::LearnError;
 use sanderling_sample::{FeatureEncoder, SampleError};
 use sanderling_store::Table;
 
+use crate::dense::Engines;
 use crate::error::{Kind, ServeError, listed, quoted};
 use crate::pool::Pool;
+use crate::scored::{Scored, Scorer};
 
 /// A column of the rows that a model scores.
 #[derive(Debug, Clone)]
@@ -27,10 +28,10 @@ pub(crate) struct Column {
 pub struct ServedModel {
     pub(crate) name: String,
     pub(crate) version: u64,
-    pub(crate) model: Model,
+    pub(crate) model: Scored,
     /// Parallel to the fields of a row.
     pub(crate) columns: Vec<Column>,
-    scorers: Pool<RowScorer>,
+    scorers: Pool<Scorer>,
     encoders: BTreeMap<String, Pool<FeatureEncoder>>,
 }
 
@@ -40,23 +41,37 @@ impl ServedModel {
     /// # Errors
     /// The directory holds no model that can be served.
     pub fn load(path: &Path, name: Option<&str>, version: u64) -> Result<ServedModel, LearnError> {
-        let model = Model::load(path)?;
-        let config = model.config();
-        let spec = config.spec().expand()?;
-        if spec.feature.iter().any(|feature| feature.kind == sanderling_sample::spec::FeatureKind::Sparse) {
-            let reason = "reads libsvm or libffm lines; only models with named columns can be served";
-            return Err(LearnError::Model { path: path.into(), reason: reason.to_owned() });
-        }
+        ServedModel::load_by(path, name, version, &Engines::default())
+    }
+
+    /// [`ServedModel::load`] with a choice of the engine for the dense part of a deep model.
+    ///
+    /// # Errors
+    /// The directory holds no model that can be served.
+    pub fn load_by(
+        path: &Path,
+        name: Option<&str>,
+        version: u64,
+        engines: &Engines,
+    ) -> Result<ServedModel, LearnError> {
+        ServedModel::of(Scored::load(path, engines)?, name, version)
+    }
+
+    /// A model in memory.
+    ///
+    /// # Errors
+    /// A spec that does not compile.
+    pub(crate) fn of(model: Scored, name: Option<&str>, version: u64) -> Result<ServedModel, LearnError> {
         // The first request finds a scorer.
         let scorers = Pool::default();
         let columns = scorers.lend(
-            || RowScorer::new(&model),
+            || model.scorer(),
             |scorer| {
                 let column = |(at, name): (usize, &String)| {
                     let inputs = |feature: &&sanderling_sample::spec::Feature| {
                         feature.inputs().contains(&name.as_str())
                     };
-                    let mut readers = spec.feature.iter().filter(inputs).peekable();
+                    let mut readers = model.features().iter().filter(inputs).peekable();
                     Column {
                         name: name.clone(),
                         is_number: readers.peek().is_some()
@@ -68,8 +83,9 @@ impl ServedModel {
                 Ok::<_, LearnError>(scorer.columns().iter().enumerate().map(column).collect())
             },
         )?;
-        let encoders = spec.feature.iter().map(|feature| (feature.name.clone(), Pool::default())).collect();
-        let name = name.unwrap_or(&config.name).to_owned();
+        let encoders =
+            model.features().iter().map(|feature| (feature.name.clone(), Pool::default())).collect();
+        let name = name.unwrap_or(model.name()).to_owned();
         Ok(ServedModel { name, version, model, columns, scorers, encoders })
     }
 
@@ -93,11 +109,11 @@ impl ServedModel {
 
     /// Whether its scores are numbers of a regression, not probabilities.
     pub(crate) fn is_regression(&self) -> bool {
-        self.model.config().train.loss == Loss::Mse
+        self.model.is_regression()
     }
 
     pub(crate) fn features(&self) -> impl Iterator<Item = &str> {
-        self.model.config().feature.iter().map(|feature| feature.name.as_str())
+        self.model.features().iter().map(|feature| feature.name.as_str())
     }
 
     pub(crate) fn column(&self, name: &str) -> Option<usize> {
@@ -113,11 +129,11 @@ impl ServedModel {
     /// Lends a scorer without rows.
     pub(crate) fn with_scorer<T>(
         &self,
-        work: impl FnOnce(&mut RowScorer) -> Result<T, ServeError>,
+        work: impl FnOnce(&mut Scorer) -> Result<T, ServeError>,
     ) -> Result<T, ServeError> {
         let internal = |error: LearnError| ServeError::new(Kind::Internal, error.to_string());
         self.scorers.lend(
-            || RowScorer::new(&self.model).map_err(internal),
+            || self.model.scorer().map_err(internal),
             |scorer| {
                 scorer.clear();
                 work(scorer)
@@ -136,17 +152,15 @@ impl ServedModel {
             let text = format!("no feature {}; the features are {features}", quoted(feature));
             return Err(ServeError::invalid(text));
         };
-        let config = self.model.config();
         let failed = |error: SampleError| ServeError::invalid(error.to_string());
-        let make =
-            || FeatureEncoder::new(&config.spec(), feature, &config.data.reading.missing).map_err(failed);
+        let make = || self.model.feature_encoder(feature).map_err(failed);
         pool.lend(make, work)
     }
 
     /// A table by name.
     pub(crate) fn table(&self, name: &str) -> Result<&Arc<Table>, ServeError> {
         self.model.table(name).ok_or_else(|| {
-            let tables = listed(self.model.tables().map(|table| table.name()));
+            let tables = listed(self.model.tables().iter().map(|table| table.name()));
             let (name, of) = (quoted(name), quoted(&self.name));
             ServeError::new(Kind::NotFound, format!("no table {name}; the tables of {of} are {tables}"))
         })

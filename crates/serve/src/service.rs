@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, Method};
 use sanderling_wire::same_token;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::batches::Batching;
 use crate::config::Config;
 use crate::error::{Kind, ServeError};
 use crate::limit::BODIES_BYTES_MAX;
@@ -23,7 +24,8 @@ const PERMIT_BYTES: usize = 1 << 10;
 /// The shared state of a server.
 pub(crate) struct Service {
     pub(crate) models: ModelTable,
-    pub(crate) threads: ScoringThreads,
+    pub(crate) threads: Arc<ScoringThreads>,
+    pub(crate) batching: Batching,
     pub(crate) metrics: Metrics,
     pub(crate) timeout: Duration,
     pub(crate) batch_max: usize,
@@ -40,7 +42,8 @@ impl Service {
         let hosts = config.hosts.iter().cloned().chain(["localhost".to_owned()]).collect();
         Service {
             models: ModelTable::default(),
-            threads,
+            threads: Arc::new(threads),
+            batching: Batching { window: config.batch_window, rows_max: config.batch_rows_max },
             metrics: Metrics::default(),
             timeout: config.timeout,
             batch_max: config.batch_max,
@@ -50,6 +53,11 @@ impl Service {
             hosts,
             draining: AtomicBool::new(false),
         }
+    }
+
+    /// Rows of a request up to which they join a batch of several requests.
+    pub(crate) fn joins_max(&self) -> usize {
+        if self.batching.window.is_zero() { 0 } else { self.batching.rows_max }
     }
 
     /// Reports "not ready" from now on.

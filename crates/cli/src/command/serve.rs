@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sanderling_learner::is_deep;
-use sanderling_serve::{Config, Models, ServedModel, Server, limit};
+use sanderling_serve::{Config, Engines, Models, ServedModel, Server, limit};
 use sanderling_server::raise_limit;
 use sanderling_transport::Address;
 
 use crate::command::ps::tell_manager;
+use crate::deep::DeepModels;
 use crate::failure::Failure;
 use crate::listening::{SecurityArgs, note_unused_expose};
 use crate::log;
@@ -35,6 +35,9 @@ Examples:
   curl -s http://127.0.0.1:8500/v2/models/clicks
   # rows for clients of Redis: redis-cli -p 6379 MGET user:u17 user:u18
   sanderling serve runs/clicks/model --resp 127.0.0.1:6379
+  # a deep model; requests of 1 ms are scored together
+  sanderling export runs/clicks/model --onnx
+  sanderling serve runs/clicks/model --batch-window 1ms
   # for other machines, with TLS and a token
   sanderling serve runs/clicks/model --listen 0.0.0.0:8500 --expose \\
       --token-file token --cert-file cert.pem --key-file key.pem
@@ -42,7 +45,8 @@ Examples:
 A web page at / shows the model and has a form to try it. Clients of the Open Inference Protocol (KServe, Triton) work over \
 HTTP and gRPC on the same port. Metrics for Prometheus are at /metrics, health is at /health. docs/serving.md lists all paths.
 
-Scores equal those of sanderling predict. Models of type lr, fm and ffm with named columns can be served.
+Scores equal those of sanderling predict. Models of named columns can be served: lr, fm and ffm as they are, deep models after \
+sanderling export MODEL --onnx.
 
 Prints the address when the model is loaded, and notifies systemd. SIGTERM or Ctrl-C drains the server: pending requests are \
 answered, exit code 0. A second signal ends the process at once.")]
@@ -58,6 +62,18 @@ pub(crate) struct Args {
     /// Name of the model for clients, with a version or without, such as clicks@12 [default: name of its run, version 1]
     #[arg(long, value_name = "NAME[@VERSION]")]
     name: Option<String>,
+    /// Library of ONNX Runtime for deep models, a file or a directory [default: that of the active Python, or the system]
+    #[arg(long, value_name = "PATH", help_heading = "Deep models")]
+    onnxruntime: Option<PathBuf>,
+    /// Compute dense parts by the engine that is built in, which is slower and needs no library
+    #[arg(long, conflicts_with = "onnxruntime", help_heading = "Deep models")]
+    built_in_engine: bool,
+    /// Time for which a request waits for others, to run the dense part once for all; 0s: no request waits
+    #[arg(long, value_name = "TIME", default_value = "0s", help_heading = "Deep models")]
+    batch_window: String,
+    /// Number of rows of such a batch; a request with more runs alone
+    #[arg(long, value_name = "ROWS", default_value_t = limit::BATCH_ROWS_MAX_DEFAULT, help_heading = "Deep models")]
+    batch_rows_max: usize,
     /// Number of scoring threads, 1 to 256 [default: one per processor]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     threads: Option<usize>,
@@ -120,20 +136,23 @@ impl Args {
             body_bytes_max: usize::try_from(body_max).unwrap_or(usize::MAX),
             listen: defaults.listen,
             resp: self.resp.clone(),
+            batch_window: quantity::time(&self.batch_window).map_err(|error| usage("batch-window", error))?,
+            batch_rows_max: self.batch_rows_max,
         })
+    }
+
+    fn engines(&self, deep: Option<&dyn DeepModels>) -> Engines {
+        let package = deep.and_then(DeepModels::onnxruntime);
+        Engines { onnxruntime: self.onnxruntime.clone(), package, built_in: self.built_in_engine }
     }
 }
 
-pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
+pub(crate) fn run(args: &Args, deep: Option<&dyn DeepModels>) -> Result<u8, Failure> {
     log::start();
     let (name, version) = match args.name.as_deref() {
         Some(text) => name_and_version(text).map(|(name, version)| (Some(name), version))?,
         None => (None, 1),
     };
-    if is_deep(&args.model) {
-        let path = args.model.display();
-        return Err(Failure::Usage(format!("{path}: a deep model; serve takes lr, fm and ffm models")));
-    }
     let config = args.config()?;
     raise_limit();
     let stop = crate::stop::flag();
@@ -142,7 +161,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     if config.expose {
         note_unused_expose("--expose", std::slice::from_ref(&config.listen));
     }
-    let model = ServedModel::load(&args.model, name, version)?;
+    let model = ServedModel::load_by(&args.model, name, version, &args.engines(deep))?;
     let what = format!("{}@{}: {} rows", model.name(), model.version(), output::count(model.rows()));
     server.publish(Models::new([model]));
     note!("serving {what}");
