@@ -1,28 +1,19 @@
 //! Batches over requests: the dense part of a model runs once for the rows of all requests that came within a window.
 //! A batch belongs to one version of a model, since it is kept with it.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use sanderling_observe::{Exposition, Latency};
-use tokio::sync::{Notify, oneshot};
+use sanderling_observe::Exposition;
+use tokio::sync::oneshot;
 
+use crate::batch::{Batches, Batching, Entry, Left, Ticket};
 use crate::dense::{DeepModel, DenseInputs};
 use crate::error::{Kind, ServeError};
 use crate::models::ServedModel;
 use crate::scored::Scored;
-use crate::scores::{Scores, check_scores};
+use crate::scores::{Found, Scores, check_scores};
 use crate::scoring::ScoringThreads;
-
-/// When a batch is run.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Batching {
-    /// Time from the first request of a batch to its run; zero: each request runs alone.
-    pub(crate) window: Duration,
-    /// Rows from which on a batch runs at once. Requests with more rows run alone.
-    pub(crate) rows_max: usize,
-}
 
 /// Outcome of a request's work on a scoring thread.
 pub(crate) enum Step<T> {
@@ -46,24 +37,16 @@ pub(crate) struct Joins<T> {
     finish: Finish<T>,
 }
 
-/// The scores of a request, or its rows for a batch.
-pub(crate) enum Found {
-    Scores(Scores),
-    Rows(DenseInputs),
-}
-
-impl Found {
-    /// Makes the answer of the scores, now or after the run of a batch.
-    pub(crate) fn answer<T>(
-        self,
-        model: &Arc<ServedModel>,
-        finish: impl FnOnce(Scores) -> Result<T, ServeError> + Send + 'static,
-    ) -> Result<Step<T>, ServeError> {
-        match self {
-            Found::Scores(scores) => finish(scores).map(Step::Done),
-            Found::Rows(inputs) => {
-                Ok(Step::Joins(Joins { model: Arc::clone(model), inputs, finish: Box::new(finish) }))
-            }
+/// Makes the answer of what was found of a request's rows, now or after the run of a batch.
+pub(crate) fn answer<T>(
+    found: Found,
+    model: &Arc<ServedModel>,
+    finish: impl FnOnce(Scores) -> Result<T, ServeError> + Send + 'static,
+) -> Result<Step<T>, ServeError> {
+    match found {
+        Found::Scores(scores) => finish(scores).map(Step::Done),
+        Found::Rows(inputs) => {
+            Ok(Step::Joins(Joins { model: Arc::clone(model), inputs, finish: Box::new(finish) }))
         }
     }
 }
@@ -89,13 +72,6 @@ pub(crate) async fn run<T: Send + 'static>(
         .map_err(|_| ServeError::new(Kind::Internal, "a bug, see the server's standard error: it panicked"))?
 }
 
-/// A request that waits, of any answer.
-trait Ticket: Send {
-    /// Whether nobody waits for the answer any more: the client has gone, or its time limit has passed.
-    fn is_gone(&self) -> bool;
-    fn tell(self: Box<Self>, scores: Result<Scores, ServeError>);
-}
-
 struct Request<T> {
     told: oneshot::Sender<Result<T, ServeError>>,
     finish: Finish<T>,
@@ -106,98 +82,11 @@ impl<T: Send> Ticket for Request<T> {
         self.told.is_closed()
     }
 
-    fn tell(self: Box<Self>, scores: Result<Scores, ServeError>) {
+    fn tell(self: Box<Self>, scores: Result<Vec<f32>, ServeError>) {
         let Request { told, finish } = *self;
+        let scores = scores.map(|scores| Scores { scores, explained: None });
         // The client may be gone.
         drop(told.send(scores.and_then(finish)));
-    }
-}
-
-/// The rows of a request in a batch.
-struct Entry {
-    inputs: DenseInputs,
-    since: Instant,
-    ticket: Box<dyn Ticket>,
-}
-
-/// The batches of one version of a model.
-#[derive(Default)]
-pub(crate) struct Batches {
-    open: Mutex<Open>,
-    /// A batch has all the rows that it may have.
-    full: Notify,
-    statistics: Mutex<Statistics>,
-}
-
-/// Requests that wait for the next run.
-#[derive(Default)]
-struct Open {
-    entries: VecDeque<Entry>,
-    rows: usize,
-    is_scheduled: bool,
-}
-
-/// Requests that a run left.
-struct Left {
-    /// Time since the first of them came.
-    age: Duration,
-    is_full: bool,
-}
-
-/// Numbers since the start.
-#[derive(Debug, Default)]
-struct Statistics {
-    batches: u64,
-    requests: u64,
-    rows: u64,
-    wait: Latency,
-}
-
-impl Batches {
-    fn lock(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Adds a request; returns whether a run has to be scheduled.
-    fn join(&self, entry: Entry, rows_max: usize) -> bool {
-        let mut open = self.lock();
-        open.rows += entry.inputs.rows;
-        open.entries.push_back(entry);
-        if open.rows >= rows_max {
-            self.full.notify_one();
-        }
-        !std::mem::replace(&mut open.is_scheduled, true)
-    }
-
-    /// Takes the requests of the next run, and tells what it leaves.
-    fn take(&self, rows_max: usize) -> (Vec<Entry>, Option<Left>) {
-        let mut open = self.lock();
-        let (mut taken, mut rows) = (Vec::new(), 0);
-        while let Some(entry) = open.entries.pop_front() {
-            open.rows -= entry.inputs.rows;
-            if entry.ticket.is_gone() {
-                continue;
-            }
-            if !taken.is_empty() && rows + entry.inputs.rows > rows_max {
-                open.rows += entry.inputs.rows;
-                open.entries.push_front(entry);
-                break;
-            }
-            rows += entry.inputs.rows;
-            taken.push(entry);
-        }
-        let is_full = open.rows >= rows_max;
-        let left = open.entries.front().map(|entry| Left { age: entry.since.elapsed(), is_full });
-        open.is_scheduled = left.is_some();
-        (taken, left)
-    }
-
-    fn note(&self, entries: &[Entry], rows: usize) {
-        let mut statistics = self.statistics.lock().unwrap_or_else(PoisonError::into_inner);
-        statistics.batches += 1;
-        statistics.requests += entries.len() as u64;
-        statistics.rows += rows as u64;
-        entries.iter().for_each(|entry| statistics.wait.record(entry.since.elapsed()));
     }
 }
 
@@ -254,7 +143,7 @@ fn run_entries(model: &DeepModel, batches: &Batches, entries: Vec<Entry>) {
             Err(error) => Err(ServeError::new(Kind::Internal, error.clone())),
             Ok(()) => {
                 let scores = scores[own].to_vec();
-                check_scores(&scores, 0).map(|()| Scores { scores, explained: None })
+                check_scores(&scores, 0).map(|()| scores)
             }
         });
     }

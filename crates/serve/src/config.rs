@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sanderling_transport::Address;
 
+use crate::dense::Engines;
 use crate::limit::{
     BATCH_MAX, BATCH_MAX_DEFAULT, BATCH_ROWS_MAX_DEFAULT, BATCH_WINDOW_MAX, BODY_BYTES_MAX,
     BODY_BYTES_MAX_DEFAULT, DRAIN_TIMEOUT_DEFAULT, QUEUE_DEFAULT, QUEUE_MAX, THREADS_MAX, TIMEOUT_DEFAULT,
@@ -43,6 +44,8 @@ pub struct Config {
     pub batch_window: Duration,
     /// Rows of a batch of several requests; a request with more runs alone.
     pub batch_rows_max: usize,
+    /// The engine of the dense part of deep models.
+    pub engines: Engines,
 }
 
 impl Config {
@@ -65,6 +68,7 @@ impl Config {
             body_bytes_max: BODY_BYTES_MAX_DEFAULT,
             batch_window: Duration::ZERO,
             batch_rows_max: BATCH_ROWS_MAX_DEFAULT,
+            engines: Engines::default(),
         }
     }
 

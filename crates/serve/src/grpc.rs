@@ -6,9 +6,10 @@ use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
 use crate::batches::{self, Step};
+use crate::catalog::Models;
 use crate::error::{ServeError, quoted};
 use crate::infer::{self, EXTENSIONS, InferRequest, Output, PLATFORM, WantedOutput};
-use crate::models::{Models, ServedModel};
+use crate::models::ServedModel;
 use crate::proto;
 use crate::proto::model_infer_request::InferInputTensor;
 use crate::proto::model_infer_response::InferOutputTensor;
@@ -128,7 +129,7 @@ fn answer(
     let found = infer::infer(&model, &inferred, asked)?;
     let InferRequest { id, outputs, .. } = inferred;
     let (asked, of) = (asked.clone(), Arc::clone(&model));
-    found.answer(&model, move |scores| {
+    batches::answer(found, &model, move |scores| {
         Ok(reply(&of, id, infer::outputs_of(&of, &scores, &outputs, is_binary, &asked), is_binary))
     })
 }

@@ -2,10 +2,9 @@
 
 use sanderling_sample::Field;
 
-use crate::batches::Found;
 use crate::error::{ServeError, quoted};
 use crate::models::ServedModel;
-use crate::scores::{Scores, Scoring};
+use crate::scores::{Found, Scores, Scoring};
 use crate::tensor::{Tensor, Values};
 use crate::work::Asked;
 

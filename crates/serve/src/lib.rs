@@ -27,11 +27,26 @@ pub use dense::Engines;
 mod scored;
 
 mod models;
-pub use models::{Models, ServedModel};
+pub use models::ServedModel;
+
+mod catalog;
+pub use catalog::{LIVE, Models};
+
+mod folder;
+pub use folder::is_name;
+
+mod publisher;
+
+mod repository;
+pub use repository::RepositoryConfig;
+
+mod versions;
 
 mod cell;
 
 mod scores;
+
+mod batch;
 
 mod batches;
 

@@ -1,8 +1,8 @@
-//! The served models by name and version, and the pointer by which all of them are replaced in one step.
+//! One version of a served model: its tables, its columns, and the scratch of its requests.
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use sanderling_learner::LearnError;
 use sanderling_sample::{FeatureEncoder, SampleError};
@@ -54,7 +54,21 @@ impl ServedModel {
         version: u64,
         engines: &Engines,
     ) -> Result<ServedModel, LearnError> {
-        ServedModel::of(Scored::load(path, engines)?, name, version)
+        ServedModel::load_beside(path, name, version, engines, &[], |_| Ok(()))
+    }
+
+    /// Loads a version beside others, whose tables it shares where they have the same rows. `admit` gets the bytes
+    /// of its own tables before they are loaded.
+    pub(crate) fn load_beside(
+        path: &Path,
+        name: Option<&str>,
+        version: u64,
+        engines: &Engines,
+        others: &[&Arc<ServedModel>],
+        admit: impl FnOnce(u64) -> Result<(), String>,
+    ) -> Result<ServedModel, LearnError> {
+        let tables: Vec<Arc<Table>> = others.iter().flat_map(|other| other.all_tables()).cloned().collect();
+        ServedModel::of(Scored::load(path, engines, &tables, admit)?, name, version)
     }
 
     /// A model in memory.
@@ -89,6 +103,24 @@ impl ServedModel {
         Ok(ServedModel { name, version, model, columns, scorers, encoders })
     }
 
+    /// Prepares the scratch of so many threads.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub(crate) fn prepare(&self, threads: usize) -> Result<(), String> {
+        self.scorers.fill(threads, || self.model.scorer()).map_err(|error| error.to_string())?;
+        for (feature, pool) in &self.encoders {
+            let make = || self.model.feature_encoder(feature);
+            pool.fill(threads, make).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// The tables, that of the bias included.
+    pub(crate) fn all_tables(&self) -> impl Iterator<Item = &Arc<Table>> {
+        self.model.all_tables().iter()
+    }
+
     /// The name by which clients ask for it.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -105,6 +137,12 @@ impl ServedModel {
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.model.rows()
+    }
+
+    /// Memory of its tables, also of those that it shares with other versions.
+    #[must_use]
+    pub fn table_bytes(&self) -> u64 {
+        self.model.table_bytes()
     }
 
     /// Whether its scores are numbers of a regression, not probabilities.
@@ -164,77 +202,5 @@ impl ServedModel {
             let (name, of) = (quoted(name), quoted(&self.name));
             ServeError::new(Kind::NotFound, format!("no table {name}; the tables of {of} are {tables}"))
         })
-    }
-}
-
-/// Served models by name and version.
-#[derive(Default)]
-pub struct Models(BTreeMap<String, BTreeMap<u64, Arc<ServedModel>>>);
-
-impl Models {
-    /// A set of models; of two with one name and version the latter counts.
-    pub fn new(models: impl IntoIterator<Item = ServedModel>) -> Models {
-        let mut by_name: BTreeMap<String, BTreeMap<_, _>> = BTreeMap::new();
-        for model in models {
-            by_name.entry(model.name.clone()).or_default().insert(model.version, Arc::new(model));
-        }
-        Models(by_name)
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// All models.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<ServedModel>> {
-        self.0.values().flat_map(BTreeMap::values)
-    }
-
-    /// The versions of a model.
-    pub(crate) fn versions(&self, name: &str) -> impl Iterator<Item = u64> {
-        self.0.get(name).into_iter().flat_map(|versions| versions.keys().copied())
-    }
-
-    /// A model; an empty name means the only one, an empty version the latest.
-    ///
-    /// # Errors
-    /// No such model or version.
-    pub(crate) fn find(&self, name: &str, version: &str) -> Result<Arc<ServedModel>, ServeError> {
-        let names = || listed(self.0.keys().map(String::as_str));
-        let versions = match (name, self.0.len()) {
-            (_, 0) => return Err(ServeError::new(Kind::NotReady, "no model is loaded yet; try again")),
-            ("", 1) => self.0.values().next(),
-            ("", _) => {
-                return Err(ServeError::invalid(format!("name a model; the served models are {}", names())));
-            }
-            (name, _) => self.0.get(name),
-        };
-        let Some(versions) = versions else {
-            let text = format!("no model {}; the served models are {}", quoted(name), names());
-            return Err(ServeError::new(Kind::NotFound, text));
-        };
-        let found = match version {
-            "" => versions.last_key_value().map(|(_, model)| model),
-            version => version.parse().ok().and_then(|version: u64| versions.get(&version)),
-        };
-        found.cloned().ok_or_else(|| {
-            let served: Vec<String> = versions.keys().map(u64::to_string).collect();
-            let text = format!("no version {}; served are {}", quoted(version), served.join(", "));
-            ServeError::new(Kind::NotFound, text)
-        })
-    }
-}
-
-/// The models at present. A request keeps those that it began with.
-#[derive(Default)]
-pub(crate) struct ModelTable(RwLock<Arc<Models>>);
-
-impl ModelTable {
-    pub(crate) fn current(&self) -> Arc<Models> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    pub(crate) fn replace(&self, models: Models) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(models);
     }
 }

@@ -7,11 +7,12 @@ use sanderling_sample::Field;
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 
-use crate::batches::{Found, Step};
+use crate::batches::{self, Step};
+use crate::catalog::Models;
 use crate::cell::{Cell, Row};
 use crate::error::ServeError;
-use crate::models::{Models, ServedModel};
-use crate::scores::{Explained, Scores, Scoring, Wanted};
+use crate::models::ServedModel;
+use crate::scores::{Explained, Found, Scores, Scoring, Wanted};
 use crate::work::{Answer, Asked};
 
 /// The body of a request.
@@ -74,7 +75,7 @@ pub(crate) fn answer(models: &Models, asked: &Asked, body: &[u8]) -> Result<Step
     }
     let found = scores(&model, &request.rows, asked.wanted(request.explain))?;
     let (asked, of) = (asked.clone(), Arc::clone(&model));
-    found.answer(&model, move |scores| reply(&of, &asked, &scores))
+    batches::answer(found, &model, move |scores| reply(&of, &asked, &scores))
 }
 
 fn reply(model: &ServedModel, asked: &Asked, found: &Scores) -> Result<Answer, ServeError> {

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::batches::Step;
+use crate::batches::{self, Step};
+use crate::catalog::{Models, bytes_of};
 use crate::cell::Cell;
 use crate::error::{ServeError, quoted};
 use crate::infer::{self, EXTENSIONS, InferRequest, Output, PLATFORM, WantedOutput};
-use crate::models::{Models, ServedModel};
+use crate::models::ServedModel;
 use crate::tensor::Tensor;
 use crate::work::{Answer, Asked};
 
@@ -139,7 +140,7 @@ pub(crate) fn answer(
     let found = infer::infer(model, &request, asked)?;
     let InferRequest { id, outputs, is_binary, .. } = request;
     let (asked, of) = (asked.clone(), Arc::clone(model));
-    found.answer(model, move |scores| {
+    batches::answer(found, model, move |scores| {
         reply(&of, &id, &infer::outputs_of(&of, &scores, &outputs, is_binary, &asked))
     })
 }
@@ -222,6 +223,7 @@ pub(crate) fn list(models: &Models) -> Result<Answer, ServeError> {
         serde_json::json!({
             "name": model.name,
             "version": model.version.to_string(),
+            "aliases": models.aliases_of(model).collect::<Vec<_>>(),
             "description": model.model.describe(),
             "regression": model.is_regression(),
             "rows": model.rows(),
@@ -231,7 +233,11 @@ pub(crate) fn list(models: &Models) -> Result<Answer, ServeError> {
             "tables": tables.collect::<Vec<_>>(),
         })
     };
-    Answer::json(&serde_json::json!({ "models": models.iter().map(model).collect::<Vec<_>>() }))
+    let all: u64 = models.iter().map(|model| model.table_bytes()).sum();
+    Answer::json(&serde_json::json!({
+        "models": models.iter().map(model).collect::<Vec<_>>(),
+        "shared_bytes": all - bytes_of(models.iter()),
+    }))
 }
 
 #[cfg(test)]

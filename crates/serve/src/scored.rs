@@ -18,14 +18,20 @@ pub(crate) enum Scored {
 }
 
 impl Scored {
-    /// Loads a saved model.
+    /// Loads a saved model. A built-in model shares tables of `loaded` that have its rows; `admit` gets the bytes of
+    /// its own tables before they are loaded.
     ///
     /// # Errors
     /// The directory holds no model that can be served.
-    pub(crate) fn load(path: &Path, engines: &Engines) -> Result<Scored, LearnError> {
+    pub(crate) fn load(
+        path: &Path,
+        engines: &Engines,
+        loaded: &[Arc<Table>],
+        admit: impl FnOnce(u64) -> Result<(), String>,
+    ) -> Result<Scored, LearnError> {
         let model = match is_deep(path) {
-            true => Scored::Deep(Box::new(DeepModel::load(path, engines)?)),
-            false => Scored::BuiltIn(Box::new(Model::load(path)?)),
+            true => Scored::Deep(Box::new(DeepModel::load(path, engines, admit)?)),
+            false => Scored::BuiltIn(Box::new(Model::load_beside(path, loaded, admit)?)),
         };
         let is_sparse = |feature: &Feature| feature.kind == FeatureKind::Sparse;
         if model.features().iter().any(is_sparse) {
@@ -86,6 +92,14 @@ impl Scored {
         match self {
             Scored::BuiltIn(model) => model.tables().collect(),
             Scored::Deep(model) => model.tables.iter().collect(),
+        }
+    }
+
+    /// The tables, that of the bias included.
+    pub(crate) fn all_tables(&self) -> &[Arc<Table>] {
+        match self {
+            Scored::BuiltIn(model) => model.client().tables(),
+            Scored::Deep(model) => &model.tables,
         }
     }
 

@@ -3,7 +3,6 @@
 use sanderling_learner::LearnError;
 use sanderling_sample::Field;
 
-use crate::batches::Found;
 use crate::dense::DenseInputs;
 use crate::error::{Kind, ServeError};
 use crate::limit::ROWS_AT_ONCE;
@@ -26,7 +25,13 @@ pub(crate) struct Explained {
     pub(crate) contributions: Vec<f64>,
 }
 
-/// What is wanted of the rows of a request.
+/// The scores of a request, or its rows for a batch.
+pub(crate) enum Found {
+    Scores(Scores),
+    Rows(DenseInputs),
+}
+
+/// The results that a request asks for.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Wanted {
     pub(crate) explains: bool,
@@ -126,4 +131,19 @@ pub(crate) fn check_scores(scores: &[f32], first: usize) -> Result<(), ServeErro
         "row {row}: its score is no finite number: a number of the row is too large, or the model has diverged"
     );
     Err(ServeError::invalid(text))
+}
+
+/// Prepares the scratch of so many threads, and scores a row of missing values.
+///
+/// # Errors
+/// The score is no finite number, or there is no memory.
+pub(crate) fn warm(model: &ServedModel, threads: usize) -> Result<(), String> {
+    model.prepare(threads)?;
+    let scored = model.with_scorer(|scorer| {
+        let mut scoring = Scoring::new(model, scorer, 1, Wanted::default())?;
+        // A column that must not be missing has no such row.
+        let row = vec![Field::Missing; model.columns.len()];
+        if scoring.add(0, &row).is_ok() { scoring.finish().map(drop) } else { Ok(()) }
+    });
+    scored.map_err(|error| error.to_string())
 }

@@ -45,7 +45,7 @@ impl Asked {
         let _ = self.model.set((model.name.clone(), model.version));
     }
 
-    /// What is wanted of the rows, with explanations or without.
+    /// The results to make, with explanations or without.
     pub(crate) fn wanted(&self, explains: bool) -> Wanted {
         // Explanations are made by one thread, for one request.
         Wanted { explains, joins_max: if explains { 0 } else { self.joins_max } }

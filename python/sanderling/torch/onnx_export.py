@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,8 @@ def export_onnx(directory: str | Path) -> dict[str, Any]:
     `open_model`.
     """
     directory = Path(directory)
-    try:
-        import onnxscript  # noqa: F401, PLC0415: torch needs it
-    except ImportError as error:
-        raise sanderling.ConfigError("export --onnx needs onnxscript: pip install 'sanderling[onnx]'") from error
+    if find_spec("onnxscript") is None:
+        raise sanderling.ConfigError("export --onnx needs onnxscript: pip install 'sanderling[onnx]'")
     model, spec = open_model(directory)
     if isinstance(model, RetrievalModel):
         raise sanderling.ConfigError(

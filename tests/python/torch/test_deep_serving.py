@@ -1,9 +1,11 @@
 """`sanderling serve` gives for deep models the scores of `sanderling predict`, alone and in batches of requests."""
 
+import gzip
 import json
 import shutil
 import subprocess
 import sys
+import tomllib
 import urllib.error
 import urllib.request
 import warnings
@@ -24,7 +26,7 @@ from sanderling.torch import command
 
 pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")
-from sanderling.torch.onnx_export import export_onnx  # noqa: E402
+from sanderling.torch.onnx_export import export_onnx
 
 COMMAND = [
     sys.executable,
@@ -71,11 +73,11 @@ LABELS = '[[label]]\ncolumn = "label"\n[[label]]\ncolumn = "bought"\n'
 # Each type of model, every pooling, a regression and several labels.
 CONFIGS = {
     "dnn": BASE % ('type = "dnn"', 'loss = "mse"', "mean"),
-    "wide_deep": BASE % ('type = "wide_deep"', "", "max"),
+    "wide_deep": BASE % ('type = "wide_deep"', "", "sum"),
     "deepfm": BASE % ('type = "deepfm"', "", "sum"),
     "dcn": BASE % ('type = "dcn"', "", "sum"),
     "dcnv2": BASE % ('type = "dcnv2"', "", "mean"),
-    "dlrm": BASE % ('type = "dlrm"', "", "max"),
+    "dlrm": BASE % ('type = "dlrm"', "", "mean"),
     "din": BASE % ('type = "din"\nhistory = "seen"\ncandidate = "item"\nhistory_length = 3', "", "sum"),
     "labels": BASE % ('type = "dnn"', "", "sum") + LABELS,
 }
@@ -177,9 +179,7 @@ def test_scores_are_those_of_predict(trained: Path, name: str) -> None:
         with urllib.request.urlopen(f"{url}/metrics") as reply:
             metrics = dict(line.rsplit(" ", 1) for line in reply.read().decode().splitlines() if "batch" in line)
         labels = f'{{model="{name}",version="1"}}'
-        batches, joined = (
-            int(metrics[f"sanderling_serve_batch{what}_total{labels}"]) for what in ("es", "_requests")
-        )
+        batches, joined = (int(metrics[f"sanderling_serve_batch{what}_total{labels}"]) for what in ("es", "_requests"))
         assert joined == 100
         assert 0 < batches <= 100
 
@@ -230,3 +230,23 @@ def test_contributions_are_refused_and_rows_are_looked_up(trained: Path) -> None
         assert [entry["name"] for entry in metadata["outputs"]] == ["score"]
         for count in (0, 600, 4096):
             assert len(scores(url, [row] * count)) == count
+
+
+def test_scores_of_the_bundled_data_are_those_of_predict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Path(__file__).parents[3]
+    config = (root / "examples/adult_deepfm.toml").read_text().replace("data/adult", str(root / "data/adult"))
+    (tmp_path / "adult.toml").write_text(config)
+    monkeypatch.chdir(tmp_path)
+    assert command.main(["adult.toml", "--quiet", "--passes", "1", "--name", "adult"]) == 0
+    model = tmp_path / "runs/adult/model"
+    export_onnx(model)
+    expected = sanderling.torch.predict(model, root / "data/adult/adult.test.gz")
+    with gzip.open(root / "data/adult/adult.test.gz", "rt") as text:
+        lines = [[field.strip() for field in line.split(",")] for line in text if "," in line]
+    names = tomllib.loads(config)["data"]["columns"]
+    with serve(model, "--batch-window", "1ms") as url:
+        with urllib.request.urlopen(f"{url}/v2/models/adult") as reply:
+            taken = {entry["name"] for entry in json.load(reply)["inputs"]}
+        found = [{name: field for name, field in zip(names, line, strict=True) if name in taken} for line in lines]
+        served = np.concatenate([scores(url, found[at : at + 4000]) for at in range(0, len(found), 4000)])
+    np.testing.assert_allclose(served, expected, rtol=1e-5, atol=1e-5)

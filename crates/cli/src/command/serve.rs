@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sanderling_serve::{Config, Engines, Models, ServedModel, Server, limit};
+use sanderling_serve::{Config, Engines, Models, RepositoryConfig, ServedModel, Server, is_name, limit};
 use sanderling_server::raise_limit;
 use sanderling_transport::Address;
 
@@ -19,7 +19,33 @@ use crate::quantity;
 /// Interval between two looks at the stop flag.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Serve predictions and rows of a saved model over HTTP and gRPC
+/// Options of a folder of models.
+#[derive(Debug, clap::Args)]
+struct VersionsArgs {
+    /// Folder of models to serve: DIR/NAME/VERSION are model directories, links DIR/NAME/live name a version
+    #[arg(long, value_name = "DIR", help_heading = "Versions")]
+    models: Option<PathBuf>,
+    /// Interval of looks at the folder of models; 0s: only on request
+    #[arg(long, value_name = "TIME", default_value = "2s", requires = "models", help_heading = "Versions")]
+    look_every: String,
+    /// Memory for the tables of all loaded versions [default: the memory that is available]
+    #[arg(long, value_name = "BYTES", requires = "models", help_heading = "Versions")]
+    memory: Option<String>,
+}
+
+impl VersionsArgs {
+    fn repository(&self) -> Result<Option<RepositoryConfig>, Failure> {
+        let Some(folder) = self.models.clone() else { return Ok(None) };
+        let memory_bytes = self.memory.as_deref().map(quantity::bytes).transpose();
+        Ok(Some(RepositoryConfig {
+            folder,
+            every: quantity::time(&self.look_every).map_err(|error| usage("look-every", error))?,
+            memory_bytes: memory_bytes.map_err(|error| usage("memory", error))?,
+        }))
+    }
+}
+
+/// Serve predictions and rows of saved models over HTTP and gRPC
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -38,6 +64,8 @@ Examples:
   # a deep model; requests of 1 ms are scored together
   sanderling export runs/clicks/model --onnx
   sanderling serve runs/clicks/model --batch-window 1ms
+  # all models of a folder: models/clicks/12, models/clicks/live -> 12
+  sanderling serve --models models
   # for other machines, with TLS and a token
   sanderling serve runs/clicks/model --listen 0.0.0.0:8500 --expose \\
       --token-file token --cert-file cert.pem --key-file key.pem
@@ -52,7 +80,10 @@ Prints the address when the model is loaded, and notifies systemd. SIGTERM or Ct
 answered, exit code 0. A second signal ends the process at once.")]
 pub(crate) struct Args {
     /// Model directory, such as runs/clicks/model
-    model: PathBuf,
+    #[arg(required_unless_present = "models", conflicts_with = "models")]
+    model: Option<PathBuf>,
+    #[command(flatten)]
+    versions: VersionsArgs,
     /// Address to listen on, host:port
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8500")]
     listen: Address,
@@ -60,7 +91,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR")]
     resp: Option<Address>,
     /// Name of the model for clients, with a version or without, such as clicks@12 [default: name of its run, version 1]
-    #[arg(long, value_name = "NAME[@VERSION]")]
+    #[arg(long, value_name = "NAME[@VERSION]", conflicts_with = "models")]
     name: Option<String>,
     /// Library of ONNX Runtime for deep models, a file or a directory [default: that of the active Python, or the system]
     #[arg(long, value_name = "PATH", help_heading = "Deep models")]
@@ -106,9 +137,8 @@ fn usage(what: &str, error: impl std::fmt::Display) -> Failure {
 /// Splits NAME or NAME@VERSION.
 fn name_and_version(text: &str) -> Result<(&str, u64), Failure> {
     let (name, version) = text.split_once('@').unwrap_or((text, "1"));
-    let is_plain = name.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c));
     match version.parse() {
-        Ok(version) if is_plain && !name.is_empty() => Ok((name, version)),
+        Ok(version) if is_name(name) => Ok((name, version)),
         _ => {
             let expected =
                 "a name of letters, digits, '-', '_' and '.', then @ and a whole number or nothing";
@@ -118,7 +148,7 @@ fn name_and_version(text: &str) -> Result<(&str, u64), Failure> {
 }
 
 impl Args {
-    fn config(&self) -> Result<Config, Failure> {
+    fn config(&self, deep: Option<&dyn DeepModels>) -> Result<Config, Failure> {
         let defaults = Config::new(self.listen.clone());
         let body_max = quantity::bytes(&self.body_max).map_err(|error| usage("body-max", error))?;
         Ok(Config {
@@ -138,6 +168,7 @@ impl Args {
             resp: self.resp.clone(),
             batch_window: quantity::time(&self.batch_window).map_err(|error| usage("batch-window", error))?,
             batch_rows_max: self.batch_rows_max,
+            engines: self.engines(deep),
         })
     }
 
@@ -153,7 +184,7 @@ pub(crate) fn run(args: &Args, deep: Option<&dyn DeepModels>) -> Result<u8, Fail
         Some(text) => name_and_version(text).map(|(name, version)| (Some(name), version))?,
         None => (None, 1),
     };
-    let config = args.config()?;
+    let (config, repository) = (args.config(deep)?, args.versions.repository()?);
     raise_limit();
     let stop = crate::stop::flag();
     // Before the model is loaded, which may take long: probes see a server that is live and not ready.
@@ -161,10 +192,17 @@ pub(crate) fn run(args: &Args, deep: Option<&dyn DeepModels>) -> Result<u8, Fail
     if config.expose {
         note_unused_expose("--expose", std::slice::from_ref(&config.listen));
     }
-    let model = ServedModel::load_by(&args.model, name, version, &args.engines(deep))?;
-    let what = format!("{}@{}: {} rows", model.name(), model.version(), output::count(model.rows()));
-    server.publish(Models::new([model]));
-    note!("serving {what}");
+    if let Some(path) = &args.model {
+        let model = ServedModel::load_by(path, name, version, &config.engines)?;
+        let what = format!("{}@{}: {} rows", model.name(), model.version(), output::count(model.rows()));
+        server.publish(Models::new([model]));
+        note!("serving {what}");
+    }
+    if let Some(repository) = repository {
+        let folder = repository.folder.clone();
+        let followed = server.follow(repository, |event| note!("{event}"));
+        followed.map_err(|error| Failure::Usage(format!("{}: {error}", folder.display())))?;
+    }
     // Earlier notes appear before the ready line.
     log::finish();
     let lines = std::iter::once(format!("listening at {}", server.url()));

@@ -1,3 +1,5 @@
+//! Batches over requests by an engine that tells its runs.
+
 use std::sync::mpsc::{Sender, channel};
 
 use sanderling_sample::{Field, Spec};
@@ -9,9 +11,9 @@ use crate::scores::{Scoring, Wanted};
 /// Longer than any operation of a passing test takes.
 const LONG: Duration = Duration::from_secs(60);
 /// A value for which the engine gives no number.
-const UNDEFINED: f64 = 1e30;
+const UNDEFINED: f64 = 1e14;
 /// A value at which the engine fails.
-const FATAL: f64 = -1e30;
+const FATAL: f64 = -1e14;
 
 /// Gives twice each number, and tells how many rows each run has.
 struct Doubler(Mutex<Sender<usize>>);
@@ -59,7 +61,7 @@ async fn ask(
             }
             scoring.finish()
         })?;
-        found.answer(&of, |scores| Ok(scores.scores))
+        answer(found, &of, |scores| Ok(scores.scores))
     };
     run(threads, batching, work).await
 }
@@ -109,7 +111,7 @@ fn requests_are_scored_in_one_run_and_get_their_own_rows() {
     check(LONG, &[&[1.0, 1.0, 1.0, 1.0, 1.0]], &[5], &[Ok(&[2.0; 5])]);
     // The window ends.
     check(Duration::from_millis(1), &[&[7.0]], &[1], &[Ok(&[14.0])]);
-    // What does not fit is in the next batch, which is full at once.
+    // A request that does not fit is in the next batch, which is full at once.
     check(LONG, &[&[1.0; 3], &[2.0; 3], &[3.0]], &[3, 4], &[Ok(&[2.0; 3]), Ok(&[4.0; 3]), Ok(&[6.0])]);
 }
 

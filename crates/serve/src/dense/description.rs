@@ -18,7 +18,7 @@ const BYTES_MAX: u64 = 16 << 20;
 /// Size limit of the dense part, which an ONNX file in one piece has anyway.
 const ONNX_BYTES_MAX: u64 = 2 << 30;
 
-/// What the dense part takes and gives.
+/// Inputs and output of a dense part.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Description {
     format: u32,
@@ -58,7 +58,6 @@ pub(crate) enum Pooling {
     /// Each row times the value of its key.
     Sum,
     Mean,
-    Max,
 }
 
 /// A feature whose rows stay apart.

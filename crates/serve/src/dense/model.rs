@@ -7,7 +7,7 @@ use sanderling_learner::{LearnError, SavedRows};
 use sanderling_sample::{EncodeOptions, Encoder, LabelUse, SampleError, Spec};
 use sanderling_store::Table;
 
-use crate::batches::Batches;
+use crate::batch::Batches;
 use crate::dense::description::Description;
 use crate::dense::engine::{DenseEngine, Engines, Signature};
 use crate::dense::inputs::{DenseInputs, Padded};
@@ -26,15 +26,30 @@ pub(crate) struct DeepModel {
 }
 
 impl DeepModel {
-    /// Loads the tables and the exported dense part of a model directory.
+    /// Loads the tables and the exported dense part of a model directory. `admit` gets the bytes of the tables before.
     ///
     /// # Errors
     /// The model was not exported, its rows are on servers, a file is damaged, or no engine can run the dense part.
-    pub(crate) fn load(path: &Path, engines: &Engines) -> Result<DeepModel, LearnError> {
+    pub(crate) fn load(
+        path: &Path,
+        engines: &Engines,
+        admit: impl FnOnce(u64) -> Result<(), String>,
+    ) -> Result<DeepModel, LearnError> {
         let (description, onnx) = Description::read(path)?;
         let wrong = |reason: String| LearnError::Model { path: path.into(), reason };
         let saved = SavedRows::open(path)?;
-        // The error of rows on servers says how to copy them.
+        let embeddings = description.embeddings.iter().map(|embedding| &embedding.table);
+        let mut names: Vec<&String> =
+            embeddings.chain(description.history.iter().map(|history| &history.table)).collect();
+        names.sort_unstable();
+        names.dedup();
+        let mut bytes = 0_u64;
+        for name in &names {
+            // The error of rows on servers says how to copy them.
+            let entry = saved.table(Some(name.as_str()))?;
+            bytes = bytes.saturating_add(entry.config.bytes_of_rows(entry.rows));
+        }
+        admit(bytes).map_err(wrong)?;
         let tables = saved.tables()?;
         let Some(reading) = saved.reading() else {
             return Err(wrong("keeps no feature spec: train it again with this version".to_owned()));
@@ -46,20 +61,10 @@ impl DeepModel {
                 return Err(wrong(format!("is damaged: its spec has no feature {name:?}")));
             }
         }
-        let names = description.embeddings.iter().map(|embedding| &embedding.table);
-        for name in names.chain(description.history.iter().map(|history| &history.table)) {
-            match tables.iter().find(|table| table.name() == name) {
-                None => {
-                    let shown = path.display();
-                    return Err(wrong(format!(
-                        "has no rows of table {name:?}; rows on servers are copied by sanderling download {shown} --ps ADDR"
-                    )));
-                }
-                Some(table) if table.dim() != description.width => {
-                    let dim = table.dim();
-                    return Err(wrong(format!("is damaged: table {name:?} has {dim} weights per row")));
-                }
-                Some(_) => {}
+        for name in names {
+            let dim = tables.iter().find(|table| table.name() == name).map(|table| table.dim());
+            if dim != Some(description.width) {
+                return Err(wrong(format!("is damaged: table {name:?} has rows of {dim:?} weights")));
             }
         }
         let signature = Signature { inputs: description.inputs(), output: description.output.clone() };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::dense::engine::{DenseEngine, DenseInput, Signature};
 use c_api::{Library, Session};
 
-/// What all builds of the library are named like.
+/// Beginning of the names of the library.
 const NAME: &str = "libonnxruntime.so";
 /// Where the wheel has the library, below `site-packages`.
 const IN_WHEEL: &str = "onnxruntime/capi";

@@ -117,17 +117,6 @@ fn pool(
         Pooling::Sum => (values, StorePooling::Sum),
         // Values do not count.
         Pooling::Mean => (None, StorePooling::Mean),
-        Pooling::Max => {
-            let mut of_keys = vec![0.0; keys.len() * dim];
-            table.pull(keys, Absent::Init, &mut of_keys, None)?;
-            for (span, out) in offsets.windows(2).zip(out.chunks_exact_mut(dim)) {
-                let of_row = &of_keys[span[0] as usize * dim..span[1] as usize * dim];
-                let mut of_row = of_row.chunks_exact(dim);
-                out.copy_from_slice(of_row.next().unwrap_or(&vec![0.0; dim]));
-                of_row.for_each(|row| out.iter_mut().zip(row).for_each(|(most, it)| *most = most.max(*it)));
-            }
-            return Ok(());
-        }
     };
     table.pull_pooled(keys, values, offsets, pooling, Absent::Init, out, None).map(|_| ())
 }
