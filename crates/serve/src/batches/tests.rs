@@ -1,5 +1,6 @@
 //! Batches over requests by an engine that tells its runs.
 
+use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
 
 use sanderling_sample::{Field, Spec};
