@@ -66,6 +66,7 @@ UNSAFE: dict[str, str] = {
     "crates/sample/src/mapped.rs": "mapping a file, which other processes may change",
     "crates/formats/src/scan.rs": "vector loads and stores",
     "crates/formats/src/tokens.rs": "vector loads, stores and gathers",
+    "crates/serve/src/dense/onnx_runtime/c_api.rs": "calls the functions of a library that is loaded at run time",
     "crates/store/src/index/directory.rs": "pointers to the current and the next index, freed after their readers",
     "crates/store/src/index/bucket.rs": "promises that a bucket is made of atomics",
     "crates/store/src/roofline.rs": "rewrites rows without their locks, for benchmarks",

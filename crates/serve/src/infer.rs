@@ -4,7 +4,9 @@ use sanderling_sample::Field;
 
 use crate::error::{ServeError, quoted};
 use crate::models::ServedModel;
-use crate::scores::Scoring;
+use crate::scored::Scorer;
+use crate::scores::{Found, Scores, Scoring};
+use crate::slow::Stage;
 use crate::tensor::{Tensor, Values};
 use crate::work::Asked;
 
@@ -61,24 +63,36 @@ enum Source<'a> {
     Ragged(&'a Values<'a>, Vec<usize>),
 }
 
-/// Scores the rows of a request.
+/// Scores the rows of a request; [`outputs_of`] makes the outputs of what is found.
 pub(crate) fn infer(
     model: &ServedModel,
     request: &InferRequest<'_>,
     asked: &Asked,
-) -> Result<Vec<Output>, ServeError> {
-    let explains = wants_contributions(&request.outputs)?;
+) -> Result<Found, ServeError> {
+    let wanted = asked.wanted(wants_contributions(&request.outputs)?);
     let (sources, rows) = sources(model, &request.inputs)?;
     if rows > asked.batch_max {
         return Err(ServeError::too_many(rows, "rows", asked.batch_max));
     }
-    let found = model.with_scorer(|scorer| {
-        let mut scoring = Scoring::new(model, scorer, explains);
+    let work = |scorer: &mut Scorer| {
+        let mut scoring = Scoring::new(model, scorer, rows, wanted, &asked.times)?;
         for row in 0..rows {
             add(&mut scoring, &sources, row)?;
         }
         scoring.finish()
-    })?;
+    };
+    asked.times.timed_without(Stage::Encode, Stage::Score, || model.with_scorer(work))
+}
+
+/// The outputs that a request asks for.
+pub(crate) fn outputs_of(
+    model: &ServedModel,
+    found: &Scores,
+    wanted: &[WantedOutput],
+    is_binary: bool,
+    asked: &Asked,
+) -> Vec<Output> {
+    let rows = found.scores.len();
     asked.note_scores(&found.scores);
     let scores = || Output { name: SCORE, shape: vec![rows], values: found.scores.clone(), is_binary: false };
     let contributions = || {
@@ -86,14 +100,14 @@ pub(crate) fn infer(
         let values = parts.iter().map(|part| *part as f32).collect();
         Output { name: CONTRIBUTIONS, shape: vec![rows, model.features().count()], values, is_binary: false }
     };
-    if request.outputs.is_empty() {
-        return Ok(vec![Output { is_binary: request.is_binary, ..scores() }]);
+    if wanted.is_empty() {
+        return vec![Output { is_binary, ..scores() }];
     }
     let output = |wanted: &WantedOutput| {
         let output = if wanted.name == SCORE { scores() } else { contributions() };
-        Output { is_binary: wanted.is_binary.unwrap_or(request.is_binary), ..output }
+        Output { is_binary: wanted.is_binary.unwrap_or(is_binary), ..output }
     };
-    Ok(request.outputs.iter().map(output).collect())
+    wanted.iter().map(output).collect()
 }
 
 fn wants_contributions(outputs: &[WantedOutput]) -> Result<bool, ServeError> {
@@ -219,9 +233,10 @@ pub(crate) fn inputs(model: &ServedModel) -> impl Iterator<Item = (&str, &'stati
 }
 
 /// The outputs of a model, for its metadata.
-pub(crate) fn outputs(model: &ServedModel) -> [(&'static str, &'static str, Vec<i64>); 2] {
+pub(crate) fn outputs(model: &ServedModel) -> impl Iterator<Item = (&'static str, &'static str, Vec<i64>)> {
     let features = model.features().count();
-    [(SCORE, "FP32", vec![-1]), (CONTRIBUTIONS, "FP32", vec![-1, features as i64])]
+    let contributions = model.model.explains().then(|| (CONTRIBUTIONS, "FP32", vec![-1, features as i64]));
+    [(SCORE, "FP32", vec![-1])].into_iter().chain(contributions)
 }
 
 /// Extensions of the protocol that the server knows.

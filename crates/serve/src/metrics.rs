@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use sanderling_observe::{Exposition, Labels, Latency, LatencySummary, Resident};
 
+use crate::batches;
 use crate::catalog::Models;
 use crate::shadow::Shadow;
 use crate::work::Asked;
@@ -136,6 +137,7 @@ impl Metrics {
         let help = "Time from the headers of a request to its answer.";
         text.latencies("sanderling_serve_request_latency", help, &latencies);
         shadow.write(&mut text);
+        batches::write_metrics(&mut text, models.iter());
         text.finish()
     }
 }

@@ -1,16 +1,19 @@
 //! `POST /predict`: rows as JSON objects in, scores out.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use sanderling_sample::Field;
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 
+use crate::batches::{self, Step};
 use crate::catalog::Models;
 use crate::cell::{Cell, Row};
 use crate::error::ServeError;
 use crate::models::ServedModel;
-use crate::scores::{Explained, Scores, Scoring};
+use crate::scored::Scorer;
+use crate::scores::{Explained, Found, Scores, Scoring, Wanted};
 use crate::slow::Stage;
 use crate::work::{Answer, Asked};
 
@@ -64,21 +67,26 @@ impl Serialize for ByFeature<'_> {
 }
 
 /// Answers a request.
-pub(crate) fn answer(models: &Models, asked: &Asked, body: &[u8]) -> Result<Answer, ServeError> {
-    let parsed = asked.timed(Stage::Parse, || serde_json::from_slice(body));
+pub(crate) fn answer(models: &Models, asked: &Asked, body: &[u8]) -> Result<Step<Answer>, ServeError> {
+    let parsed = asked.times.timed(Stage::Parse, || serde_json::from_slice(body));
     let request: Request<'_> = parsed.map_err(|error| ServeError::invalid(format!("the body: {error}")))?;
     let model = models.find(&request.model, &version_text(request.version.as_ref())?)?;
     asked.of(&model);
     if request.rows.len() > asked.batch_max {
         return Err(ServeError::too_many(request.rows.len(), "rows", asked.batch_max));
     }
-    let found = scores(&model, &request.rows, request.explain)?;
+    let found = scores(&model, &request.rows, asked, asked.wanted(request.explain))?;
+    let (asked, of) = (asked.clone(), Arc::clone(&model));
+    batches::answer(found, &model, move |scores| reply(&of, &asked, &scores))
+}
+
+fn reply(model: &ServedModel, asked: &Asked, found: &Scores) -> Result<Answer, ServeError> {
     let features: Vec<&str> = model.features().collect();
     let explanations = found.explained.as_ref().map(|explained| explanations(explained, &features));
     let (scores, version) = (&*found.scores, model.version.to_string());
     asked.note_scores(scores);
     let reply = Reply { model: &model.name, version, scores, explanations };
-    asked.timed(Stage::Write, || Answer::json(&reply))
+    asked.times.timed(Stage::Write, || Answer::json(&reply))
 }
 
 /// A version, which clients write as a number or as a text.
@@ -102,16 +110,17 @@ fn explanations<'a>(explained: &'a Explained, features: &'a [&'a str]) -> Vec<Ex
     rows.map(explanation).collect()
 }
 
-fn scores(model: &ServedModel, rows: &[Row<'_>], explains: bool) -> Result<Scores, ServeError> {
-    model.with_scorer(|scorer| {
-        let mut scoring = Scoring::new(model, scorer, explains);
+fn scores(model: &ServedModel, rows: &[Row<'_>], asked: &Asked, wanted: Wanted) -> Result<Found, ServeError> {
+    let work = |scorer: &mut Scorer| {
+        let mut scoring = Scoring::new(model, scorer, rows.len(), wanted, &asked.times)?;
         let mut places: Vec<usize> = Vec::new();
         for (number, Row(entries)) in rows.iter().enumerate() {
             find_columns(model, number, entries, &mut places)?;
             add(&mut scoring, model, number, entries, &places)?;
         }
         scoring.finish()
-    })
+    };
+    asked.times.timed_without(Stage::Encode, Stage::Score, || model.with_scorer(work))
 }
 
 /// In `places`: no entry of a row has the column.

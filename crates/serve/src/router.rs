@@ -18,6 +18,7 @@ use tonic::service::Routes;
 use tonic_health::pb::health_server::{Health, HealthServer};
 
 use crate::access_log::AccessLog;
+use crate::batches::{self, Step};
 use crate::catalog::Models;
 use crate::error::{Kind, ServeError};
 use crate::grpc::Inference;
@@ -132,7 +133,7 @@ async fn admit(State(service): State<Arc<Service>>, mut request: Request, next: 
     let start = Instant::now();
     let endpoint = Endpoint::of(request.uri().path());
     let protocol = if is_grpc(request.headers()) { "grpc" } else { "http" };
-    let asked = Asked::new(service.batch_max);
+    let asked = Asked::new(service.batch_max, service.joins_max());
     request.extensions_mut().insert(asked.clone());
     let logged = service.access_log.is_some();
     let peer = request.extensions().get::<SocketHandle>().filter(|_| logged).and_then(SocketHandle::peer);
@@ -217,10 +218,10 @@ fn refused(service: &Service, endpoint: Endpoint, request: &Request) -> Option<R
 type Shared = State<Arc<Service>>;
 
 /// Reads the body of a request, and works on it on a scoring thread.
-async fn on_body(
+async fn on_body<S: Into<Step<Answer>>>(
     service: &Service,
     request: Request,
-    work: impl Fn(&Models, &Asked, &HeaderMap, &[u8]) -> Result<Answer, ServeError> + Clone + Send + 'static,
+    work: impl Fn(&Models, &Asked, &HeaderMap, &[u8]) -> Result<S, ServeError> + Clone + Send + 'static,
 ) -> Response {
     let (parts, body) = request.into_parts();
     let asked = parts.extensions.get::<Asked>().cloned().unwrap_or_default();
@@ -229,7 +230,7 @@ async fn on_body(
         Ok(body) => body,
         Err(error) => return refusal(&error),
     };
-    asked.stage(Stage::Read, reading.elapsed());
+    asked.times.add(Stage::Read, reading.elapsed());
     let (models, headers) = (service.models.current(), parts.headers);
     let copies = || (Arc::clone(&models), work.clone(), headers.clone(), body.clone());
     let repeat = shadow::is_wanted(&models).then(copies);
@@ -237,8 +238,8 @@ async fn on_body(
         asked.keep_scores();
     }
     let noted = asked.clone();
-    let work = noted.queued(move || work(&models, &asked, &headers, &body));
-    let done = service.threads.run(work).await;
+    let work = noted.queued(move || work(&models, &asked, &headers, &body).map(Into::into));
+    let done = batches::run(&service.threads, service.batching, work).await;
     if let (Ok(_), Some((models, work, headers, body))) = (&done, repeat) {
         let again = move |models: &Models, asked: &Asked| work(models, asked, &headers, &body).map(drop);
         service.shadow.offer(service.threads.waiting() > 0, &models, &noted, again);

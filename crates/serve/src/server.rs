@@ -20,11 +20,13 @@ use crate::catalog::Models;
 use crate::config::Config;
 use crate::limit::{PORT, QUEUE_TIME_PART};
 use crate::lookup_proto::lookup_server;
+use crate::models::ServedModel;
 use crate::proto::grpc_inference_service_server;
 use crate::publisher::Publisher;
 use crate::repository::{Repository, RepositoryConfig};
 use crate::resp;
 use crate::router::router;
+use crate::scores;
 use crate::scoring::ScoringThreads;
 use crate::service::Service;
 use crate::shadow::Shadow;
@@ -124,6 +126,14 @@ impl Server {
         self.publisher().publish(models);
     }
 
+    /// Prepares a version for its first requests, and scores a row of missing values.
+    ///
+    /// # Errors
+    /// The score is no finite number, or there is no memory.
+    pub fn warm(&self, model: &ServedModel) -> Result<(), String> {
+        scores::warm(model, self.service.threads.count())
+    }
+
     /// Serves what a folder of models says, from now on. Returns when its models are loaded; `note` gets a line for
     /// each event, such as a version that does not load.
     ///
@@ -149,6 +159,7 @@ impl Server {
             models: Arc::clone(&service.models),
             metrics: Arc::clone(&service.metrics),
             threads: service.threads.count(),
+            engines: service.engines.clone(),
             published: Arc::new(move || _ = ready.send_replace(service.is_ready())),
         }
     }

@@ -11,8 +11,10 @@ use sanderling_wire::same_token;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::access_log::{AccessLog, Line, now_s};
+use crate::batch::Batching;
 use crate::catalog::ModelTable;
 use crate::config::Config;
+use crate::dense::Engines;
 use crate::error::{Kind, ServeError};
 use crate::limit::BODIES_BYTES_MAX;
 use crate::metrics::Metrics;
@@ -28,7 +30,9 @@ const PERMIT_BYTES: usize = 1 << 10;
 /// The shared state of a server.
 pub(crate) struct Service {
     pub(crate) models: Arc<ModelTable>,
-    pub(crate) threads: ScoringThreads,
+    pub(crate) threads: Arc<ScoringThreads>,
+    pub(crate) batching: Batching,
+    pub(crate) engines: Engines,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) timeout: Duration,
     pub(crate) batch_max: usize,
@@ -61,7 +65,9 @@ impl Service {
         let hosts = config.hosts.iter().cloned().chain(["localhost".to_owned()]).collect();
         Service {
             models: Arc::default(),
-            threads,
+            threads: Arc::new(threads),
+            batching: Batching { window: config.batch_window, rows_max: config.batch_rows_max },
+            engines: config.engines.clone(),
             metrics: Arc::default(),
             timeout: config.timeout,
             batch_max: config.batch_max,
@@ -93,7 +99,7 @@ impl Service {
         let (time, rows, ms) = (now_s(), asked.rows(), slow::ms(took));
         if is_slow {
             let (model, version, code) = (model.clone(), version.clone(), code.clone());
-            let stages = asked.stages();
+            let stages = asked.times.to_json();
             self.slow.add(SlowRequest { time, protocol, endpoint, model, version, code, rows, ms, stages });
         }
         if let Some(log) = &self.access_log {
@@ -102,6 +108,11 @@ impl Service {
             let (method, path, code) = (method.clone(), path.clone(), code.clone());
             log.write(Line { time, peer, protocol, method, path, code, model, version, rows, ms });
         }
+    }
+
+    /// Rows of a request up to which they join a batch of several requests.
+    pub(crate) fn joins_max(&self) -> usize {
+        if self.batching.window.is_zero() { 0 } else { self.batching.rows_max }
     }
 
     /// Reports "not ready" from now on.

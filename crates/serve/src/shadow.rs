@@ -117,7 +117,7 @@ impl Shadow {
         let (stand_in, pairs) = (models.stand_in(live, shadow), Arc::clone(&self.pairs));
         let (asked, task_pair) = (asked.clone(), pair.clone());
         let task = move || {
-            let repeated = Asked::new(asked.batch_max);
+            let repeated = Asked::new(asked.batch_max, 0);
             repeated.keep_scores();
             let answered = again(&stand_in, &repeated);
             pairs.change(&task_pair, |numbers| match (answered, asked.scores(), repeated.scores()) {

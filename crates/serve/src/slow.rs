@@ -1,8 +1,9 @@
 //! The latest slow requests with their stages, for a page and for people.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -35,6 +36,45 @@ pub(crate) const STAGES: [(Stage, &str); 6] = [
     (Stage::Score, "score"),
     (Stage::Write, "write"),
 ];
+
+/// Nanoseconds of each stage of a request. Copies share them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct StageTimes(Arc<[AtomicU64; STAGES.len()]>);
+
+impl StageTimes {
+    /// Adds time to a stage.
+    pub(crate) fn add(&self, stage: Stage, time: Duration) {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.0[stage as usize].fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// Does work that belongs to a stage.
+    pub(crate) fn timed<T>(&self, stage: Stage, work: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let done = work();
+        self.add(stage, start.elapsed());
+        done
+    }
+
+    /// Does work that belongs to a stage, except for the time that it adds to another one.
+    pub(crate) fn timed_without<T>(&self, stage: Stage, other: Stage, work: impl FnOnce() -> T) -> T {
+        let (start, before) = (Instant::now(), self.get(other));
+        let done = work();
+        self.add(stage, start.elapsed().saturating_sub(self.get(other) - before));
+        done
+    }
+
+    fn get(&self, stage: Stage) -> Duration {
+        Duration::from_nanos(self.0[stage as usize].load(Ordering::Relaxed))
+    }
+
+    /// Milliseconds of the stages that there were.
+    pub(crate) fn to_json(&self) -> serde_json::Map<String, serde_json::Value> {
+        let times = STAGES.iter().map(|(stage, name)| (*name, self.get(*stage)));
+        let times = times.filter(|(_, time)| !time.is_zero());
+        times.map(|(name, time)| (name.to_owned(), ms(time).into())).collect()
+    }
+}
 
 /// A slow request.
 #[derive(Debug, Clone, Serialize)]

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
@@ -17,7 +17,8 @@ use tonic::metadata::MetadataValue;
 use crate::error::{Kind, ServeError};
 use crate::limit::{RETRY_AFTER_MS, RETRY_AFTER_S};
 use crate::models::ServedModel;
-use crate::slow::{STAGES, Stage, ms};
+use crate::scores::Wanted;
+use crate::slow::{Stage, StageTimes};
 
 /// The media type of JSON.
 pub(crate) const JSON: &str = "application/json";
@@ -42,10 +43,11 @@ pub(crate) struct Answered {
 pub(crate) struct Asked {
     /// Rows or keys of a request at most.
     pub(crate) batch_max: usize,
+    /// Rows of a request up to which they join a batch of several requests; 0: never.
+    pub(crate) joins_max: usize,
     model: Arc<OnceLock<(String, u64)>>,
     rows: Arc<AtomicU64>,
-    /// Nanoseconds of each stage.
-    stages: Arc<[AtomicU64; STAGES.len()]>,
+    pub(crate) times: StageTimes,
     scores: Arc<KeptScores>,
 }
 
@@ -57,8 +59,8 @@ struct KeptScores {
 }
 
 impl Asked {
-    pub(crate) fn new(batch_max: usize) -> Asked {
-        Asked { batch_max, ..Asked::default() }
+    pub(crate) fn new(batch_max: usize, joins_max: usize) -> Asked {
+        Asked { batch_max, joins_max, ..Asked::default() }
     }
 
     /// Notes the model that answers.
@@ -67,35 +69,13 @@ impl Asked {
         let _ = self.model.set((model.name.clone(), model.version));
     }
 
-    /// Adds time to a stage.
-    pub(crate) fn stage(&self, stage: Stage, time: Duration) {
-        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.stages[stage as usize].fetch_add(ns, Ordering::Relaxed);
-    }
-
-    /// Does work that belongs to a stage.
-    pub(crate) fn timed<T>(&self, stage: Stage, work: impl FnOnce() -> T) -> T {
-        let start = Instant::now();
-        let done = work();
-        self.stage(stage, start.elapsed());
-        done
-    }
-
     /// Work whose wait for a thread begins now.
     pub(crate) fn queued<T, W: FnOnce() -> T>(&self, work: W) -> impl FnOnce() -> T + use<T, W> {
-        let (asked, since) = (self.clone(), Instant::now());
+        let (times, since) = (self.times.clone(), Instant::now());
         move || {
-            asked.stage(Stage::Queue, since.elapsed());
+            times.add(Stage::Queue, since.elapsed());
             work()
         }
-    }
-
-    /// Milliseconds of the stages that there were.
-    pub(crate) fn stages(&self) -> serde_json::Map<String, serde_json::Value> {
-        let times = STAGES.iter().zip(&*self.stages);
-        let times = times.map(|((_, name), ns)| (*name, ns.load(Ordering::Relaxed)));
-        let times = times.filter(|(_, ns)| *ns > 0);
-        times.map(|(name, ns)| (name.to_owned(), ms(Duration::from_nanos(ns)).into())).collect()
     }
 
     /// Has the scores kept, for a comparison.
@@ -114,6 +94,12 @@ impl Asked {
     /// The scores, if they were kept.
     pub(crate) fn scores(&self) -> Option<&[f32]> {
         self.scores.scores.get().map(Vec::as_slice)
+    }
+
+    /// The results to make, with explanations or without.
+    pub(crate) fn wanted(&self, explains: bool) -> Wanted {
+        // Explanations are made by one thread, for one request.
+        Wanted { explains, joins_max: if explains { 0 } else { self.joins_max } }
     }
 
     pub(crate) fn count_rows(&self, rows: usize) {

@@ -104,7 +104,7 @@ fn requests_are_logged_and_slow_ones_listed_with_their_stages() {
     assert_eq!((&slow[0]["endpoint"], &slow[0]["code"]), (&json!("rows"), &json!("404")));
     assert_eq!((&slow[1]["endpoint"], &slow[1]["version"]), (&json!("predict"), &json!("7")));
     let stages = slow[1]["stages"].as_object().unwrap();
-    for stage in ["read", "queue", "parse", "write"] {
+    for stage in ["read", "queue", "parse", "encode", "score", "write"] {
         assert!(stages[stage].as_f64().unwrap() <= slow[1]["ms"].as_f64().unwrap(), "{stages:?}");
     }
     drop(served);
