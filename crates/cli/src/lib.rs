@@ -69,7 +69,7 @@ enum Command {
     Convert(command::convert::Args),
     Hub(Box<command::hub::Args>),
     Ps(Box<command::ps::Args>),
-    Serve(command::serve::Args),
+    Serve(Box<command::serve::Args>),
     Ctl(command::ctl::Args),
     Synth(command::synth::Args),
     /// Run scripted load against tables and report throughput and latency
