@@ -8,6 +8,7 @@ use sanderling_sample::{Field, Spec};
 use super::*;
 use crate::dense::{DenseEngine, DenseInput};
 use crate::scores::{Scoring, Wanted};
+use crate::slow::StageTimes;
 
 /// Longer than any operation of a passing test takes.
 const LONG: Duration = Duration::from_secs(60);
@@ -54,7 +55,8 @@ async fn ask(
     let work = move || {
         let wanted = Wanted { explains: false, joins_max: batching.rows_max };
         let found = of.with_scorer(|scorer| {
-            let mut scoring = Scoring::new(&of, scorer, rows.len(), wanted)?;
+            let times = StageTimes::default();
+            let mut scoring = Scoring::new(&of, scorer, rows.len(), wanted, &times)?;
             for (at, number) in rows.iter().enumerate() {
                 let field = |name: &str| if name == "x" { Field::Float(*number) } else { Field::Missing };
                 let fields: Vec<Field<'_>> = of.columns.iter().map(|column| field(&column.name)).collect();
@@ -72,7 +74,7 @@ fn check(window: Duration, requests: &[&[f64]], expected_runs: &[usize], expecte
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let (runs, heard) = channel();
     let model = model(runs);
-    let threads = Arc::new(ScoringThreads::start(1, 64, LONG).expect("threads"));
+    let threads = Arc::new(ScoringThreads::start(1, 64, LONG, LONG).expect("threads"));
     let batching = Batching { window, rows_max: 4 };
     let found = runtime.block_on(async {
         let asked: Vec<_> = requests
@@ -128,7 +130,7 @@ fn a_request_that_was_given_up_is_not_scored() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let (runs, heard) = channel();
     let model = model(runs);
-    let threads = Arc::new(ScoringThreads::start(1, 64, LONG).expect("threads"));
+    let threads = Arc::new(ScoringThreads::start(1, 64, LONG, LONG).expect("threads"));
     let batching = Batching { window: LONG, rows_max: 4 };
     runtime.block_on(async {
         let given_up = ask(&threads, batching, &model, vec![1.0, 1.0]);
