@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sanderling_learner::config::Loss;
 use sanderling_learner::{LearnError, Model, RowScorer, is_deep};
-use sanderling_sample::spec::{Feature, FeatureKind};
+use sanderling_sample::spec::Feature;
 use sanderling_sample::{FeatureEncoder, Field, FieldError, SampleError};
 use sanderling_store::Table;
 
@@ -29,16 +29,10 @@ impl Scored {
         loaded: &[Arc<Table>],
         admit: impl FnOnce(u64) -> Result<(), String>,
     ) -> Result<Scored, LearnError> {
-        let model = match is_deep(path) {
+        Ok(match is_deep(path) {
             true => Scored::Deep(Box::new(DeepModel::load(path, engines, admit)?)),
             false => Scored::BuiltIn(Box::new(Model::load_beside(path, loaded, admit)?)),
-        };
-        let is_sparse = |feature: &Feature| feature.kind == FeatureKind::Sparse;
-        if model.features().iter().any(is_sparse) {
-            let reason = "reads libsvm or libffm lines; only models with named columns can be served";
-            return Err(LearnError::Model { path: path.into(), reason: reason.to_owned() });
-        }
-        Ok(model)
+        })
     }
 
     /// Name of the run.

@@ -76,8 +76,8 @@ Examples:
 A web page at / shows the model and has a form to try it. Clients of the Open Inference Protocol (KServe, Triton) work over \
 HTTP and gRPC on the same port. Metrics for Prometheus are at /metrics, health is at /health. docs/serving.md lists all paths.
 
-Scores equal those of sanderling predict. Models of type lr, fm and ffm can be served as they are, deep models after sanderling \
-export MODEL --onnx.
+Scores equal those of sanderling predict. Models of type lr, fm and ffm can be served as they are, deep models after \
+sanderling export MODEL --onnx.
 
 Prints the address when the model is loaded, and notifies systemd. SIGTERM or Ctrl-C drains the server: pending requests are \
 answered, exit code 0. A second signal ends the process at once.")]

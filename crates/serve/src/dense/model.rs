@@ -56,6 +56,10 @@ impl DeepModel {
         };
         let mut spec = reading.spec.expand()?;
         spec.feature.retain(|feature| description.features().any(|name| name == feature.name));
+        if spec.is_sparse() {
+            let reason = "reads libsvm or libffm lines; only deep models with named columns can be served";
+            return Err(wrong(reason.to_owned()));
+        }
         for name in description.features() {
             if !spec.feature.iter().any(|feature| feature.name == name) {
                 return Err(wrong(format!("is damaged: its spec has no feature {name:?}")));
