@@ -44,7 +44,7 @@ def test_rows_are_those_of_the_model_and_come_from_the_cache(model: Path, addres
     for user in (None, 17):
         weights, found, version = client.rows("user", keys, user=user)
         np.testing.assert_array_equal(weights, table.pull(keys, absent="zero"))
-        assert (list(np.flatnonzero(~found)), version) == ([len(keys) - 2, len(keys) - 1], 1)
+        assert (np.flatnonzero(~found).tolist(), version) == ([len(keys) - 2, len(keys) - 1], 1)
     counts = client.statistics()
     assert (counts["hits"], counts["misses"], counts["requests"]) == (len(keys), len(keys), 1)
 
@@ -59,6 +59,6 @@ def test_failures_have_their_exception(address: str) -> None:
         sanderling.RowsClient(["127.0.0.1:1"]).rows("user", keys)
     for wrong in ({"hedge": "p12"}, {"timeout_s": -1.0}):
         with pytest.raises(sanderling.ConfigError):
-            sanderling.RowsClient([address], **wrong)  # type: ignore[arg-type]
+            sanderling.RowsClient([address], **wrong)
     with pytest.raises(sanderling.ConfigError, match="address of a server"):
         sanderling.RowsClient([])

@@ -21,7 +21,6 @@ type Answer<'py> = (Bound<'py, PyArray2<f32>>, Bound<'py, PyArray1<bool>>, u64);
 impl PyRowsClient {
     #[new]
     #[pyo3(signature = (replicas, *, model = "", token = None, timeout_s = 1.0, max_age_s = 0.0, cache_bytes = 67_108_864, hedge = None))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
         replicas: Vec<String>,
         model: &str,
