@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use sanderling_store::{Maintenance, Table};
+use sanderling_store::{LogReader, Maintenance, Table};
 use sanderling_transport::{Address, Error, Listener, NotAccepted, Stopper};
 use sanderling_wire::{Fault, Features, Restored, Saved};
 
@@ -315,7 +315,10 @@ fn restore(state: &State, config: &Config, log: &Log) -> Result<(), ServerError>
     }
     let has_latest = || state.checkpoints.as_ref().is_some_and(|all| all.has(LATEST));
     match &config.restore {
-        None if !has_latest() => begin(state, config, log)?,
+        None if !has_latest() => {
+            check_no_log(config)?;
+            begin(state, config, log)?;
+        }
         None => {
             let log_folder = config.log_folder();
             let restored = state.restore_latest(log_folder.as_deref(), config.cut_log);
@@ -340,6 +343,19 @@ fn restore(state: &State, config: &Config, log: &Log) -> Result<(), ServerError>
         saved.map_err(ServerError::Start)?;
     }
     Ok(())
+}
+
+/// Refuses to start a log anew where one is whose checkpoint is gone.
+fn check_no_log(config: &Config) -> Result<(), ServerError> {
+    let Some(folder) = config.log_folder() else { return Ok(()) };
+    let logs = LogReader::logs(&folder).map_err(|error| ServerError::Data(error.to_string()))?;
+    if logs.is_empty() {
+        return Ok(());
+    }
+    Err(ServerError::Data(format!(
+        "{}: it has a log, but there is no checkpoint {LATEST} that it follows: put that back, or move the log away",
+        folder.display()
+    )))
 }
 
 fn tell_restored(state: &State, log: &Log, name: &str, restored: Restored) {

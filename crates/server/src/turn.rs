@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use sanderling_transport::{Connection, Error, Received, Receiver, Token};
-use sanderling_wire::{Buffer, Kind};
+use sanderling_wire::{Buffer, Fault, Kind};
 
 use crate::background::{BackgroundJob, JobQueues, QueuedJob};
 use crate::call::Workspace;
@@ -208,14 +208,18 @@ impl Client {
                 self.served_bytes += REQUEST_COST_BYTES + frame.len() as u64;
             }
             if let (Some(log), Some(reply), Some(kind)) = (log, held_reply, kind)
-                && let Some(reply) = self.reply_to_hold(&step, reply)?
+                && let Some(reply) = self.detached_reply(&step, reply)?
             {
+                count(&self.entry.requests);
+                if !says_changed(reply.bytes()) {
+                    self.done.push_back(reply);
+                    continue;
+                }
                 let (id, agreed, worker) = (request_id(frame), *self.session.agreed(), handle.clone());
                 let held = HeldReply { worker, to: token, kind, id, agreed, began: was_at, frame: reply };
                 log.hold(Box::new(move |refusal| held.send(refusal)));
                 self.jobs += 1;
                 self.held_replies += 1;
-                count(&self.entry.requests);
                 continue;
             }
             match step {
@@ -248,8 +252,8 @@ impl Client {
         Ok(false)
     }
 
-    /// The reply that waits for the log, which the request wrote into `reply` or the session has.
-    fn reply_to_hold(&self, step: &Handled, reply: Buffer) -> Result<Option<Buffer>, String> {
+    /// The reply of a request whose replies may wait for the log, which is in `reply` or in the session.
+    fn detached_reply(&self, step: &Handled, reply: Buffer) -> Result<Option<Buffer>, String> {
         match step {
             Handled::Replied => Ok(Some(reply)),
             Handled::ReplyPending => {
@@ -293,6 +297,14 @@ impl Client {
             false => self.done.push_back(refused),
         }
     }
+}
+
+/// Whether tables may have changed, by the reply: success, or keys without room or with bad updates among others.
+fn says_changed(reply: &[u8]) -> bool {
+    let status = reply.get(16..20).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes);
+    let full = Fault::TableFull { rejected: 0, rows: 0, budget_bytes: 0 };
+    let bad = Fault::BadGradient { key: 0, coordinate: 0, value: 0.0 };
+    [0, full.code(), bad.code()].contains(&status)
 }
 
 /// The number of the request in a frame that was parsed.

@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn the_parts_give_the_history() {
         let (pushes, mut logged) = (PushDedup::default(), LoggedPushes::default());
-        let mut add = |logged: &mut LoggedPushes, expected: usize| {
+        let add = |logged: &mut LoggedPushes, expected: usize| {
             let now = pushes.copy();
             let part = logged.difference(&SavedPushDedup::around_rows(&now, pushes.copy()));
             assert_eq!(part.as_ref().map_or(0, |part| part.clients.len()), expected);

@@ -97,8 +97,8 @@ fn what_was_answered_is_there_after_any_end() {
         let events = if round == 5 {
             let mut place = place;
             place.server.take().unwrap().finish().unwrap();
-            let events = place.events.lock().unwrap().clone();
-            events
+            let events = place.events.lock().unwrap();
+            events.clone()
         } else {
             end(place)
         };
@@ -150,6 +150,11 @@ fn damage_is_named_and_can_be_cut() {
         without.contains("its changes go on in the log") && without.contains("--restore latest"),
         "{without}"
     );
+    let (latest, away) = (folder.path().join("data/latest"), folder.path().join("away"));
+    std::fs::rename(&latest, &away).unwrap();
+    let gone = refused(folder.path(), |_| {});
+    assert!(gone.contains("there is no checkpoint latest that it follows"), "{gone}");
+    std::fs::rename(&away, &latest).unwrap();
     let path = segments(folder.path()).pop().unwrap();
     let whole = std::fs::read(&path).unwrap();
     let mut damaged = whole.clone();

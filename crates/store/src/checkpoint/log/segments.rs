@@ -273,7 +273,9 @@ impl LogReader {
         for at in 0..count {
             let after = summary.groups.map_or(0, |(_, last)| last);
             let segment = summary.segments[at].clone();
-            let scanned = scan(&segment, after, &mut |record, payload| summary.add(record, payload))?;
+            let mut group = InGroup::default();
+            let scanned =
+                scan(&segment, after, &mut |record, payload| summary.add(&mut group, record, payload))?;
             let Some(fault) = scanned.fault else { continue };
             let is_torn = at + 1 == count && !has_later_group(&segment, fault.offset, scanned.group + 1)?;
             if !is_torn {
@@ -288,14 +290,24 @@ impl LogReader {
     }
 }
 
+/// The rows and removed keys of a group that is being read.
+#[derive(Default)]
+struct InGroup {
+    rows: u64,
+    removed: u64,
+}
+
 impl LogSummary {
-    fn add(&mut self, record: &RecordHeader, payload: &[u8]) {
+    fn add(&mut self, group: &mut InGroup, record: &RecordHeader, payload: &[u8]) {
         // Only whole records come here, but another program may have written them.
         let word = |at: usize| if payload.len() < at + 4 { 0 } else { u64::from(u32_at(payload, at)) };
         match record.kind {
-            Kind::Rows => self.rows += word(16),
-            Kind::Removed => self.removed += word(0),
+            Kind::Rows => group.rows += word(16),
+            Kind::Removed => group.removed += word(0),
             Kind::Commit => {
+                let InGroup { rows, removed } = std::mem::take(group);
+                self.rows += rows;
+                self.removed += removed;
                 self.groups.get_or_insert((record.group, 0)).1 = record.group;
                 self.unix_ms.get_or_insert((record.epoch, 0)).1 = record.epoch;
             }
