@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use sanderling_observe::numbers::bytes as in_units;
-use sanderling_store::{Checkpoint, StoreError, Table, TableConfig};
+use sanderling_store::{Checkpoint, LogEnd, StoreError, Table, TableConfig};
 use sanderling_wire::{Fault, Home, Restored};
 
 mod origin;
@@ -22,6 +22,7 @@ mod scan;
 mod state_name;
 mod unfinished;
 
+use crate::delta_log::{Followed, LogPosition, replay};
 use crate::description;
 use crate::event::Log;
 use crate::limit::CHECKPOINT_DEPTH_MAX;
@@ -31,12 +32,33 @@ use crate::tables::{Candidate, Tables};
 use parts::Source;
 use record::{BLOB, ServerRecord, TableRecord, damaged, pushes};
 use reshard::Resharder;
+pub(crate) use save::Saved;
 pub use save_mode::{SaveMode, SaveReport};
 pub use scan::CheckpointStatus;
 use state_name::{open, parse_state};
 
 /// The checkpoint that a server saves automatically and starts from.
 pub const LATEST: &str = "latest";
+
+/// The use that a restore makes of the log after the checkpoint.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum LogUse<'a> {
+    /// The state is that of the checkpoint.
+    Without,
+    /// The changes of the log follow. Without a folder, a log with changes is refused.
+    Follow { folder: Option<&'a Path>, cut: bool },
+}
+
+/// The end of a log that was replayed, and the numbers of its tables.
+type Replayed = (LogEnd, Followed);
+
+/// The state of this server's own part.
+struct OwnPart {
+    candidates: Vec<Candidate>,
+    pushes: Option<SavedPushDedup>,
+    saved_unix_ms: u64,
+    replayed: Option<Replayed>,
+}
 
 /// The checkpoints of one server.
 #[derive(Debug)]
@@ -175,9 +197,10 @@ impl Checkpoints {
         tables: &Tables,
         push_dedup: &PushDedup,
         name: &str,
-    ) -> Result<Restored, Refusal> {
+        log: LogUse<'_>,
+    ) -> Result<(Restored, Option<Replayed>), Refusal> {
         let (name, deltas) = parse_state(name)?;
-        self.restore_state(tables, push_dedup, name, deltas).map_err(|refusal| match deltas {
+        self.restore_state(tables, push_dedup, name, deltas, log).map_err(|refusal| match deltas {
             None => self.with_whole_state(name, refusal),
             Some(_) => refusal,
         })
@@ -201,20 +224,24 @@ impl Checkpoints {
         push_dedup: &PushDedup,
         name: &str,
         deltas: Option<usize>,
-    ) -> Result<Restored, Refusal> {
+        log: LogUse<'_>,
+    ) -> Result<(Restored, Option<Replayed>), Refusal> {
         let base = self.base(name)?;
         let _alone = self.working.lock().unwrap_or_else(PoisonError::into_inner);
-        let (candidates, pushes, saved_unix_ms) = match self.source(name)? {
-            Source::Own => self.own(tables, name, deltas)?,
+        let OwnPart { candidates, pushes, saved_unix_ms, replayed } = match self.source(name)? {
+            Source::Own => self.own(tables, name, deltas, log)?,
             Source::Parts { folders, origin, noted } => {
                 // Servers save `latest` automatically, each at its own time.
                 if name == LATEST && !noted && self.shards > 1 {
                     origin::note(&base, self.shard, self.shards, origin)?;
                 }
+                if matches!(log, LogUse::Follow { .. }) {
+                    folders.iter().try_for_each(|folder| check_log_ended(folder))?;
+                }
                 let (shard, shards, log) = (self.shard, self.shards, self.log.get());
                 let resharder = Resharder { shard, shards, log, deltas };
                 let (candidates, pushes) = resharder.read(tables, &folders)?;
-                (candidates, pushes, origin.saved_unix_ms)
+                OwnPart { candidates, pushes, saved_unix_ms: origin.saved_unix_ms, replayed: None }
             }
         };
         self.restored_unix_ms.fetch_max(saved_unix_ms, Ordering::Relaxed);
@@ -226,7 +253,7 @@ impl Checkpoints {
             push_dedup.restore(pushes);
         }
         tables.restore(candidates);
-        Ok(restored)
+        Ok((restored, replayed))
     }
 
     /// Chooses the parts to restore a checkpoint from.
@@ -263,7 +290,8 @@ impl Checkpoints {
         tables: &Tables,
         name: &str,
         deltas: Option<usize>,
-    ) -> Result<(Vec<Candidate>, Option<SavedPushDedup>, u64), Refusal> {
+        log: LogUse<'_>,
+    ) -> Result<OwnPart, Refusal> {
         let folder = self.folder(name)?;
         let checkpoint = open(&folder, deltas).map_err(|error| unknown(name, error))?;
         let record = ServerRecord::read(&checkpoint, &folder)?;
@@ -276,8 +304,50 @@ impl Checkpoints {
             let home = pinned.map_or(Home::Sharded, Home::Pinned);
             candidates.push(Candidate { home, config, created_unix_ms, temporary: false, table });
         }
-        Ok((candidates, pushes(&checkpoint, &folder)?, record.saved_unix_ms))
+        let pushes = pushes(&checkpoint, &folder)?;
+        let part = OwnPart { candidates, pushes, saved_unix_ms: record.saved_unix_ms, replayed: None };
+        match (log, record.log) {
+            (LogUse::Follow { folder: Some(log), cut }, Some(position)) => {
+                follow_log(log, &position, cut, tables, part)
+            }
+            (LogUse::Follow { folder: None, .. }, Some(position)) if position.goes_on()? => {
+                let reason = format!(
+                    "{}: its changes go on in the log {}: start with --log, or with --restore {LATEST} to lose them",
+                    folder.display(),
+                    position.folder.display()
+                );
+                Err(Refusal::new(Fault::Damaged, reason))
+            }
+            _ => Ok(part),
+        }
     }
+}
+
+/// Applies the log after a checkpoint.
+fn follow_log(
+    log: &Path,
+    position: &LogPosition,
+    cut: bool,
+    tables: &Tables,
+    part: OwnPart,
+) -> Result<OwnPart, Refusal> {
+    let (candidates, pushes, followed, end) = replay(log, position, cut, tables, part.candidates)?;
+    let pushes = pushes.or(part.pushes);
+    Ok(OwnPart { candidates, pushes, replayed: Some((end, followed)), ..part })
+}
+
+/// Refuses a part of another number of shards whose changes go on in a log.
+fn check_log_ended(folder: &Path) -> Result<(), Refusal> {
+    let Some(position) = ServerRecord::of(folder)?.log else { return Ok(()) };
+    if !position.goes_on()? {
+        return Ok(());
+    }
+    let reason = format!(
+        "{}: its changes go on in the log {}: start once with the number of shards of before and --log, and end with SIGTERM",
+        folder.display(),
+        position.folder.display()
+    );
+    Err(Refusal::new(Fault::Damaged, reason))
 }
 
 /// Loads a table with another memory limit.
@@ -329,6 +399,10 @@ mod tests {
 
     const MANY: usize = 64;
 
+    fn latest() -> Saved<'static> {
+        Saved { name: LATEST, number: 0, mode: SaveMode::Full, is_last: false }
+    }
+
     #[test]
     fn names_stay_below_the_root() {
         let checkpoints = Checkpoints::new("/data".into(), 0, 1, MANY);
@@ -366,7 +440,7 @@ mod tests {
         let folder = checkpoints.folder(LATEST).unwrap();
         std::fs::create_dir_all(folder.join("origin.json")).unwrap();
         for generation in [1, 2] {
-            let saved = checkpoints.save(&tables, &push_dedup, LATEST, 0, SaveMode::Full).unwrap().saved;
+            let saved = checkpoints.save(&tables, &push_dedup, &latest(), None).unwrap().saved;
             assert_eq!((saved.generation, saved.rows, saved.bytes), (generation, 0, 0));
             let said = hears.try_recv().unwrap().to_string();
             assert!(said.contains("shard-0-of-2/origin.json"), "{said}");
@@ -380,7 +454,7 @@ mod tests {
         let (tables, push_dedup) = (Tables::new(None), PushDedup::default());
         let of = |shard, shards| Checkpoints::new(root.path().to_path_buf(), shard, shards, MANY);
         let saved = |by: &Checkpoints| {
-            by.save(&tables, &push_dedup, LATEST, 7, SaveMode::Full).unwrap();
+            by.save(&tables, &push_dedup, &Saved { number: 7, ..latest() }, None).unwrap();
             let record = ServerRecord::of(&by.folder(LATEST).unwrap()).unwrap();
             assert_eq!(record.number, 0);
             record.saved_unix_ms
@@ -391,7 +465,7 @@ mod tests {
         // From the part of one server, then from its own part.
         for later in [2, 3] {
             let one_of_two = of(0, 2);
-            one_of_two.restore(&tables, &push_dedup, LATEST).unwrap();
+            one_of_two.restore(&tables, &push_dedup, LATEST, LogUse::Without).unwrap();
             assert_eq!(saved(&one_of_two), (1 << 60) + later);
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sanderling_transport::{Address, user_dir};
 use sanderling_wire::limit;
 
-use crate::limit::{CHECKPOINTS_MAX_DEFAULT, FRAME_BYTES_MAX_DEFAULT};
+use crate::limit::{CHECKPOINTS_MAX_DEFAULT, FRAME_BYTES_MAX_DEFAULT, LOSE_DEFAULT, LOSE_MAX};
 
 /// Maximum number of shards in a cluster.
 const SHARDS_MAX: u16 = limit::SERVERS_MAX as u16;
@@ -54,6 +54,13 @@ pub struct Config {
     pub save_every: Option<Duration>,
     /// Interval of deltas on the last checkpoint.
     pub delta_every: Option<Duration>,
+    /// Folder of the delta log, which has the changes since the last checkpoint. None: there is no log.
+    pub log: Option<PathBuf>,
+    /// Acknowledged pushes of at most this time are lost with the machine. Zero: none, because a push is answered when it
+    /// is on disk.
+    pub lose: Duration,
+    /// Whether to drop the log from its first damage on, instead of refusing to start.
+    pub cut_log: bool,
     /// Worker threads. 0: one per processor.
     pub workers: usize,
     /// Whether to pin each worker to a processor.
@@ -94,6 +101,9 @@ impl Default for Config {
             checkpoints_max: CHECKPOINTS_MAX_DEFAULT,
             save_every: None,
             delta_every: None,
+            log: None,
+            lose: LOSE_DEFAULT,
+            cut_log: false,
             workers: 0,
             pin: false,
             spin_us: sanderling_transport::SPIN_US_DEFAULT,
@@ -110,6 +120,11 @@ impl Config {
     /// The folder of this shard's kept tables.
     pub(crate) fn kept_folder(&self) -> Option<PathBuf> {
         self.kept.as_ref().map(|root| root.join(format!("shard-{}-of-{}", self.shard, self.shards)))
+    }
+
+    /// The folder of this shard's log.
+    pub(crate) fn log_folder(&self) -> Option<PathBuf> {
+        self.log.as_ref().map(|root| root.join(format!("shard-{}-of-{}", self.shard, self.shards)))
     }
 
     /// Checks the configuration.
@@ -143,6 +158,15 @@ impl Config {
             && (self.save_every.is_some() || self.delta_every.is_some() || self.restore.is_some())
         {
             "save_every, delta_every and restore need a checkpoint directory (data)".to_owned()
+        } else if self.log.is_some() && self.data.is_none() {
+            "log needs a checkpoint directory (data), whose checkpoints it continues".to_owned()
+        } else if self.log.is_some() && self.kept.is_some() {
+            "log and kept exclude each other: kept tables survive the process, a log also the machine"
+                .to_owned()
+        } else if self.cut_log && self.log.is_none() {
+            "cut_log needs a log".to_owned()
+        } else if self.lose > LOSE_MAX {
+            format!("lose must be at most {} s", LOSE_MAX.as_secs())
         } else if self.forget && self.kept.is_none() {
             "forget needs a folder of kept tables (kept)".to_owned()
         } else if self.save_every.is_some_and(|every| every < Duration::from_secs(1)) {

@@ -10,11 +10,12 @@ use sanderling_wire::{Fault, Features, Home, Restored, StatsScope, same_token};
 
 use crate::background;
 use crate::checkpoints::{CheckpointStatus, Checkpoints, SaveMode, SaveReport};
+use crate::clock::unix_ms;
 use crate::connections::ConnectionStatus;
 use crate::event::{Event, Log};
 use crate::logins::Plane;
 use crate::refusal::Refusal;
-use crate::state::{State, unix_ms};
+use crate::state::State;
 use crate::statistics::CommandLatency;
 use crate::worker::{WorkerHandle, WorkerMsg};
 

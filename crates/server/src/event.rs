@@ -84,6 +84,28 @@ pub enum Event {
         name: String,
         reason: String,
     },
+    /// The changes after the checkpoint were read from the log.
+    LogReplayed {
+        folder: String,
+        groups: u64,
+    },
+    /// The log ended with a group that was not finished, or was cut before its damage.
+    LogCut {
+        file: String,
+        offset: u64,
+        bytes: u64,
+    },
+    /// The log cannot be written; pushes are refused.
+    LogFailed {
+        reason: String,
+    },
+    /// The log can be written again.
+    LogWorks,
+    /// A group of the log took too long to keep the promise of `lose`.
+    LogBehind {
+        took_ms: u64,
+        lose_ms: u64,
+    },
     /// The operator dropped a table.
     Dropped {
         table: String,
@@ -160,6 +182,22 @@ impl fmt::Display for Event {
             Event::Attached { table, found } => write!(out, "table {table}: {found}"),
             Event::Forgotten { table } => write!(out, "removed the kept table {table}"),
             Event::SmallPages { folder, cost } => write!(out, "{folder}: {cost}"),
+            Event::LogReplayed { folder, groups } => {
+                write!(out, "restored {groups} groups of changes from the log {folder}")
+            }
+            Event::LogCut { file, offset, bytes } => write!(
+                out,
+                "{file}: cut at offset {offset}: the {bytes} bytes after it are no whole group, so changes of the last moment \
+                 may be lost"
+            ),
+            Event::LogFailed { reason } => {
+                write!(out, "the log cannot be written, so pushes are refused until it can: {reason}")
+            }
+            Event::LogWorks => write!(out, "the log can be written again"),
+            Event::LogBehind { took_ms, lose_ms } => write!(
+                out,
+                "the log is too slow: a group took {took_ms} ms, so more than {lose_ms} ms of pushes may be lost with the machine"
+            ),
             Event::Dropped { table } => write!(out, "dropped table {table}"),
             Event::NotPinned { worker, reason } => write!(out, "worker {worker} is not pinned: {reason}"),
             Event::WorkerFailed { worker, reason } => write!(out, "worker {worker} failed: {reason}"),

@@ -16,10 +16,12 @@ mod placement;
 mod tables;
 
 mod batches;
+mod clock;
 mod push_dedup;
 
 mod checkpoints;
 mod connections;
+mod delta_log;
 mod descriptors;
 mod folder_lock;
 mod logins;
@@ -34,7 +36,9 @@ mod reply_sink;
 mod session;
 
 mod control;
+mod held_reply;
 mod listen;
+mod log_thread;
 mod server;
 mod turn;
 mod waiting;

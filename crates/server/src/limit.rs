@@ -66,6 +66,14 @@ pub const SCRATCH_BYTES_MAX: usize = 16 << 20;
 /// Changed rows of a table, and as many removed keys, that a delta can have, of 8 bytes each in memory. A save with more is
 /// a full one.
 pub const CHANGE_KEYS_MAX: usize = 1 << 24;
+/// Default of the time whose acknowledged pushes may be lost with the machine, with a log.
+pub const LOSE_DEFAULT: Duration = Duration::from_secs(1);
+/// Longest such time.
+pub const LOSE_MAX: Duration = Duration::from_secs(3600);
+/// Size of a segment of the log. The group that exceeds it is the last one of its segment.
+pub const LOG_SEGMENT_BYTES_MAX: u64 = 256 << 20;
+/// Interval of attempts to write a log that cannot be written. Pushes are refused meanwhile.
+pub const LOG_RETRY: Duration = Duration::from_secs(1);
 /// Default limit of named checkpoints, not counting `latest`. A further one is refused.
 pub const CHECKPOINTS_MAX_DEFAULT: usize = 64;
 /// Folders in the name of a checkpoint.

@@ -8,9 +8,11 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+pub(crate) use logged::LoggedPushes;
 pub(crate) use saved::SavedPushDedup;
 
 mod kept;
+mod logged;
 mod saved;
 
 use kept::{KeptWindow, KeptWindows};

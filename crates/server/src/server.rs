@@ -7,17 +7,19 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use sanderling_store::{Maintenance, Table};
+use sanderling_store::{LogReader, Maintenance, Table};
 use sanderling_transport::{Address, Error, Listener, NotAccepted, Stopper};
-use sanderling_wire::{Fault, Features, Saved};
+use sanderling_wire::{Fault, Features, Restored, Saved};
 
 use crate::Config;
 use crate::background::{self, JobQueues, JobReceivers, SaveIntervals};
 use crate::checkpoints::{Checkpoints, LATEST, SaveMode};
 use crate::control::{Control, REMOTE_FEATURES, ShutdownRequest};
+use crate::delta_log::DeltaLog;
 use crate::event::{Event, Log};
 use crate::folder_lock::FolderLock;
 use crate::listen;
+use crate::log_thread;
 use crate::refusal::Refusal;
 use crate::state::{State, WakeWorkers};
 use crate::worker::{Worker, WorkerHandle, WorkerMsg};
@@ -81,8 +83,9 @@ pub struct Server {
     workers: Vec<JoinHandle<Result<(), Error>>>,
     jobs: Option<(JobQueues, [JoinHandle<()>; 2])>,
     maintenance: Option<Maintenance>,
+    log_writer: Option<JoinHandle<()>>,
     /// Held until all other parts have ended.
-    _folder_lock: Option<FolderLock>,
+    _folder_locks: [Option<FolderLock>; 2],
 }
 
 impl Server {
@@ -96,7 +99,9 @@ impl Server {
     ) -> Result<Server, ServerError> {
         config.check().map_err(ServerError::Config)?;
         let folder_lock = |root: &PathBuf| FolderLock::new(root, config.shard, config.shards);
-        let folder_lock = config.data.as_ref().map(folder_lock).transpose().map_err(ServerError::Data)?;
+        let (data_folder, log_folder) = (config.data.clone(), config.log_folder());
+        let data_lock = data_folder.as_ref().map(folder_lock).transpose().map_err(ServerError::Data)?;
+        let log_lock = log_folder.as_ref().map(folder_lock).transpose().map_err(ServerError::Data)?;
         let log = Log(Arc::new(on_event));
         let listeners = listen::listen(config, &log)?;
         let state = Arc::new(State::new(config));
@@ -158,6 +163,14 @@ impl Server {
         let (data, drain_within) = (config.data.is_some(), config.drain_within);
         let last_save = if config.delta_every.is_some() { SaveMode::Delta } else { SaveMode::Full };
         let jobs = Some((job_queues, runners));
+        let log_writer = state.log.is_some().then(|| {
+            let (state, log) = (Arc::clone(&state), log.clone());
+            let write = move || {
+                state.log.iter().for_each(|delta_log| log_thread::run(delta_log, &state, &log));
+            };
+            spawn("log".to_owned(), write)
+        });
+        let log_writer = log_writer.transpose()?;
         let maintenance = Some(Maintenance::start(every_table(state)).map_err(ServerError::Thread)?);
         Ok(Server {
             control,
@@ -171,7 +184,8 @@ impl Server {
             workers,
             jobs,
             maintenance,
-            _folder_lock: folder_lock,
+            log_writer,
+            _folder_locks: [data_lock, log_lock],
         })
     }
 
@@ -201,8 +215,13 @@ impl Server {
         let failed = self.stop(Instant::now() + self.drain_within);
         let saved = match self.data {
             true => {
-                let saved = self.control.state.save(LATEST, 0, self.last_save);
+                let saved = self.control.state.save_last(LATEST, self.last_save);
                 self.log.report(background::saved(LATEST, saved.clone()));
+                if let (Err(_), Some(log)) = (&saved, &self.control.state.log) {
+                    // The failure of the save is reported.
+                    let state = &self.control.state;
+                    let _ = log.write(&state.tables, &state.push_dedup, None);
+                }
                 Some(saved.map_err(ServerError::Save)?.saved)
             }
             false => None,
@@ -228,6 +247,12 @@ impl Server {
             }
         }
         drop(self.maintenance.take());
+        if let (Some(writer), Some(log)) = (self.log_writer.take(), &self.control.state.log) {
+            log.end();
+            if writer.join().is_err() {
+                failed = Some("the thread of the log panicked, which is a bug; see above".to_owned());
+            }
+        }
         if let Some((job_queues, runners)) = self.jobs.take() {
             drop(job_queues);
             if runners.map(JoinHandle::join).iter().any(Result::is_err) {
@@ -288,15 +313,57 @@ fn restore(state: &State, config: &Config, log: &Log) -> Result<(), ServerError>
     if attach(state, config, log)? {
         return Ok(());
     }
-    let latest = || state.checkpoints.as_ref().is_some_and(|all| all.has(LATEST)).then_some(LATEST);
-    let Some(name) = config.restore.as_deref().or_else(latest) else { return begin(state, config, log) };
-    let restored = state.restore(name).map_err(ServerError::Restore)?;
+    let has_latest = || state.checkpoints.as_ref().is_some_and(|all| all.has(LATEST));
+    match &config.restore {
+        None if !has_latest() => {
+            check_no_log(config)?;
+            begin(state, config, log)?;
+        }
+        None => {
+            let log_folder = config.log_folder();
+            let restored = state.restore_latest(log_folder.as_deref(), config.cut_log);
+            let (restored, end) = restored.map_err(ServerError::Restore)?;
+            tell_restored(state, log, LATEST, restored);
+            if let (Some(end), Some(folder)) = (end, log_folder) {
+                log.report(Event::LogReplayed { folder: folder.display().to_string(), groups: end.groups });
+                if let Some((file, offset, bytes)) = end.cut {
+                    log.report(Event::LogCut { file: file.display().to_string(), offset, bytes });
+                }
+            }
+        }
+        Some(name) => {
+            let restored = state.restore(name).map_err(ServerError::Restore)?;
+            tell_restored(state, log, name, restored);
+        }
+    }
+    // The log follows a checkpoint, and clients may push from here on.
+    if state.log.as_ref().is_some_and(DeltaLog::has_no_base) {
+        let saved = state.save(LATEST, 0, SaveMode::Full);
+        log.report(background::saved(LATEST, saved.clone()));
+        saved.map_err(ServerError::Start)?;
+    }
+    Ok(())
+}
+
+/// Refuses to start a log anew where one is whose checkpoint is gone.
+fn check_no_log(config: &Config) -> Result<(), ServerError> {
+    let Some(folder) = config.log_folder() else { return Ok(()) };
+    let logs = LogReader::logs(&folder).map_err(|error| ServerError::Data(error.to_string()))?;
+    if logs.is_empty() {
+        return Ok(());
+    }
+    Err(ServerError::Data(format!(
+        "{}: it has a log, but there is no checkpoint {LATEST} that it follows: put that back, or move the log away",
+        folder.display()
+    )))
+}
+
+fn tell_restored(state: &State, log: &Log, name: &str, restored: Restored) {
     log.report(Event::Restored { name: name.to_owned(), rows: restored.rows });
     let (bytes, unbounded) = state.budgets();
     if restored.tables > 0 {
         log.report(Event::Budgets { tables: restored.tables, bytes, unbounded });
     }
-    Ok(())
 }
 
 /// Attaches the tables that an earlier server kept; returns whether there were any.

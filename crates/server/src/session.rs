@@ -254,6 +254,9 @@ impl Session {
     ) -> Result<Handled, Refusal> {
         let header = &frame.header;
         self.check_first(header.kind)?;
+        if let Some(refusal) = self.state.log.as_ref().and_then(|log| log.refusal(header.kind)) {
+            return Err(refusal);
+        }
         let waited = when.now.saturating_duration_since(when.arrived).max(self.waiting.waited(when.now));
         let deadline = Duration::from_micros(header.deadline_or_status.into());
         if !deadline.is_zero() && waited > deadline {

@@ -1,16 +1,20 @@
 //! The state that all sessions of a server share. It knows no socket and no thread.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
+use sanderling_store::LogEnd;
 use sanderling_sync::GroupRegistry;
 use sanderling_transport::ReceiveBudget;
 use sanderling_wire::{Agreed, Fault, Home, Identity, Restored, StatsScope};
 
 use crate::batches::Batches;
-use crate::checkpoints::{Checkpoints, SaveMode, SaveReport};
+use crate::checkpoints::{Checkpoints, LATEST, LogUse, SaveMode, SaveReport, Saved};
+use crate::clock::unix_ms;
 use crate::connections::Connections;
+use crate::delta_log::DeltaLog;
 use crate::descriptors;
 use crate::limit::{IN_FLIGHT_MAX, RECEIVE_BYTES_MAX};
 use crate::logins::{Logins, Plane};
@@ -30,6 +34,8 @@ pub(crate) struct State {
     pub(crate) batches: Batches,
     pub(crate) steps: GroupRegistry<Refusal>,
     pub(crate) checkpoints: Option<Checkpoints>,
+    /// The changes since the last checkpoint, if they are logged.
+    pub(crate) log: Option<DeltaLog>,
     pub(crate) connections: Connections,
     /// Memory for the long frames of all connections.
     pub(crate) receiving: ReceiveBudget,
@@ -82,6 +88,7 @@ impl State {
                 .data
                 .clone()
                 .map(|root| Checkpoints::new(root, shard, shards, config.checkpoints_max)),
+            log: config.log_folder().map(|folder| DeltaLog::new(folder, config.lose)),
             connections: Connections::new(descriptors::places()),
             receiving: ReceiveBudget::new(RECEIVE_BYTES_MAX),
             statistics: Statistics::default(),
@@ -143,7 +150,17 @@ impl State {
 
     /// Saves all tables. `number` identifies a save of several servers; 0 if there is none.
     pub(crate) fn save(&self, name: &str, number: u64, mode: SaveMode) -> Result<SaveReport, Refusal> {
-        let saved = self.checkpoints()?.save(&self.tables, &self.push_dedup, name, number, mode);
+        self.save_as(name, number, mode, false)
+    }
+
+    /// Saves all tables at the end of the server, when no changes follow.
+    pub(crate) fn save_last(&self, name: &str, mode: SaveMode) -> Result<SaveReport, Refusal> {
+        self.save_as(name, 0, mode, true)
+    }
+
+    fn save_as(&self, name: &str, number: u64, mode: SaveMode, is_last: bool) -> Result<SaveReport, Refusal> {
+        let what = Saved { name, number, mode, is_last };
+        let saved = self.checkpoints()?.save(&self.tables, &self.push_dedup, &what, self.log.as_ref());
         let failure = match &saved {
             Ok(_) => {
                 self.saves.fetch_add(1, Ordering::Relaxed);
@@ -181,10 +198,31 @@ impl State {
             );
             return Err(Refusal::bad(reason));
         }
-        let restored = self.checkpoints()?.restore(&self.tables, &self.push_dedup, name)?;
+        if let Some(log) = &self.log {
+            log.lose_base();
+        }
+        let (restored, _) =
+            self.checkpoints()?.restore(&self.tables, &self.push_dedup, name, LogUse::Without)?;
         self.restores.fetch_add(1, Ordering::Relaxed);
         self.refresh_workers();
         Ok(restored)
+    }
+
+    /// Restores the checkpoint that a server saves automatically, and the log after it; returns the log's end, too.
+    pub(crate) fn restore_latest(
+        &self,
+        folder: Option<&Path>,
+        cut: bool,
+    ) -> Result<(Restored, Option<LogEnd>), Refusal> {
+        let log = LogUse::Follow { folder, cut };
+        let (restored, replayed) =
+            self.checkpoints()?.restore(&self.tables, &self.push_dedup, LATEST, log)?;
+        self.restores.fetch_add(1, Ordering::Relaxed);
+        let Some((end, followed)) = replayed else { return Ok((restored, None)) };
+        if let Some(log) = &self.log {
+            log.go_on(&self.tables, &end, &followed)?;
+        }
+        Ok((restored, Some(end)))
     }
 
     pub(crate) fn drop_table(&self, name: &str) -> Result<(), Refusal> {
@@ -252,9 +290,4 @@ impl State {
             ("draining", u64::from(self.is_draining())),
         ]
     }
-}
-
-/// Milliseconds since 1970.
-pub(crate) fn unix_ms() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

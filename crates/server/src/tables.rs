@@ -9,9 +9,9 @@ use sanderling_store::{Attached, Table, TableConfig, forget_kept, kept_tables};
 use sanderling_wire::{Fault, Home, TableInfo, limit};
 use serde::{Deserialize, Serialize};
 
+use crate::clock::unix_ms;
 use crate::description;
 use crate::refusal::Refusal;
-use crate::state::unix_ms;
 
 /// Shares of a memory limit that differ by at most this are of one limit: each share is rounded up, and again when the
 /// number of shards changes.

@@ -6,12 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use sanderling_transport::{Connection, Error, Received, Receiver, Token};
-use sanderling_wire::{Buffer, Kind};
+use sanderling_wire::{Buffer, Fault, Kind};
 
 use crate::background::{BackgroundJob, JobQueues, QueuedJob};
 use crate::call::Workspace;
 use crate::connections::ConnectionEntry;
-use crate::limit::{BACKGROUND_JOBS_PER_CONNECTION_MAX, REQUEST_COST_BYTES, TURN_REQUESTS, TURN_TIME};
+use crate::held_reply::HeldReply;
+use crate::limit::{
+    BACKGROUND_JOBS_PER_CONNECTION_MAX, IN_FLIGHT_MAX, REQUEST_COST_BYTES, TURN_REQUESTS, TURN_TIME,
+};
 use crate::refusal::Refusal;
 use crate::reply_sink::ReplySink;
 use crate::session::{Handled, Session, When};
@@ -50,6 +53,8 @@ pub(crate) struct Client {
     pub(crate) done: VecDeque<Buffer>,
     /// Background jobs under way.
     pub(crate) jobs: usize,
+    /// Replies among them that wait for the log.
+    pub(crate) held_replies: usize,
     /// Some reply bytes are not sent yet.
     unsent: bool,
 }
@@ -81,6 +86,7 @@ impl Client {
             reply_waits: false,
             done,
             jobs: 0,
+            held_replies: 0,
             unsent: false,
         }
     }
@@ -157,7 +163,7 @@ impl Client {
         start: Instant,
         context: &mut WorkerContext,
     ) -> Result<bool, String> {
-        let WorkerContext { workspace, recorder, jobs, handle, .. } = context;
+        let WorkerContext { state, workspace, recorder, jobs, handle } = context;
         let began = Instant::now();
         // Other connections had their turns since `start`, so the first request has waited that long.
         let mut now = began;
@@ -165,7 +171,8 @@ impl Client {
             if now > began + TURN_TIME {
                 break;
             }
-            if !self.send_waiting(sink)? || self.session.is_closing() {
+            let is_full = self.held_replies >= IN_FLIGHT_MAX as usize;
+            if !self.send_waiting(sink)? || self.session.is_closing() || is_full {
                 return Ok(false);
             }
             let held = self.held.take();
@@ -181,7 +188,14 @@ impl Client {
             };
             let kind = frame.get(5).copied().and_then(Kind::of);
             let when = When { arrived: start, now };
-            let step = match self.session.handle(frame, when, workspace, sink) {
+            let log = kind.filter(|_| self.session.is_greeted());
+            let log = log.and_then(|kind| state.log.as_ref().filter(|log| log.holds(kind)));
+            let mut held_reply = log.map(|_| Buffer::new(self.session.agreed().frame_bytes_max as usize));
+            let out: &mut dyn ReplySink = match &mut held_reply {
+                Some(buffer) => buffer,
+                None => sink,
+            };
+            let step = match self.session.handle(frame, when, workspace, out) {
                 Ok(step) => step,
                 Err(error) => {
                     self.session.goaway(0, &error.to_string(), sink);
@@ -192,6 +206,21 @@ impl Client {
             let was_at = std::mem::replace(&mut now, Instant::now());
             if !matches!(step, Handled::NoRoom) {
                 self.served_bytes += REQUEST_COST_BYTES + frame.len() as u64;
+            }
+            if let (Some(log), Some(reply), Some(kind)) = (log, held_reply, kind)
+                && let Some(reply) = self.detached_reply(&step, reply)?
+            {
+                count(&self.entry.requests);
+                if !says_changed(reply.bytes()) {
+                    self.done.push_back(reply);
+                    continue;
+                }
+                let (id, agreed, worker) = (request_id(frame), *self.session.agreed(), handle.clone());
+                let held = HeldReply { worker, to: token, kind, id, agreed, began: was_at, frame: reply };
+                log.hold(Box::new(move |refusal| held.send(refusal)));
+                self.jobs += 1;
+                self.held_replies += 1;
+                continue;
             }
             match step {
                 Handled::Replied => {}
@@ -223,6 +252,17 @@ impl Client {
         Ok(false)
     }
 
+    /// The reply of a request whose replies may wait for the log, which is in `reply` or in the session.
+    fn detached_reply(&self, step: &Handled, reply: Buffer) -> Result<Option<Buffer>, String> {
+        match step {
+            Handled::Replied => Ok(Some(reply)),
+            Handled::ReplyPending => {
+                copy(self.session.reply(), self.session.agreed().frame_bytes_max).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// Sends pending replies. `true`: all are sent.
     fn send_waiting(&mut self, sink: &mut SenderSink<'_>) -> Result<bool, String> {
         if self.reply_waits {
@@ -243,7 +283,7 @@ impl Client {
     fn post(&mut self, to: Token, job: BackgroundJob, jobs: &JobQueues, handle: &WorkerHandle) {
         count(&self.entry.requests);
         let (kind, handle) = (job.kind, handle.clone());
-        if self.jobs >= BACKGROUND_JOBS_PER_CONNECTION_MAX {
+        if self.jobs - self.held_replies >= BACKGROUND_JOBS_PER_CONNECTION_MAX {
             let reason = format!(
                 "{BACKGROUND_JOBS_PER_CONNECTION_MAX} slow requests of this connection are under way"
             );
@@ -257,6 +297,19 @@ impl Client {
             false => self.done.push_back(refused),
         }
     }
+}
+
+/// Whether tables may have changed, by the reply: success, or keys without room or with bad updates among others.
+fn says_changed(reply: &[u8]) -> bool {
+    let status = reply.get(16..20).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes);
+    let full = Fault::TableFull { rejected: 0, rows: 0, budget_bytes: 0 };
+    let bad = Fault::BadGradient { key: 0, coordinate: 0, value: 0.0 };
+    [0, full.code(), bad.code()].contains(&status)
+}
+
+/// The number of the request in a frame that was parsed.
+fn request_id(frame: &[u8]) -> u64 {
+    frame.get(8..16).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
 
 /// Only this thread writes the counter, so it needs no atomic increment.

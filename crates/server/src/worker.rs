@@ -15,6 +15,7 @@ use sanderling_wire::{Buffer, Features, Kind};
 use crate::background::JobQueues;
 use crate::call::Workspace;
 use crate::connections::ConnectionEntry;
+use crate::delta_log::changes_tables;
 use crate::event::{Event, Log};
 use crate::limit::{DRAIN_QUIET, HELLO_WITHIN, ROUND_TIME, SILENCE_KEPT};
 use crate::logins::Plane;
@@ -156,6 +157,7 @@ impl Worker {
                 // The connection may be gone.
                 let Some(client) = client else { return };
                 client.jobs -= 1;
+                client.held_replies -= usize::from(changes_tables(kind));
                 client.done.push_back(frame);
                 self.context.recorder.record(kind, client.peer_slot, took);
                 match client.jobs {

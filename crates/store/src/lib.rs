@@ -44,6 +44,7 @@ pub use changes::frame::ChangeFrame;
 pub use checkpoint::{
     BlobEntry, Checkpoint, CheckpointWriter, DeltaEntry, DeltaWriter, SkippedRows, TableEntry,
 };
+pub use checkpoint::{LogEnd, LogReader, LogSegment, LogSummary, LogTarget, LogWriter, Logged};
 pub use checkpoint::{create_regular, open_regular};
 pub use config::optimizer::{Init, Optimizer};
 pub use config::{Admission, Block, Dtype, Eviction, Packing, PushScale, TableConfig, Writes};

@@ -1,4 +1,4 @@
-//! `sanderling inspect`: describe a model directory, a data file, a server's checkpoint, or a folder of kept tables.
+//! `sanderling inspect`: describe a model directory, a data file, a server's checkpoint or log, or kept tables.
 
 use std::path::PathBuf;
 
@@ -10,6 +10,7 @@ use crate::saved_model;
 mod checkpoint;
 mod data;
 mod kept;
+mod log;
 mod model;
 
 /// Describe a model, a data file, a checkpoint or kept tables, and suggest a configuration
@@ -27,9 +28,11 @@ Examples:
   # a server's checkpoint and its deltas
   sanderling inspect /var/lib/sanderling/latest
   # tables that outlive their server
-  sanderling inspect /mnt/tables")]
+  sanderling inspect /mnt/tables
+  # the delta log of a server
+  sanderling inspect /var/log/sanderling")]
 pub(crate) struct Args {
-    /// Model directory, server's checkpoint, folder of ps --kept, data file, URL, or - for standard input; folder or pattern: its first file
+    /// Model directory, server's checkpoint, folder of ps --kept or --log, data file, URL, or - for standard input; folder or pattern: its first file
     path: PathBuf,
     /// Print a run configuration (TOML) for sanderling train
     #[arg(long)]
@@ -52,6 +55,10 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         let kept = kept::find(&args.path)?;
         if !kept.is_empty() && !args.suggest {
             return kept::show(args, kept);
+        }
+        let logs = log::find(&args.path)?;
+        if !logs.is_empty() && !args.suggest {
+            return log::show(args, logs);
         }
         if let Some(found) = checkpoint::find(&args.path).filter(|_| !args.suggest) {
             return checkpoint::show(args, found);

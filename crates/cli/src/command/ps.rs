@@ -103,6 +103,15 @@ struct Options {
     /// Interval of delta checkpoints, such as 10s, at least 1s; needs --data [default: full checkpoints only]
     #[arg(long, value_name = "TIME", help_heading = "Checkpoints")]
     delta_every: Option<String>,
+    /// Directory of the delta log, on a disk: changes since the checkpoint, for the next start; needs --data [default: none]
+    #[arg(long, value_name = "DIR", help_heading = "Checkpoints")]
+    log: Option<PathBuf>,
+    /// Time whose acknowledged pushes may be lost with the machine, with --log; 0s: none, pushes wait for the disk [default: 1s]
+    #[arg(long, value_name = "TIME", help_heading = "Checkpoints")]
+    lose: Option<String>,
+    /// Drop the log from its first damage on, instead of refusing to start
+    #[arg(long, help_heading = "Checkpoints")]
+    cut_log: bool,
     /// Memory limit per table, such as 4GiB; at the limit the table's eviction policy applies [default: none]
     #[arg(long, value_name = "BYTES", help_heading = "Resources")]
     table_budget: Option<String>,
@@ -186,6 +195,9 @@ impl Options {
             checkpoints_max: self.checkpoints_max.or(other.checkpoints_max),
             save_every: self.save_every.or(other.save_every),
             delta_every: self.delta_every.or(other.delta_every),
+            log: self.log.or(other.log),
+            lose: self.lose.or(other.lose),
+            cut_log: self.cut_log || other.cut_log,
             table_budget: self.table_budget.or(other.table_budget),
             threads: self.threads.or(other.threads),
             pin: self.pin || other.pin,
@@ -256,6 +268,10 @@ impl Options {
         config.checkpoints_max = self.checkpoints_max.unwrap_or(config.checkpoints_max);
         config.save_every = time("save_every", &self.save_every)?;
         config.delta_every = time("delta_every", &self.delta_every)?;
+        config.lose = time("lose", &self.lose)?.unwrap_or(config.lose);
+        if self.lose.is_some() && self.log.is_none() {
+            return Err(usage("lose", "needs --log".to_owned()));
+        }
         let write_timeout = self.write_timeout.as_deref().map(quantity::time_above_0).transpose();
         config.write_timeout =
             write_timeout.map_err(|error| usage("write_timeout", error))?.unwrap_or(config.write_timeout);
@@ -282,6 +298,7 @@ impl Options {
         (config.local, config.expose, config.insecure) = (!self.no_local, self.expose, self.insecure);
         (config.peers, config.data, config.restore) = (self.peers, self.data, self.restore);
         (config.kept, config.forget) = (self.kept, self.forget);
+        (config.log, config.cut_log) = (self.log, self.cut_log);
         (config.pin, config.workers) = (self.pin, self.threads.unwrap_or(config.workers));
         config.spin_us = time("spin", &self.spin)?.map_or(config.spin_us, quantity::spin_us);
         config.runtime_dir = self.runtime_dir.unwrap_or(config.runtime_dir);

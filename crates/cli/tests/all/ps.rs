@@ -2,6 +2,7 @@
 
 mod deltas;
 mod kept;
+mod log;
 mod starved;
 
 use std::os::unix::net::UnixDatagram;

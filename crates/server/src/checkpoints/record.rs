@@ -8,6 +8,7 @@ use sanderling_store::{Checkpoint, TableEntry};
 use sanderling_wire::Fault;
 use serde::{Deserialize, Serialize};
 
+use crate::delta_log::LogPosition;
 use crate::description;
 use crate::push_dedup::SavedPushDedup;
 use crate::refusal::Refusal;
@@ -18,7 +19,7 @@ pub(super) const BLOB: &str = "server.json";
 pub(super) const PUSHES_BLOB: &str = "pushes.json";
 
 /// The server's description of a checkpoint, as JSON.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct ServerRecord {
     pub(super) shard: u16,
     pub(super) shards: u16,
@@ -29,10 +30,13 @@ pub(super) struct ServerRecord {
     #[serde(default)]
     pub(super) number: u64,
     pub(super) tables: Vec<TableRecord>,
+    /// Place of the checkpoint in a log. None: there is no log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) log: Option<LogPosition>,
 }
 
 /// One table in a [`ServerRecord`].
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct TableRecord {
     pub(super) name: String,
     /// The server that holds all rows. None: the table is sharded.
@@ -122,7 +126,7 @@ mod tests {
     use sanderling_store::{CheckpointWriter, Init, Optimizer, PushScale, Table, TableConfig};
 
     use super::*;
-    use crate::checkpoints::Checkpoints;
+    use crate::checkpoints::{Checkpoints, LogUse};
     use crate::push_dedup::PushDedup;
     use crate::tables::Tables;
 
@@ -156,8 +160,8 @@ mod tests {
                 writer.commit().unwrap();
                 let checkpoints = Checkpoints::new(root.path().to_path_buf(), 0, shards, MANY);
                 let (tables, push_dedup) = (Tables::new(None), PushDedup::default());
-                match (checkpoints.restore(&tables, &push_dedup, name), expected) {
-                    (Ok(restored), None) => assert_eq!(restored.tables, 1),
+                match (checkpoints.restore(&tables, &push_dedup, name, LogUse::Without), expected) {
+                    (Ok((restored, _)), None) => assert_eq!(restored.tables, 1),
                     (Err(refusal), Some(expected)) => {
                         assert_eq!(refusal.fault, Fault::Damaged);
                         assert!(refusal.reason.contains(expected), "{}, not {expected}", refusal.reason);

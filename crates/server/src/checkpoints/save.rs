@@ -6,16 +6,28 @@ use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use sanderling_store::{CheckpointWriter, DeltaWriter, SkippedRows, StoreError};
-use sanderling_wire::{Home, Saved};
+use sanderling_wire::{Home, Saved as SavedSize};
 
 use super::record::{BLOB, PUSHES_BLOB, ServerRecord, TableRecord};
 use super::save_mode::{SaveMode, SaveReport};
 use super::{Checkpoints, LATEST, origin, unfinished};
-use crate::event::Event;
+use crate::delta_log::{Base, DeltaLog, Sealed};
+use crate::event::{Event, Log};
 use crate::limit::CHANGE_KEYS_MAX;
 use crate::push_dedup::{PushDedup, SavedPushDedup};
 use crate::refusal::Refusal;
 use crate::tables::{Directory, Entry, Tables};
+
+/// The name and kind of a save.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Saved<'a> {
+    pub(crate) name: &'a str,
+    /// Number of a save of several servers; 0 if there is none.
+    pub(crate) number: u64,
+    pub(crate) mode: SaveMode,
+    /// The server ends, so no changes follow.
+    pub(crate) is_last: bool,
+}
 
 /// A save under way.
 struct Saving<'a> {
@@ -24,7 +36,11 @@ struct Saving<'a> {
     push_dedup: &'a PushDedup,
     /// The push history before any row is read.
     before: SavedPushDedup,
-    record: &'a [u8],
+    record: ServerRecord,
+    /// The log that follows the checkpoint.
+    log: Option<(&'a DeltaLog, Base)>,
+    tables: &'a Tables,
+    is_last: bool,
 }
 
 impl Checkpoints {
@@ -34,16 +50,18 @@ impl Checkpoints {
         &self,
         tables: &Tables,
         push_dedup: &PushDedup,
-        name: &str,
-        number: u64,
-        mode: SaveMode,
+        what: &Saved<'_>,
+        log: Option<&DeltaLog>,
     ) -> Result<SaveReport, Refusal> {
+        let Saved { name, number, mode, is_last } = *what;
         let folder = self.folder(name)?;
         let _alone = self.working.lock().unwrap_or_else(PoisonError::into_inner);
         unfinished::check(&folder)?;
         self.check_is_own(&folder)?;
         self.check_room(name, &folder)?;
         unfinished::begin(&folder)?;
+        let log = log.filter(|_| name == LATEST);
+        let log = log.map(|log| Ok::<_, StoreError>((log, log.begin_base(tables)?))).transpose()?;
         // Before the list of tables is read, and so before any row.
         let before = push_dedup.copy();
         let directory = tables.directory();
@@ -61,14 +79,16 @@ impl Checkpoints {
         let saved_unix_ms = now_unix_ms.max(self.restored_unix_ms.load(Ordering::Relaxed).saturating_add(1));
         // Each server saves this one by itself, so it has no common number.
         let number = if name == LATEST { 0 } else { number };
-        let (shard, shards, tables) = (self.shard, self.shards, table_records.collect());
-        let record = ServerRecord { shard, shards, saved_unix_ms, number, tables };
-        let record = serde_json::to_vec(&record).expect("names and numbers become JSON");
-        let saving = Saving { folder: &folder, directory: &directory, push_dedup, before, record: &record };
+        let (shard, shards, records) = (self.shard, self.shards, table_records.collect());
+        let record = ServerRecord { shard, shards, saved_unix_ms, number, tables: records, log: None };
+        let (folder, directory) = (&*folder, &*directory);
+        let saving = Saving { folder, directory, push_dedup, before, record, log, tables, is_last };
         let report = match mode {
             SaveMode::Full | SaveMode::Base => self.save_full(&saving, mode)?,
             SaveMode::Delta => match self.save_delta(&saving) {
-                Err(error @ (StoreError::NoDelta { .. } | StoreError::StreamTooLate { .. })) => {
+                Err(Unsaved::Store(
+                    error @ (StoreError::NoDelta { .. } | StoreError::StreamTooLate { .. }),
+                )) => {
                     let report = self.save_full(&saving, SaveMode::Base)?;
                     SaveReport { full_because: error.to_string(), ..report }
                 }
@@ -76,16 +96,16 @@ impl Checkpoints {
             },
         };
         // From here on the save has succeeded.
-        if let (Err(refusal), Some(log)) = (origin::remove(&folder), self.log.get()) {
+        if let (Err(refusal), Some(log)) = (origin::remove(folder), self.log.get()) {
             log.report(Event::NoteLeft { reason: refusal.reason });
         }
         // A stale marker is removed by the next save.
-        let _ = unfinished::end(&folder);
+        let _ = unfinished::end(folder);
         self.count();
         Ok(report)
     }
 
-    fn save_full(&self, saving: &Saving<'_>, mode: SaveMode) -> Result<SaveReport, StoreError> {
+    fn save_full(&self, saving: &Saving<'_>, mode: SaveMode) -> Result<SaveReport, Unsaved> {
         let mut writer = CheckpointWriter::create(saving.folder)?;
         if mode == SaveMode::Base {
             writer.begin_chain(CHANGE_KEYS_MAX);
@@ -96,23 +116,27 @@ impl Checkpoints {
             self.report_skipped(entry, left_out);
         }
         writer.blob(PUSHES_BLOB, &saving.pushes())?;
-        writer.blob(BLOB, saving.record)?;
+        let sealed = saving.seal(self.log.get())?;
+        writer.blob(BLOB, &saving.record(sealed.as_ref()))?;
         let (rows, bytes) =
             writer.tables().fold((0, 0), |(rows, bytes), table| (rows + table.rows, bytes + table.bytes));
-        let saved = Saved { generation: writer.commit()?, rows, bytes };
+        let saved = SavedSize { generation: writer.commit()?, rows, bytes };
+        sealed.into_iter().for_each(Sealed::committed);
         Ok(SaveReport { saved, deltas: 0, full_because: String::new() })
     }
 
-    fn save_delta(&self, saving: &Saving<'_>) -> Result<SaveReport, StoreError> {
+    fn save_delta(&self, saving: &Saving<'_>) -> Result<SaveReport, Unsaved> {
         let mut writer = DeltaWriter::create(saving.folder)?;
         for entry in lasting(saving.directory) {
             let left_out = writer.changes(&entry.table)?;
             self.report_skipped(entry, left_out);
         }
         writer.blob(PUSHES_BLOB, &saving.pushes())?;
-        writer.blob(BLOB, saving.record)?;
+        let sealed = saving.seal(self.log.get())?;
+        writer.blob(BLOB, &saving.record(sealed.as_ref()))?;
         let (deltas, (rows, bytes)) = (writer.sequence(), writer.size());
-        let saved = Saved { generation: writer.commit()?, rows, bytes };
+        let saved = SavedSize { generation: writer.commit()?, rows, bytes };
+        sealed.into_iter().for_each(Sealed::committed);
         Ok(SaveReport { saved, deltas, full_because: String::new() })
     }
 
@@ -123,7 +147,43 @@ impl Checkpoints {
     }
 }
 
+/// Why a save failed.
+enum Unsaved {
+    Store(StoreError),
+    Log(Refusal),
+}
+
+impl From<StoreError> for Unsaved {
+    fn from(error: StoreError) -> Unsaved {
+        Unsaved::Store(error)
+    }
+}
+
+impl From<Unsaved> for Refusal {
+    fn from(unsaved: Unsaved) -> Refusal {
+        match unsaved {
+            Unsaved::Store(error) => error.into(),
+            Unsaved::Log(refusal) => refusal,
+        }
+    }
+}
+
 impl Saving<'_> {
+    /// Makes the log ready for the commit, once all rows are written.
+    fn seal(&self, log: Option<&Log>) -> Result<Option<Sealed<'_>>, Unsaved> {
+        let Some((delta_log, base)) = &self.log else { return Ok(None) };
+        let saved: Vec<(u32, String)> =
+            lasting(self.directory).map(|entry| (entry.number, entry.table.name().to_owned())).collect();
+        let sealed = delta_log.seal(self.tables, self.push_dedup, &saved, base, self.is_last, log);
+        sealed.map(Some).map_err(Unsaved::Log)
+    }
+
+    fn record(&self, sealed: Option<&Sealed<'_>>) -> Vec<u8> {
+        let record =
+            ServerRecord { log: sealed.map(|sealed| sealed.position.clone()), ..self.record.clone() };
+        serde_json::to_vec(&record).expect("names and numbers become JSON")
+    }
+
     /// The push history, once all rows are written.
     fn pushes(&self) -> Vec<u8> {
         let pushes = SavedPushDedup::around_rows(&self.before, self.push_dedup.copy());

@@ -29,7 +29,7 @@ pub(crate) struct SavedPushDedup {
     pub(super) past: Vec<(u64, u64)>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct SavedClient {
     pub(super) client: u64,
     pub(super) floor: Option<u64>,

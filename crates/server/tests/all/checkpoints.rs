@@ -1,6 +1,7 @@
 //! Saving, restoring and stopping through the wire: what was acknowledged is there afterwards.
 
 mod deltas;
+mod log;
 mod refused;
 mod shards;
 

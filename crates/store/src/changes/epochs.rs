@@ -6,6 +6,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::changes::notes::Notes;
 use crate::sync::Mutex;
 
+/// Sets that are kept. Further ones are joined in pairs: a subscriber gets keys of an epoch that it has, too.
+const SETS_MAX: usize = 1024;
+
 /// The change stream of a table.
 #[derive(Debug)]
 pub(crate) struct Changes {
@@ -44,8 +47,14 @@ impl Stream {
 
     /// Keeps the set of the present epoch, at the expense of the oldest ones.
     pub(super) fn keep(&mut self, hashes: Vec<u64>, keys_max: usize) {
+        if hashes.is_empty() {
+            return;
+        }
         self.keys += hashes.len();
         self.sets.push_back((self.epoch, hashes));
+        if self.sets.len() > SETS_MAX {
+            self.join_pairs();
+        }
         while self.keys > keys_max
             && let Some((epoch, hashes)) = self.sets.pop_front()
         {
@@ -54,9 +63,48 @@ impl Stream {
         }
     }
 
+    /// Joins each pair of neighboring sets, under the later epoch.
+    fn join_pairs(&mut self) {
+        let mut sets = std::mem::take(&mut self.sets).into_iter();
+        self.keys = 0;
+        while let Some((epoch, mut hashes)) = sets.next() {
+            let (epoch, later) = sets.next().unwrap_or((epoch, Vec::new()));
+            hashes.extend(later);
+            hashes.sort_unstable();
+            hashes.dedup();
+            self.keys += hashes.len();
+            self.sets.push_back((epoch, hashes));
+        }
+    }
+
     /// The hashes of all epochs after `since`.
     pub(super) fn after(&self, since: u64) -> Vec<u64> {
         let sets = self.sets.iter().filter(|(epoch, _)| *epoch > since);
         sets.flat_map(|(_, hashes)| hashes.iter().copied()).collect()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Every subscriber gets at least the keys of the epochs that it missed, from a bounded number of sets.
+    #[test]
+    fn many_small_sets_are_joined() {
+        let mut stream = Stream::new();
+        let first = stream.epoch;
+        for key in 0..10_000 {
+            stream.epoch += 1;
+            stream.keep(if key % 3 == 0 { Vec::new() } else { vec![key % 4_000, key % 7] }, 1 << 20);
+        }
+        assert!(stream.sets.len() <= SETS_MAX && stream.oldest == first);
+        for missed in [0, 1, 17, 5_000, 9_999, 10_000] {
+            let found = stream.after(first + 10_000 - missed);
+            let keys =
+                (10_000 - missed..10_000).filter(|key| key % 3 != 0).flat_map(|key| [key % 4_000, key % 7]);
+            for key in keys {
+                assert!(found.contains(&key), "{missed}: {key}");
+            }
+        }
     }
 }

@@ -135,7 +135,7 @@ impl Table {
     /// # Errors
     ///
     /// [`StoreError::StreamTooLate`] as for [`Table::drain_changes`].
-    pub(crate) fn has_changes(&self, since: u64) -> Result<bool, StoreError> {
+    pub fn has_changes(&self, since: u64) -> Result<bool, StoreError> {
         let too_late = |oldest: u64| {
             Err(StoreError::StreamTooLate { table: self.name().to_string(), epoch: since, oldest })
         };

@@ -3,187 +3,19 @@
 
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::path::Path;
 
-use super::files::{Files, Sink};
+use super::files::Files;
 use super::manifest::{MANIFEST, file_name};
+use super::memory_files::{DIR, Fault, Memory};
 use super::rows::{RowShape, encode};
 use crate::config::BLOCKS_MAX;
 use crate::{
     Block, Checkpoint, CheckpointWriter, DeltaWriter, Init, Optimizer, PushScale, RowRef, StoreError, Table,
     TableConfig,
 };
-
-/// Directory of the checkpoints, which does not exist at first.
-const DIR: &str = "/models/model";
-
-type Entries = BTreeMap<String, usize>;
-
-/// The fault at the chosen operation.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Fault {
-    /// It fails, and later ones succeed, as with a full disk.
-    Error,
-    /// It and all later ones fail, as after a crash of the process.
-    Stop,
-}
-
-#[derive(Clone, Debug)]
-enum Change {
-    Create(String, usize),
-    Rename(String, String),
-    Remove(String),
-}
-
-/// A directory in memory, [`DIR`], that knows the content after a power loss.
-#[derive(Default)]
-struct State {
-    /// The directory and its ancestors, as far as they exist, and those among them that survive a power loss.
-    dirs: BTreeSet<PathBuf>,
-    durable_dirs: BTreeSet<PathBuf>,
-    entries: Entries,
-    /// Entries at the last sync of the directory, and changes since.
-    durable: Entries,
-    changes: Vec<Change>,
-    contents: Vec<Vec<u8>>,
-    /// Synced length of each content.
-    synced: Vec<usize>,
-    operations: usize,
-    fault: Option<(usize, Fault)>,
-}
-
-#[derive(Clone, Default)]
-struct Memory(Arc<Mutex<State>>);
-
-struct MemoryFile(Memory, usize);
-
-fn apply(entries: &mut Entries, change: &Change) {
-    match change {
-        Change::Create(name, id) => {
-            entries.insert(name.clone(), *id);
-        }
-        Change::Rename(from, to) => {
-            if let Some(id) = entries.remove(from) {
-                entries.insert(to.clone(), id);
-            }
-        }
-        Change::Remove(name) => {
-            entries.remove(name);
-        }
-    }
-}
-
-fn name(path: &Path) -> String {
-    path.file_name().unwrap().to_str().unwrap().to_string()
-}
-
-impl Memory {
-    fn step<T>(&self, f: impl FnOnce(&mut State) -> T) -> io::Result<T> {
-        let mut state = self.0.lock().unwrap();
-        let number = state.operations;
-        state.operations += 1;
-        match state.fault {
-            Some((at, Fault::Error)) if number == at => Err(io::Error::other("injected")),
-            Some((at, Fault::Stop)) if number >= at => Err(io::Error::other("stopped")),
-            _ => Ok(f(&mut state)),
-        }
-    }
-
-    fn change(&self, change: Change) -> io::Result<()> {
-        self.step(|state| {
-            apply(&mut state.entries, &change);
-            state.changes.push(change);
-        })
-    }
-
-    /// All directories that a power loss may leave: any subset of the unsynced changes, with unsynced content
-    /// whole, halved or gone.
-    fn images(&self) -> BTreeSet<BTreeMap<String, Vec<u8>>> {
-        let state = self.0.lock().unwrap();
-        let mut images = BTreeSet::new();
-        if !state.durable_dirs.contains(Path::new(DIR)) {
-            // The directory itself may be gone with all its content.
-            images.insert(BTreeMap::new());
-        }
-        for subset in 0..1_u32 << state.changes.len() {
-            let mut entries = state.durable.clone();
-            for (at, change) in state.changes.iter().enumerate() {
-                if subset >> at & 1 == 1 {
-                    apply(&mut entries, change);
-                }
-            }
-            for (part, of) in [(0, 2), (1, 2), (2, 2)] {
-                let cut = |id: usize| {
-                    let (content, synced) = (&state.contents[id], state.synced[id]);
-                    content[..synced + (content.len() - synced) * part / of].to_vec()
-                };
-                images.insert(entries.iter().map(|(name, &id)| (name.clone(), cut(id))).collect());
-            }
-        }
-        images
-    }
-}
-
-impl Sink for MemoryFile {
-    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.0.step(|state| state.contents[self.1].extend_from_slice(bytes))
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        self.0.step(|state| state.synced[self.1] = state.contents[self.1].len())
-    }
-}
-
-impl Files for Memory {
-    fn create_dir(&self, path: &Path) -> io::Result<bool> {
-        self.step(|state| state.dirs.insert(path.to_path_buf()))
-    }
-
-    fn read(&self, path: &Path) -> io::Result<Option<Vec<u8>>> {
-        self.step(|state| state.entries.get(&name(path)).map(|&id| state.contents[id].clone()))
-    }
-
-    fn create(&self, path: &Path) -> io::Result<Box<dyn Sink>> {
-        let id = self.step(|state| {
-            state.contents.push(Vec::new());
-            state.synced.push(0);
-            let id = state.contents.len() - 1;
-            apply(&mut state.entries, &Change::Create(name(path), id));
-            state.changes.push(Change::Create(name(path), id));
-            id
-        })?;
-        Ok(Box::new(MemoryFile(self.clone(), id)))
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.change(Change::Rename(name(from), name(to)))
-    }
-
-    fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        self.step(|state| {
-            let State { dirs, durable_dirs, .. } = state;
-            // The content of a directory survives if the directory does.
-            if path == Path::new("/") || durable_dirs.contains(path) {
-                durable_dirs.extend(dirs.iter().filter(|dir| dir.parent() == Some(path)).cloned());
-            }
-            if path == Path::new(DIR) {
-                state.durable = state.entries.clone();
-                state.changes.clear();
-            }
-        })
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.change(Change::Remove(name(path)))
-    }
-
-    fn list(&self, _: &Path) -> io::Result<Vec<String>> {
-        self.step(|state| state.entries.keys().cloned().collect())
-    }
-}
 
 fn tables(version: u64) -> [Table; 2] {
     ["wide", "factors"].map(|name| {

@@ -38,6 +38,10 @@ impl Sink for DiskFile {
     fn sync(&mut self) -> io::Result<()> {
         self.file.sync_all()
     }
+
+    fn sync_data(&mut self) -> io::Result<()> {
+        self.file.sync_data()
+    }
 }
 
 /// Starts to write a range of a file to the device, without waiting: `sync` then waits for the rest only. An error is

@@ -12,6 +12,10 @@ pub(crate) trait Sink: Send {
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()>;
     /// Returns once the content is on the device.
     fn sync(&mut self) -> io::Result<()>;
+    /// Like [`Sink::sync`], but need not write the time of the change.
+    fn sync_data(&mut self) -> io::Result<()> {
+        self.sync()
+    }
 }
 
 /// The file operations of a save.

@@ -4,6 +4,7 @@ mod chain;
 mod delta;
 mod disk_file;
 mod files;
+mod log;
 mod manifest;
 mod newer_keys;
 mod read;
@@ -15,10 +16,13 @@ mod write;
 mod crash;
 #[cfg(all(test, not(loom)))]
 mod diverged;
+#[cfg(test)]
+mod memory_files;
 
 pub use chain::DeltaEntry;
 pub use delta::DeltaWriter;
 pub use files::{create_regular, open_regular};
+pub use log::{LogEnd, LogReader, LogSegment, LogSummary, LogTarget, LogWriter, Logged};
 pub use manifest::{BlobEntry, TableEntry};
 pub(crate) use manifest::{config_from_json, config_to_json};
 pub use read::Checkpoint;

@@ -40,7 +40,7 @@ impl From<io::Error> for RowsError {
     }
 }
 
-fn row_bytes(dim: usize, state: usize) -> usize {
+pub(crate) fn row_bytes(dim: usize, state: usize) -> usize {
     ROW_HEADER_BYTES + (dim + state) * size_of::<f32>()
 }
 
@@ -89,6 +89,24 @@ fn header(shape: RowShape, generation: u64, link: Option<&Link>) -> Vec<u8> {
     header
 }
 
+/// Appends the bytes of a row to a block.
+#[inline]
+pub(crate) fn append_row(shape: RowShape, row: RowRef<'_>, block: &mut Vec<u8>) {
+    let RowShape { dim, state } = shape;
+    assert_eq!((row.weights.len(), row.state.len()), (dim, state), "rows have one shape");
+    block.extend_from_slice(&row.key.to_le_bytes());
+    for word in [row.frequency, row.last_use, row.version] {
+        block.extend_from_slice(&word.to_le_bytes());
+    }
+    for values in [row.weights, row.state] {
+        // Resized at once, so that it compiles to one copy.
+        let first = block.len();
+        block.resize(first + size_of_val(values), 0);
+        let (places, _) = block[first..].as_chunks_mut::<4>();
+        places.iter_mut().zip(values).for_each(|(place, value)| *place = value.to_bits().to_le_bytes());
+    }
+}
+
 /// Encodes a table file or a delta file, block by block. `write` may exchange the buffer that it gets.
 pub(crate) struct Encoder<W> {
     shape: RowShape,
@@ -118,23 +136,10 @@ impl<W: FnMut(&mut Vec<u8>) -> io::Result<()>> Encoder<W> {
 
     #[inline]
     pub(crate) fn row(&mut self, row: RowRef<'_>) -> io::Result<()> {
-        let RowShape { dim, state } = self.shape;
-        assert_eq!((row.weights.len(), row.state.len()), (dim, state), "rows have one shape");
-        let block = &mut self.block;
-        block.extend_from_slice(&row.key.to_le_bytes());
-        for word in [row.frequency, row.last_use, row.version] {
-            block.extend_from_slice(&word.to_le_bytes());
-        }
-        for values in [row.weights, row.state] {
-            // Resized at once, so that it compiles to one copy.
-            let first = block.len();
-            block.resize(first + size_of_val(values), 0);
-            let (places, _) = block[first..].as_chunks_mut::<4>();
-            places.iter_mut().zip(values).for_each(|(place, value)| *place = value.to_bits().to_le_bytes());
-        }
+        append_row(self.shape, row, &mut self.block);
         self.block_rows += 1;
         self.rows += 1;
-        if block.len() >= BLOCK_BYTES { self.close_rows() } else { Ok(()) }
+        if self.block.len() >= BLOCK_BYTES { self.close_rows() } else { Ok(()) }
     }
 
     /// Adds a key without a row to a delta file.
@@ -354,7 +359,7 @@ pub(crate) fn row_of_block(shape: RowShape, block: &[u8], number: u32, values: &
     }
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     let mut word = [0; 4];
     word.copy_from_slice(&bytes[at..at + 4]);
     u32::from_le_bytes(word)

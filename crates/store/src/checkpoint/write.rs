@@ -379,7 +379,7 @@ impl Drop for CheckpointWriter {
 
 /// Creates missing directories and syncs their parents: syncing a directory makes its content durable, but not
 /// itself.
-fn create_dirs(files: &dyn Files, dir: &Path) -> io::Result<()> {
+pub(super) fn create_dirs(files: &dyn Files, dir: &Path) -> io::Result<()> {
     let mut dirs: Vec<&Path> = dir.ancestors().filter(|dir| !dir.as_os_str().is_empty()).collect();
     dirs.reverse();
     for dir in dirs {

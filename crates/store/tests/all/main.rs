@@ -19,6 +19,7 @@ mod halves;
 mod import;
 #[cfg(all(target_os = "linux", not(miri)))]
 mod kept_full;
+mod log;
 mod model;
 mod policies;
 mod pulled_rows;

@@ -1,0 +1,145 @@
+//! `sanderling ps --log --lose 0s`, killed under load: no answered push is lost, none is applied twice.
+
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use crate::process::Process;
+use sanderling_testkit::RawClient;
+use sanderling_transport::Address;
+use sanderling_wire::{Fault, Push, Reply, Request};
+
+/// Each push subtracts 0.5 from each weight.
+const TABLE: &str = r#"{"blocks":[{"dims":4,"init":{"type":"zero"},"optimizer":{"type":"sgd","lr":1.0}}]}"#;
+const CLIENTS: u64 = 3;
+/// Keys of a push.
+const KEYS: u64 = 200;
+
+/// The pushes of a client.
+#[derive(Clone, Copy, Default)]
+struct Sent {
+    /// Applied for sure.
+    applied: u64,
+    /// The last one had no answer.
+    is_open: bool,
+    sequence: u64,
+}
+
+fn keys_of(client: u64) -> Vec<u64> {
+    (client * KEYS..(client + 1) * KEYS).collect()
+}
+
+fn push(peer: &mut RawClient, table: u32, client: u64, sequence: u64) -> Result<bool, (Fault, String)> {
+    let keys = keys_of(client);
+    let (counts, grads) = (vec![1; keys.len()], vec![0.5; keys.len() * 4]);
+    let push = Push {
+        table,
+        client: client + 1,
+        sequence,
+        continues: false,
+        dim: 4,
+        lr_scale: 1.0,
+        keys: &keys,
+        counts: &counts,
+        grads: &grads,
+    };
+    let id = peer.send(&Request::Push(push)).map_err(|error| (Fault::Internal, error.to_string()))?;
+    match peer.receive(|reply| match reply {
+        Reply::Push(pushed) => pushed.repeated,
+        other => panic!("{other:?}"),
+    }) {
+        Ok(Some((of, result))) if of == id => result,
+        // The server was killed.
+        other => Err((Fault::Draining, format!("{:?}", other.err()))),
+    }
+}
+
+/// How often the rows of a client were pushed; all are of one push.
+fn pushed(peer: &mut RawClient, table: u32, client: u64) -> u64 {
+    let (values, _) = peer.pull(table, &keys_of(client)).unwrap();
+    assert!(values.iter().all(|value| *value == values[0]), "torn: {values:?}");
+    (values[0] * -2.0) as u64
+}
+
+/// Pushes until the server is gone.
+fn load(address: &Address, client: u64, sent: &Mutex<Sent>) {
+    let mut peer = RawClient::new(address);
+    let table = peer.create("t", TABLE).unwrap();
+    loop {
+        let sequence = {
+            let mut sent = sent.lock().unwrap();
+            sent.sequence += 1;
+            sent.is_open = true;
+            sent.sequence
+        };
+        let result = push(&mut peer, table, client, sequence);
+        let mut sent = sent.lock().unwrap();
+        match result {
+            Ok(repeated) => {
+                assert!(!repeated);
+                sent.applied += 1;
+                sent.is_open = false;
+            }
+            Err((Fault::Draining, _) | (Fault::Internal, _)) => return,
+            Err((Fault::Busy { .. }, _)) => sent.is_open = false,
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn no_answered_push_is_lost_or_applied_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let rounds: u64 = std::env::var("DRILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(6);
+    let clients: Vec<Mutex<Sent>> = (0..CLIENTS).map(|_| Mutex::default()).collect();
+    let options = "--data data --log log --lose 0s --save-every 1s --delta-every 1s";
+    for round in 0..rounds {
+        let process = Process::start(folder.path(), "", options);
+        let address = process.addresses[0].clone();
+        let mut peer = RawClient::new(&address);
+        let table = peer.create("t", TABLE).unwrap();
+        for (client, sent) in (0..).zip(&clients) {
+            let sent = &mut *sent.lock().unwrap();
+            let found = pushed(&mut peer, table, client);
+            let most = sent.applied + u64::from(sent.is_open);
+            assert!(
+                (sent.applied..=most).contains(&found),
+                "round {round}: {found} of {} to {most}",
+                sent.applied
+            );
+            if std::mem::take(&mut sent.is_open) {
+                // The push without an answer, sent again.
+                let expected = match push(&mut peer, table, client, sent.sequence) {
+                    Ok(false) => found + 1,
+                    Ok(true) | Err((Fault::StalePush { .. }, _)) => found,
+                    Err(other) => panic!("round {round}: {other:?}"),
+                };
+                assert_eq!(pushed(&mut peer, table, client), expected, "round {round}");
+                sent.applied = expected;
+            }
+        }
+        std::thread::scope(|scope| {
+            for (client, sent) in (0..).zip(&clients) {
+                let address = &address;
+                scope.spawn(move || load(address, client, sent));
+            }
+            // The moment of the kill is any.
+            std::thread::sleep(Duration::from_millis(300 + round * 431 % 1500));
+            process.signal("KILL");
+        });
+        process.end();
+    }
+    assert!(clients.iter().all(|sent| sent.lock().unwrap().applied > rounds));
+    let inspect = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sanderling"));
+        let said = command.arg("inspect").args(words).current_dir(folder.path()).output().unwrap();
+        String::from_utf8(said.stdout).unwrap()
+    };
+    let found: serde_json::Value = serde_json::from_str(inspect(&["--json", "log"]).trim()).unwrap();
+    let log = &found["logs"][0];
+    assert!(
+        log["rows"].as_u64() > Some(0) && log["damage"].is_null() && log["segments"].is_array(),
+        "{found}"
+    );
+    assert!(inspect(&["log"]).contains("delta log in "), "{}", inspect(&["log"]));
+}

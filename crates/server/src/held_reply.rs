@@ -1,0 +1,43 @@
+//! A reply that waits until the changes of its request are on disk.
+
+use std::time::Instant;
+
+use sanderling_transport::Token;
+use sanderling_wire::{Agreed, Buffer, Kind};
+
+use crate::call::write_failure;
+use crate::limit::FAILURE_BYTES_MAX;
+use crate::refusal::Refusal;
+use crate::worker::{WorkerHandle, WorkerMsg};
+
+/// A reply with its way back.
+pub(crate) struct HeldReply {
+    pub(crate) worker: WorkerHandle,
+    pub(crate) to: Token,
+    pub(crate) kind: Kind,
+    pub(crate) id: u64,
+    pub(crate) agreed: Agreed,
+    pub(crate) began: Instant,
+    pub(crate) frame: Buffer,
+}
+
+impl HeldReply {
+    /// Sends the reply; or a refusal, whose request was applied, but is not on disk.
+    pub(crate) fn send(mut self, refusal: Option<&Refusal>) {
+        if let Some(refusal) = refusal {
+            let reason = format!("applied, but not on disk, so repeat it: {}", refusal.reason);
+            let refusal = Refusal::new(refusal.fault, reason);
+            self.frame.clear();
+            // A buffer of a reply has room for a failure.
+            let _ = self.frame.append(|out| {
+                if out.len() < FAILURE_BYTES_MAX {
+                    let (needed, found) = (FAILURE_BYTES_MAX, out.len());
+                    return Err(sanderling_wire::WireError::NoRoom { needed, found });
+                }
+                Ok(write_failure(&refusal, self.kind, &self.agreed, self.id, out))
+            });
+        }
+        let HeldReply { worker, to, kind, began, frame, .. } = self;
+        worker.send(WorkerMsg::Reply { to, kind, took: began.elapsed(), frame });
+    }
+}
