@@ -41,7 +41,6 @@ class Server:
 
     name: str
     process: "subprocess.Popen[bytes]"
-    empty_bytes: int
 
     def cpu_s(self) -> float:
         """Processor time so far."""
@@ -50,7 +49,10 @@ class Server:
 
     def bytes(self) -> int:
         """Resident memory."""
-        return resident(self.process.pid)
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * _KIB
+        return 0
 
 
 @dataclass
@@ -62,14 +64,6 @@ class Cell:
     target: str
     by_redis_benchmark: bool = False
     turns: dict[str, list[dict[str, float]]] = field(default_factory=dict)
-
-
-def resident(pid: int) -> int:
-    """Resident memory of a process."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * _KIB
-    return 0
 
 
 def arguments() -> argparse.Namespace:
@@ -96,8 +90,7 @@ def running(name: str, command: list[str], log: Path) -> Iterator[Server]:
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
     try:
-        time.sleep(0.5)
-        yield Server(name, process, resident(process.pid))
+        yield Server(name, process)
     finally:
         process.terminate()
         process.wait()
@@ -242,6 +235,7 @@ def start(args: argparse.Namespace, folder: Path, stack: ExitStack) -> list[Cell
         mib = args.rows * (args.dim * 4 + 128) >> 19
         options = ["-u", "root", "-t", "2", "-m", str(mib), "-l", "127.0.0.1", "-p", "7211"]
         memcached, log = begin("memcached", ["memcached", *options])
+        time.sleep(1)  # it says nothing when it listens
         cells.append(Cell("memcached, TCP", memcached, "memcached:127.0.0.1:7211"))
         lookup(args, cells[-1].target, "--fill")
     else:
@@ -266,7 +260,7 @@ def show(args: argparse.Namespace, cells: list[Cell]) -> None:
             )
     print()
     for server in {cell.server.name: cell.server for cell in cells}.values():
-        print(f"{server.name}: {(server.bytes() - server.empty_bytes) / args.rows:.0f} bytes per row")
+        print(f"{server.name}: {server.bytes() / args.rows:.0f} bytes of resident memory per row")
 
 
 def main() -> int:
