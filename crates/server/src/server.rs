@@ -314,9 +314,12 @@ fn attach(state: &State, config: &Config, log: &Log) -> Result<bool, ServerError
             .for_each(|table| log.report(Event::Forgotten { table }));
     }
     let found = state.tables.attach().map_err(failed)?;
-    state.push_dedup.keep(&folder.join("pushes")).map_err(|error| failed(error.into()))?;
+    let pushes = folder.join("pushes");
+    state.push_dedup.keep(&pushes, config.durability).map_err(|error| failed(error.into()))?;
+    let survives_power = sanderling_store::can_survive_power(&folder);
+    log.report(Event::KeptIn { folder: folder.display().to_string(), survives_power });
     let pages = found.iter().find_map(|(_, attached)| attached.pages);
-    if let Some(cost) = pages.or_else(|| sanderling_store::pages_cost(&folder)) {
+    if let Some(cost) = pages.or_else(|| sanderling_store::pages_cost(&folder).filter(|_| !survives_power)) {
         log.report(Event::SmallPages { folder: folder.display().to_string(), cost });
     }
     if let (Some(name), false) = (&config.restore, found.is_empty()) {

@@ -7,6 +7,7 @@
 //! Lock order: write gate > copy-on-write gate > eviction cursor, hot keys or walk > index guard or free rows of a
 //! lane > key lock. A thread with an index guard or a key lock must not wait for readers.
 
+pub(crate) mod durability;
 mod free_rows;
 pub(crate) mod kept;
 pub(crate) mod kept_folders;
@@ -32,6 +33,7 @@ use crate::lookup::{CachedRows, Distances, Lookup, Visit};
 use crate::memory::address_space::budget_bytes_max;
 use crate::memory::budget::Budget;
 use crate::memory::granted_huge_bytes;
+use crate::memory::persist::Persist;
 use crate::policy::admission::AdmissionFilter;
 use crate::policy::clock::UseClock;
 use crate::policy::cursor::EvictionCursor;
@@ -285,12 +287,18 @@ impl Table {
         let Some(kept) = &self.kept else { return Index::with_bytes(bytes) };
         kept.note_space(true);
         let (number, file) = kept.new_index(bytes)?;
-        let index = Index::of_file(file, bytes, number).and_then(|index| index.reserve().map(|()| index));
+        let index = Index::of_file(file, bytes, number, kept.persist())
+            .and_then(|index| index.reserve().map(|()| index));
         kept.note_space(index.is_err());
         if index.is_err() {
             kept.remove_index(number);
         }
         index.ok()
+    }
+
+    /// The way to make stores durable, if the table survives the loss of power.
+    pub(crate) fn persist(&self) -> Option<Persist> {
+        self.kept.as_ref().and_then(|kept| kept.persist())
     }
 
     /// How full the index may be.
