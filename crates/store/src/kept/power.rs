@@ -26,10 +26,13 @@ use crate::memory::persist::trace::{
 use crate::table::kept::TEST_HASH_KEY;
 use crate::{Durability, Packing, Table, TableConfig, Writes};
 
-/// Images of a state beside those that are always opened.
-const IMAGES: usize = 24;
+/// Images of a state beside those that are always opened, and those of scripts with many states.
+const IMAGES: usize = 16;
+const FEW_IMAGES: usize = 4;
 /// Images of a script whose recovery is interrupted.
 const REOPENED: usize = 4;
+/// Keys that are removed after an interrupted recovery.
+const REMOVED: usize = 4;
 
 fn script(name: &str) -> Script {
     let config = |dims, packing| config(dims, Writes::CopyOnWrite, packing);
@@ -116,7 +119,7 @@ fn states(script: &Script) -> Vec<State> {
     script.before.iter().enumerate().for_each(|(number, act)| act_on(&table, number, act));
     let mut states = vec![State { during: Vec::new(), after: vec![rows_of(&table)] }];
     for (number, act) in script.watched.iter().enumerate() {
-        let mut run = |act: &Act| {
+        let run = |act: &Act| {
             act_on(&table, 100 + number, act);
             rows_of(&table)
         };
@@ -154,6 +157,7 @@ struct Checks {
     /// Pushes that were acknowledged.
     pushes: u64,
     fault: usize,
+    most: usize,
     images: usize,
     seen: HashSet<u64>,
     /// Images with something to repair, and what may be in them.
@@ -172,6 +176,7 @@ impl Checks {
             may_be: Vec::new(),
             pushes: 0,
             fault,
+            most: if name == "growth" || fault != 0 { FEW_IMAGES } else { IMAGES },
             images: 0,
             seen: HashSet::new(),
             repaired: Vec::new(),
@@ -180,7 +185,7 @@ impl Checks {
         }))
     }
 
-    fn files(&self, image: Vec<Content>) -> Files {
+    fn files(&self, image: &[Content]) -> Files {
         let entries = std::fs::read_dir(&self.folder).unwrap().flatten();
         let names = entries.map(|entry| (entry.metadata().unwrap().ino(), entry.file_name()));
         let content = |inode| image.iter().find(|(of, _)| *of == inode).map(|(_, bytes)| bytes.clone());
@@ -189,11 +194,11 @@ impl Checks {
 
     /// Opens the images of a state that were not opened before.
     fn see(&mut self, recorder: &Recorder) {
-        for image in recorder.images(IMAGES, &mut self.random) {
+        for image in recorder.images(self.most, &mut self.random) {
             if self.error.is_some() {
                 return;
             }
-            let files = self.files(image);
+            let files = self.files(&image);
             let mut hasher = DefaultHasher::new();
             (&files, self.pushes, self.may_be.len(), self.may_be.last()).hash(&mut hasher);
             if !self.seen.insert(hasher.finish()) {
@@ -287,7 +292,7 @@ fn simulate(name: &str, part: Option<Part>, fault: usize) -> Result<Shared, Stri
     Ok(checks)
 }
 
-/// Opens an image while its power may be lost again, and then removes each key.
+/// Opens an image while its power may be lost again, and then removes keys.
 fn reopen(
     name: &str,
     image: &(Files, Vec<Rows>, u64),
@@ -306,15 +311,16 @@ fn reopen(
     leave_out(part);
     PLANTED.set(fault);
     recording.observe(Checks::observer(&checks));
-    remove_each(&recording, &checks, Table::kept(script.config, dir.path(), "").unwrap().0)
+    remove_some(&recording, &checks, &Table::kept(script.config, dir.path(), "").unwrap().0)
 }
 
-/// Removes each key of a table that was just opened.
-fn remove_each(recording: &Recording, checks: &Shared, table: Table) -> Result<usize, String> {
-    let mut rows = rows_of(&table);
+/// Removes keys of a table that was just opened.
+fn remove_some(recording: &Recording, checks: &Shared, table: &Table) -> Result<usize, String> {
+    let mut rows = rows_of(table);
     checks.lock().unwrap().may_be = vec![rows.clone()];
     recording.show();
-    while let Some((key, row)) = rows.pop_first() {
+    for _ in 0..REMOVED.min(rows.len()) {
+        let Some((key, row)) = rows.pop_last() else { break };
         let mut before = rows.clone();
         before.insert(key, row);
         checks.lock().unwrap().may_be = vec![before, rows.clone()];
@@ -352,7 +358,7 @@ fn kill(part: Option<Part>) -> Result<usize, String> {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let (before, folder) = (first.path().join(&name), dir.path().join(&name));
     let checks = Checks::new("killed", &before, 0);
-    let files = checks.lock().unwrap().files(image);
+    let files = checks.lock().unwrap().files(&image);
     copied(&files, &folder);
     let inodes: Vec<(u64, u64)> = files
         .keys()

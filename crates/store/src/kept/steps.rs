@@ -158,7 +158,13 @@ pub(super) fn act(table: &mut Option<Table>, root: &Path, config: &TableConfig, 
 
 pub(super) fn act_on(table: &Table, number: usize, act: &Act) {
     match act {
-        Act::Elsewhere(other) => elsewhere(|| act_on(table, number, other)),
+        Act::Elsewhere(other) => {
+            let fault = PLANTED.get();
+            elsewhere(|| {
+                PLANTED.set(fault);
+                act_on(table, number, other);
+            });
+        }
         Act::Meanwhile(first, second) => {
             // As a whole, the one in the middle comes first.
             elsewhere(|| act_on(table, number, second));

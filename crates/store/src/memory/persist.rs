@@ -71,8 +71,12 @@ impl Persist {
         {
             const CLFLUSHOPT: u32 = 1 << 23;
             const CLWB: u32 = 1 << 24;
-            let has_leaf = std::arch::x86_64::__cpuid(0).eax >= 7;
-            let features = if has_leaf { std::arch::x86_64::__cpuid_count(7, 0).ebx } else { 0 };
+            // The instruction is slow in virtual machines.
+            static FEATURES: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
+            let features = FEATURES.get_or_init(|| {
+                let has_leaf = std::arch::x86_64::__cpuid(0).eax >= 7;
+                if has_leaf { std::arch::x86_64::__cpuid_count(7, 0).ebx } else { 0 }
+            });
             Some(Persist(match features {
                 features if features & CLWB != 0 => Instruction::Clwb,
                 features if features & CLFLUSHOPT != 0 => Instruction::Clflushopt,

@@ -156,7 +156,7 @@ impl Recorder {
 
     /// Images that a loss of power may leave now.
     ///
-    /// All stores, none, and each line of a small file with more or fewer stores than all others are always among them;
+    /// All stores, none, and each line of a small file with all stores or none, unlike all others, are always among them;
     /// of others there are up to `most`, at random.
     pub(crate) fn images(&self, most: usize, random: &mut SplitMix64) -> Vec<Vec<Content>> {
         let open = self.open();
@@ -175,15 +175,13 @@ impl Recorder {
             choices.insert(open.iter().map(|line| (before(line), 0)).collect());
         }
         for (at, line) in open.iter().enumerate().filter(|(at, _)| is_small[*at] || open.len() < OPEN_MANY) {
-            for count in 0..=line.stores.len() {
-                for others in [&all, &none] {
+            for others in [&all, &none] {
+                for count in 0..=line.stores.len() {
                     let mut choice = others.clone();
                     choice[at] = (count, 0);
-                    if is_small[at] {
-                        always.insert(choice)
-                    } else {
-                        choices.insert(choice)
-                    };
+                    let is_extreme = count == 0 || count == line.stores.len();
+                    let kept = if is_small[at] && is_extreme { &mut always } else { &mut choices };
+                    kept.insert(choice);
                 }
             }
         }
