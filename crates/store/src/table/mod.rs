@@ -11,6 +11,8 @@ pub(crate) mod durability;
 mod free_rows;
 pub(crate) mod kept;
 pub(crate) mod kept_folders;
+pub(crate) mod removal_log;
+mod replicas;
 pub(crate) mod row;
 pub(crate) mod stats;
 #[cfg(all(test, not(loom)))]
@@ -46,6 +48,7 @@ use crate::sync::lanes::{Lanes, lane};
 use crate::sync::write_gate::WriteGate;
 use crate::sync::{Mutex, lock};
 use crate::table::free_rows::FreeRowSearch;
+use crate::table::removal_log::RemovalLog;
 use crate::table::stats::{Counters, TableStats};
 use crate::{Eviction, StoreError, TableConfig, Writes};
 
@@ -107,6 +110,10 @@ pub struct Table {
     pub(crate) search: Mutex<FreeRowSearch>,
     /// The stream of changes, from its first subscriber on.
     pub(crate) changes: OnceLock<Changes>,
+    /// Numbered removals, if the table has followers.
+    pub(crate) removal_log: RemovalLog,
+    /// The table copies another one, and evicts nothing by itself.
+    pub(crate) is_follower: AtomicBool,
 }
 
 impl Table {
@@ -201,6 +208,8 @@ impl Table {
             kept,
             search: Mutex::default(),
             changes: OnceLock::new(),
+            removal_log: RemovalLog::new(),
+            is_follower: AtomicBool::new(false),
         })
     }
 
@@ -403,7 +412,7 @@ impl Table {
     pub fn remove(&self, key: u64) -> bool {
         self.assert_not_writing();
         let (lane, hash) = (lane(), self.hash_key.hash(key));
-        let _sharing = self.write_gate.lock_shared(lane);
+        let shared = self.write_gate.lock_shared(lane);
         let _removing = self.removals.begin();
         let locked = self.directory.lock(hash);
         let row = locked.remove();
@@ -412,6 +421,7 @@ impl Table {
             if let Some(notes) = self.notes() {
                 notes.note_removed(lane, hash);
             }
+            self.removal_log.note(&self.slab, row, key, &shared);
         }
         drop(locked);
         if row != NO_ROW {
