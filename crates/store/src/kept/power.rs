@@ -17,7 +17,7 @@ use sanderling_random::SplitMix64;
 use super::steps::{Act, Rows, Script, act_on, check, config, crowded, rows_of};
 use crate::index::growth::PARTS;
 use crate::index::hash::{HashKey, part};
-use crate::kept::fault::{ALL, Fault, PLANTED};
+use crate::kept::fault::{Fault, PLANTED};
 use crate::kept::steps::{Files, copied};
 use crate::memory::persist::Step;
 use crate::memory::persist::trace::{
@@ -26,9 +26,8 @@ use crate::memory::persist::trace::{
 use crate::table::kept::TEST_HASH_KEY;
 use crate::{Durability, Packing, Table, TableConfig, Writes};
 
-/// Images of a state beside those that are always opened, and those of scripts with many states.
-const IMAGES: usize = 16;
-const FEW_IMAGES: usize = 4;
+/// Images of a state beside those that are always opened, of scripts with few and with many states.
+const IMAGES: [usize; 2] = [16, 4];
 /// Images of a script whose recovery is interrupted.
 const REOPENED: usize = 4;
 /// Keys that are removed after an interrupted recovery.
@@ -176,7 +175,7 @@ impl Checks {
             may_be: Vec::new(),
             pushes: 0,
             fault,
-            most: if name == "growth" || fault != 0 { FEW_IMAGES } else { IMAGES },
+            most: IMAGES[usize::from(name == "growth" || fault != 0)],
             images: 0,
             seen: HashSet::new(),
             repaired: Vec::new(),
@@ -419,9 +418,8 @@ fn a_recovery_may_lose_its_power_too() {
 #[test]
 fn rows_of_a_killed_process_are_used_once_its_slots_are_durable() {
     println!("{} images", kill(None).unwrap());
-    for part in [Part::Flush(Step::Inherited), Part::Fence(Step::Inherited)] {
-        println!("{part:?}: {}", kill(Some(part)).expect_err("it is not found"));
-    }
+    [Part::Flush(Step::Inherited), Part::Fence(Step::Inherited)]
+        .map(|part| println!("{part:?}: {}", kill(Some(part)).expect_err("it is not found")));
 }
 
 /// Leaves flush and fence of steps out, one at a time, each of which a script must find.
@@ -436,10 +434,6 @@ fn check_steps(name: &str, steps: &[Step]) {
 fn check_recovery(part: Option<Part>, fault: usize) {
     let found = to_repair("promotion").iter().find_map(|image| reopen("promotion", image, part, fault).err());
     println!("{part:?} {fault}: {}", found.expect("it is not found"));
-}
-
-fn planted(fault: Fault) -> usize {
-    ALL.iter().position(|&this| this == fault).unwrap() + 1
 }
 
 /// Tests of their own, which run side by side.
@@ -489,7 +483,7 @@ fn recovery_needs_each_flush_and_fence() {
 
 #[test]
 fn a_recovery_that_cannot_be_repeated_is_found() {
-    check_recovery(None, planted(Fault::RecordsEndFirst));
+    check_recovery(None, Fault::RecordsEndFirst as usize + 1);
 }
 
 #[test]
@@ -497,7 +491,7 @@ fn faults_of_the_order_of_stores_and_leaked_rows_are_found() {
     for (fault, name) in
         [(Fault::RowBeforeHash, "keys"), (Fault::NoRedo, "promotion"), (Fault::LeakedRow, "update")]
     {
-        let found = simulate(name, None, planted(fault)).map(|_| ());
+        let found = simulate(name, None, fault as usize + 1).map(|_| ());
         println!("{fault:?}: {}", found.expect_err(&format!("{fault:?} is not found")));
     }
 }

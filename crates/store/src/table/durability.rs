@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use crate::memory::file::PageFile;
 use crate::memory::persist::Persist;
+use crate::table::Table;
 
 /// What a table in files must survive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -74,6 +75,13 @@ impl Durability {
             ));
         }
         Ok(wanted)
+    }
+}
+
+impl Table {
+    /// The way to make stores durable, if the table survives the loss of power.
+    pub(crate) fn persist(&self) -> Option<Persist> {
+        self.kept.as_ref().and_then(|kept| kept.persist())
     }
 }
 

@@ -142,6 +142,20 @@ impl Table {
         }
     }
 
+    /// An index of its own file if the table is kept, otherwise in private memory.
+    pub(super) fn new_index(&self, bytes: usize) -> Option<Index> {
+        let Some(kept) = &self.kept else { return Index::with_bytes(bytes) };
+        kept.note_space(true);
+        let (number, file) = kept.new_index(bytes)?;
+        let index = Index::of_file(file, bytes, number, kept.persist())
+            .and_then(|index| index.reserve().map(|()| index));
+        kept.note_space(index.is_err());
+        if index.is_err() {
+            kept.remove_index(number);
+        }
+        index.ok()
+    }
+
     /// Removes the folder of a kept table, whose rows end with this process from then on.
     ///
     /// # Errors

@@ -35,7 +35,6 @@ use crate::lookup::{CachedRows, Distances, Lookup, Visit};
 use crate::memory::address_space::budget_bytes_max;
 use crate::memory::budget::Budget;
 use crate::memory::granted_huge_bytes;
-use crate::memory::persist::Persist;
 use crate::policy::admission::AdmissionFilter;
 use crate::policy::clock::UseClock;
 use crate::policy::cursor::EvictionCursor;
@@ -289,25 +288,6 @@ impl Table {
             ..TableStats::default()
         }
         .count(&self.counters)
-    }
-
-    /// An index of its own file if the table is kept, otherwise in private memory.
-    fn new_index(&self, bytes: usize) -> Option<Index> {
-        let Some(kept) = &self.kept else { return Index::with_bytes(bytes) };
-        kept.note_space(true);
-        let (number, file) = kept.new_index(bytes)?;
-        let index = Index::of_file(file, bytes, number, kept.persist())
-            .and_then(|index| index.reserve().map(|()| index));
-        kept.note_space(index.is_err());
-        if index.is_err() {
-            kept.remove_index(number);
-        }
-        index.ok()
-    }
-
-    /// The way to make stores durable, if the table survives the loss of power.
-    pub(crate) fn persist(&self) -> Option<Persist> {
-        self.kept.as_ref().and_then(|kept| kept.persist())
     }
 
     /// How full the index may be.
