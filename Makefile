@@ -5,7 +5,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test slowest bench proof lint lint-rust lint-python test-rust test-python develop
+.PHONY: help demo test test-guest slowest bench proof lint lint-rust lint-python test-rust test-python develop
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -53,6 +53,9 @@ test-python: develop $(VENV)/torch ## Python types, stubs and tests
 	$(BIN)/mypy
 	$(BIN)/stubtest sanderling --mypy-config-file pyproject.toml --allowlist python/stubtest.txt
 	$(BIN)/pytest --numprocesses 2 --dist worksteal
+
+test-guest: ## Take the power of a guest (QEMU) away while it pushes; fetches Debian's kernel, 70 MB
+	tests/guest.sh
 
 # A test program shows times only where it is told that unstable options are allowed. Cargo is not told, or it would compile
 # everything once more.

@@ -147,6 +147,7 @@ soak() {
 
 kept() {
     try "kept, instruction by instruction" cargo test -p sanderling-store --lib kept::steps -- --include-ignored --nocapture
+    try "kept, loss of power" cargo test -p sanderling-store --lib kept::power -- --include-ignored --nocapture
     try "kept, kill -9" env DRILLS="${DRILLS:-1000}" cargo test -p sanderling-store --test all drill:: -- --nocapture
 }
 

@@ -76,6 +76,8 @@ UNSAFE: dict[str, str] = {
     "crates/store/src/memory/file.rs": "mapping of files, and reserving their space",
     "crates/store/src/rows/undo.rs": "shows atomics as plain numbers to the only thread that uses them",
     "crates/store/src/local_cache/ftrl.rs": "vector loads and stores of copied rows, for detected instructions",
+    "crates/store/src/memory/persist.rs": "the instructions that write cache lines back",
+    "crates/store/src/memory/persist/trace.rs": "reads mapped files, in tests",
     "crates/store/src/memory/prefetch.rs": "the prefetch instruction takes a raw pointer",
     "crates/store/src/rows/slab.rs": "shows a row's atomics as plain numbers while no thread may change them",
     "crates/store/src/simd/mod.rs": "vector loads and stores of atomics, which only assembly can express",

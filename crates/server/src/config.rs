@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use sanderling_store::Durability;
 use sanderling_transport::{Address, user_dir};
 use sanderling_wire::limit;
 
@@ -48,6 +49,8 @@ pub struct Config {
     pub kept: Option<PathBuf>,
     /// Whether to remove the tables in that folder at the start.
     pub forget: bool,
+    /// What tables in that folder must survive.
+    pub durability: Durability,
     /// Maximum number of named checkpoints, not counting `latest`.
     pub checkpoints_max: usize,
     /// Checkpoint interval.
@@ -98,6 +101,7 @@ impl Default for Config {
             restore: None,
             kept: None,
             forget: false,
+            durability: Durability::Detect,
             checkpoints_max: CHECKPOINTS_MAX_DEFAULT,
             save_every: None,
             delta_every: None,
@@ -169,6 +173,8 @@ impl Config {
             format!("lose must be at most {} s", LOSE_MAX.as_secs())
         } else if self.forget && self.kept.is_none() {
             "forget needs a folder of kept tables (kept)".to_owned()
+        } else if self.durability != Durability::Detect && self.kept.is_none() {
+            "durability needs a folder of kept tables (kept)".to_owned()
         } else if self.save_every.is_some_and(|every| every < Duration::from_secs(1)) {
             "save_every must be at least 1s".to_owned()
         } else if self.delta_every.is_some_and(|every| every < Duration::from_secs(1)) {

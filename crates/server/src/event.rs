@@ -75,6 +75,11 @@ pub enum Event {
     Forgotten {
         table: String,
     },
+    /// Tables outlive the server in a folder, and the loss of power if that is on persistent memory.
+    KeptIn {
+        folder: String,
+        survives_power: bool,
+    },
     /// The folder of kept tables has no huge pages.
     SmallPages {
         folder: String,
@@ -181,6 +186,13 @@ impl fmt::Display for Event {
             }
             Event::Attached { table, found } => write!(out, "table {table}: {found}"),
             Event::Forgotten { table } => write!(out, "removed the kept table {table}"),
+            Event::KeptIn { folder, survives_power: true } => write!(
+                out,
+                "{folder}: persistent memory (DAX); new tables with writes = \"copy_on_write\" survive the loss of power"
+            ),
+            Event::KeptIn { folder, survives_power: false } => {
+                write!(out, "{folder}: tables outlive this process, not the loss of power")
+            }
             Event::SmallPages { folder, cost } => write!(out, "{folder}: {cost}"),
             Event::LogReplayed { folder, groups } => {
                 write!(out, "restored {groups} groups of changes from the log {folder}")

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use sanderling_store::{LogReader, Maintenance, Table};
+use sanderling_store::{Durability, LogReader, Maintenance, Table};
 use sanderling_transport::{Address, Error, Listener, NotAccepted, Stopper};
 use sanderling_wire::{Fault, Features, Restored, Saved};
 
@@ -380,10 +380,19 @@ fn attach(state: &State, config: &Config, log: &Log) -> Result<bool, ServerError
             .into_iter()
             .for_each(|table| log.report(Event::Forgotten { table }));
     }
+    let survives_power = sanderling_store::can_survive_power(&folder);
+    if config.durability == Durability::Power && !survives_power {
+        return Err(ServerError::Data(format!(
+            "{}: cannot survive the loss of power; name a folder on persistent memory that is mounted with dax=always",
+            folder.display()
+        )));
+    }
     let found = state.tables.attach().map_err(failed)?;
-    state.push_dedup.keep(&folder.join("pushes")).map_err(|error| failed(error.into()))?;
+    let pushes = folder.join("pushes");
+    state.push_dedup.keep(&pushes, config.durability).map_err(|error| failed(error.into()))?;
+    log.report(Event::KeptIn { folder: folder.display().to_string(), survives_power });
     let pages = found.iter().find_map(|(_, attached)| attached.pages);
-    if let Some(cost) = pages.or_else(|| sanderling_store::pages_cost(&folder)) {
+    if let Some(cost) = pages.or_else(|| sanderling_store::pages_cost(&folder).filter(|_| !survives_power)) {
         log.report(Event::SmallPages { folder: folder.display().to_string(), cost });
     }
     if let (Some(name), false) = (&config.restore, found.is_empty()) {

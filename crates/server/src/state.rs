@@ -79,7 +79,7 @@ impl State {
         let mut urls = config.peers.clone();
         urls.resize(shards.into(), String::new());
         State {
-            tables: Tables::new(config.table_budget_bytes).kept_in(config.kept_folder()),
+            tables: Tables::new(config.table_budget_bytes).kept_in(config.kept_folder(), config.durability),
             placement: Placement::new(shard, shards, urls),
             push_dedup: PushDedup::default(),
             batches: Batches::default(),

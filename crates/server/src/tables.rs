@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sanderling_store::{Attached, Table, TableConfig, forget_kept, kept_tables};
+use sanderling_store::{Attached, Durability, Table, TableConfig, forget_kept, kept_tables};
 use sanderling_wire::{Fault, Home, TableInfo, limit};
 use serde::{Deserialize, Serialize};
 
@@ -91,6 +91,7 @@ pub(crate) struct Tables {
     budget_bytes: Option<u64>,
     /// The folder in which tables outlive this process.
     kept: Option<PathBuf>,
+    durability: Durability,
 }
 
 /// The text that a kept table's folder has for its server.
@@ -110,12 +111,18 @@ struct Current {
 
 impl Tables {
     pub(crate) fn new(budget_bytes: Option<u64>) -> Tables {
-        Tables { current: Mutex::default(), version: AtomicU64::new(0), budget_bytes, kept: None }
+        Tables {
+            current: Mutex::default(),
+            version: AtomicU64::new(0),
+            budget_bytes,
+            kept: None,
+            durability: Durability::Detect,
+        }
     }
 
-    /// The tables of a server that outlive it in this folder.
-    pub(crate) fn kept_in(self, folder: Option<PathBuf>) -> Tables {
-        Tables { kept: folder, ..self }
+    /// The tables of a server that outlive it in this folder, and survive what `durability` says.
+    pub(crate) fn kept_in(self, folder: Option<PathBuf>, durability: Durability) -> Tables {
+        Tables { kept: folder, durability, ..self }
     }
 
     /// The folder in which tables outlive this process.
@@ -129,7 +136,7 @@ impl Tables {
             Some(folder) if !temporary => {
                 // A table that the start has not attached was never completed.
                 forget_kept(folder, &config.name)?;
-                Ok(Table::kept(config, folder, "")?.0)
+                Ok(Table::kept_for(config, folder, "", self.durability)?.0)
             }
             _ => Ok(Table::new(config)?),
         }
@@ -147,7 +154,8 @@ impl Tables {
                 continue;
             };
             let asked = description::parse(&name, &note.config)?;
-            let (table, attached) = Table::kept(self.limited(asked), folder, &kept.note)?;
+            let limited = self.limited(asked);
+            let (table, attached) = Table::kept_for(limited, folder, &kept.note, self.durability)?;
             let home = note.pinned.map_or(Home::Sharded, Home::Pinned);
             let KeptNote { config, created_unix_ms, .. } = note;
             candidates.push(Candidate { home, config, created_unix_ms, temporary: false, table });

@@ -3,6 +3,9 @@
 //! It fills a table in private memory and one that the folder keeps, and prints the rates of pulls and pushes of 512
 //! uniform keys of both, each the median of interleaved rounds, in millions of keys per second. Then a new process
 //! attaches the kept table, and another one restores a checkpoint of the same rows.
+//!
+//! With `power` as the fifth argument it compares tables with copy-on-write instead: in private memory, kept beyond the
+//! process, and with the protocol for the loss of power, which runs in any memory.
 
 #![allow(clippy::print_stdout)] // its purpose
 
@@ -12,7 +15,7 @@ use std::time::Instant;
 
 use sanderling_random::SplitMix64;
 use sanderling_store::{
-    Absent, Checkpoint, CheckpointWriter, Init, Optimizer, PushScale, Table, TableConfig,
+    Absent, Checkpoint, CheckpointWriter, Durability, Init, Optimizer, PushScale, Table, TableConfig, Writes,
 };
 
 /// Keys per request.
@@ -39,6 +42,7 @@ fn main() {
     let (keys, dim, rounds) = (number(1, 10_000), number(2, 8) as usize, number(3, 3));
     match args.get(4).map(String::as_str) {
         None => measure(root, keys, dim, rounds),
+        Some("power") => measure_power(root, keys, dim, rounds),
         Some(part) => open(part, root, keys, dim),
     }
 }
@@ -49,24 +53,7 @@ fn measure(root: &Path, keys: u64, dim: usize, rounds: u64) {
     // Two large tables need not fit at once.
     if rounds > 0 {
         let private = Table::new(config(dim)).expect("memory");
-        let tables = [("private", &private), ("kept", &kept)];
-        for (name, table) in tables {
-            println!("{name} new keys {:.2}", fill(table, keys));
-        }
-        for op in ["pull", "push"] {
-            let mut rates = [Vec::new(), Vec::new()];
-            for round in 0..rounds {
-                // The order changes, because the memory's speed does.
-                for at in [round as usize % 2, 1 - round as usize % 2] {
-                    rates[at].push(rate(tables[at].1, op, keys, round));
-                }
-            }
-            let [private, kept] = rates.map(|mut rates| {
-                rates.sort_by(f64::total_cmp);
-                rates[rates.len() / 2]
-            });
-            println!("{op}: private {private:.2}, kept {kept:.2}, {:.2} of it", kept / private);
-        }
+        compare([("private", &private), ("kept", &kept)], keys, rounds);
     } else {
         println!("kept new keys {:.2}", fill(&kept, keys));
     }
@@ -83,6 +70,42 @@ fn measure(root: &Path, keys: u64, dim: usize, rounds: u64) {
         next.args(std::env::args_os().skip(1).take(1));
         next.args([keys.to_string(), dim.to_string(), "0".to_owned(), part.to_owned()]);
         assert!(next.status().expect("a process").success());
+    }
+}
+
+/// Compares tables with copy-on-write.
+fn measure_power(root: &Path, keys: u64, dim: usize, rounds: u64) {
+    let config = |name: &str| {
+        let config = TableConfig { writes: Writes::CopyOnWrite, ..config(dim) };
+        TableConfig { name: name.to_owned(), ..config }
+    };
+    let kept =
+        |name: &str, durability| Table::kept_for(config(name), root, "", durability).expect("a folder").0;
+    let private = Table::new(config("private")).expect("memory");
+    let (process, power) = (kept("process", Durability::Process), kept("power", Durability::Emulate));
+    compare([("private", &private), ("kept", &process), ("loss of power", &power)], keys, rounds);
+}
+
+/// Fills tables and prints the rates of pulls and pushes, and their ratios to those of the first one.
+fn compare<const N: usize>(tables: [(&str, &Table); N], keys: u64, rounds: u64) {
+    for (name, table) in tables {
+        println!("{name} new keys {:.2}", fill(table, keys));
+    }
+    for op in ["pull", "push"] {
+        let mut rates = [const { Vec::new() }; N];
+        for round in 0..rounds as usize {
+            // The order changes, because the memory's speed does.
+            for at in (0..N).map(|at| (round + at) % N) {
+                rates[at].push(rate(tables[at].1, op, keys, round as u64));
+            }
+        }
+        let rates = rates.map(|mut rates| {
+            rates.sort_by(f64::total_cmp);
+            rates[rates.len() / 2]
+        });
+        let each = tables.iter().zip(rates);
+        let each = each.map(|((name, _), rate)| format!("{name} {rate:.2} ({:.2})", rate / rates[0]));
+        println!("{op}: {}", each.collect::<Vec<_>>().join(", "));
     }
 }
 

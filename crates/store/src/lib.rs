@@ -62,6 +62,7 @@ pub use policy::maintain::{Maintained, Maintenance};
 pub use rows::row::{Row, RowRef};
 pub use sanderling_pull::{Absent, Pooling};
 pub use table::Table;
+pub use table::durability::{Durability, can_survive_power};
 pub use table::kept::Attached;
 pub use table::kept_folders::{KeptBytes, KeptTable, forget_all_kept, forget_kept, kept_tables, pages_cost};
 pub use table::stats::TableStats;

@@ -91,6 +91,9 @@ struct Options {
     /// Directory, best of a tmpfs, in which tables outlive the server: the next start finds them [default: none]
     #[arg(long, value_name = "DIR", help_heading = "Checkpoints")]
     kept: Option<PathBuf>,
+    /// What tables in --kept must survive: detect, process, power (needs DAX) or emulate (its cost, anywhere) [default: detect]
+    #[arg(long, value_name = "WHAT", help_heading = "Checkpoints")]
+    durability: Option<String>,
     /// Remove the tables in --kept at start, for example before --restore
     #[arg(long, help_heading = "Checkpoints")]
     forget: bool,
@@ -191,6 +194,7 @@ impl Options {
             data: self.data.or(other.data),
             restore: self.restore.or(other.restore),
             kept: self.kept.or(other.kept),
+            durability: self.durability.or(other.durability),
             forget: self.forget || other.forget,
             checkpoints_max: self.checkpoints_max.or(other.checkpoints_max),
             save_every: self.save_every.or(other.save_every),
@@ -299,6 +303,10 @@ impl Options {
         (config.peers, config.data, config.restore) = (self.peers, self.data, self.restore);
         (config.kept, config.forget) = (self.kept, self.forget);
         (config.log, config.cut_log) = (self.log, self.cut_log);
+        config.durability = match &self.durability {
+            Some(durability) => durability.parse().map_err(|reason| usage("durability", reason))?,
+            None => config.durability,
+        };
         (config.pin, config.workers) = (self.pin, self.threads.unwrap_or(config.workers));
         config.spin_us = time("spin", &self.spin)?.map_or(config.spin_us, quantity::spin_us);
         config.runtime_dir = self.runtime_dir.unwrap_or(config.runtime_dir);

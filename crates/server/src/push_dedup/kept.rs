@@ -4,12 +4,13 @@
 //! marked before its first row changes, so that a retry after a kill is never applied twice: a push that was done is
 //! answered as before, one that was under way is refused as stale. Evicted clients are not kept.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU8, compiler_fence};
 use std::sync::{Arc, Mutex};
 
-use sanderling_store::{KeptBytes, StoreError};
+use sanderling_store::{Durability, KeptBytes, StoreError};
 
 use super::saved::{SavedClient, WORDS};
 use super::{ClientPushes, Mark, Outcome, PushDedup, SavedPushDedup, lock};
@@ -63,6 +64,12 @@ impl KeptWindows {
         &self.bytes[slot * SLOT_BYTES..][..SLOT_BYTES]
     }
 
+    /// Makes bytes of a slot durable before later stores, if the tables survive the loss of power.
+    fn write_back(&self, slot: usize, bytes: Range<usize>) {
+        let first = slot * SLOT_BYTES;
+        self.bytes.write_back(first + bytes.start..first + bytes.end);
+    }
+
     /// Gives a client a slot without marks; `None` if none is free.
     pub(super) fn take(self: &Arc<Self>, client: u64, floor: Option<u64>) -> Option<KeptWindow> {
         let slot = lock(&self.free).pop()?;
@@ -71,13 +78,16 @@ impl KeptWindows {
         set(bytes, CLIENT, client);
         set(bytes, FLOOR, floor.map_or(0, |floor| floor.saturating_add(1)));
         in_order();
+        self.write_back(slot, 0..SLOT_BYTES);
         bytes[USED].store(1, Relaxed);
+        self.write_back(slot, 0..MARKS);
         Some(KeptWindow { windows: Arc::clone(self), slot })
     }
 
     /// Replaces all clients, at the start of a server.
     pub(super) fn replace<'a>(self: &Arc<Self>, clients: impl Iterator<Item = &'a Arc<ClientPushes>>) {
         (0..PUSH_CLIENTS_MAX).for_each(|slot| self.slot(slot)[USED].store(0, Relaxed));
+        self.bytes.write_back(0..PUSH_CLIENTS_MAX * SLOT_BYTES);
         *lock(&self.free) = (0..PUSH_CLIENTS_MAX).collect();
         for client_pushes in clients {
             let window = &mut *lock(&client_pushes.window);
@@ -122,30 +132,60 @@ impl KeptWindow {
     /// Frees the slot for another client.
     pub(super) fn free(self) {
         self.bytes()[USED].store(0, Relaxed);
+        self.write_back(0..MARKS);
         lock(&self.windows.free).push(self.slot);
+    }
+
+    fn write_back(&self, bytes: Range<usize>) {
+        self.windows.write_back(self.slot, bytes);
+    }
+
+    fn place(sequence: u64) -> usize {
+        MARKS + (sequence % PUSH_WINDOW) as usize
     }
 
     fn mark(&self, sequence: u64, mark: u8) {
         in_order();
-        self.bytes()[MARKS + (sequence % PUSH_WINDOW) as usize].store(mark, Relaxed);
+        self.bytes()[Self::place(sequence)].store(mark, Relaxed);
         in_order();
+    }
+
+    /// Makes the mark of a push durable: before its first row changes, or before it is answered.
+    fn mark_durably(&self, sequence: u64, mark: u8) {
+        self.mark(sequence, mark);
+        let place = Self::place(sequence);
+        self.write_back(place..place + 1);
+    }
+
+    /// Marks sequences, durably before later stores.
+    fn mark_all(&self, sequences: impl Iterator<Item = u64>, mark: u8) {
+        let mut places = MARKS + PUSH_WINDOW as usize..MARKS;
+        for sequence in sequences {
+            self.mark(sequence, mark);
+            let place = Self::place(sequence);
+            places = places.start.min(place)..places.end.max(place + 1);
+        }
+        if !places.is_empty() {
+            self.write_back(places);
+        }
     }
 
     /// Records a new highest sequence, and that the `new` sequences up to it have not been seen.
     pub(super) fn advance(&self, highest: u64, new: u64) {
         let all = || (0..new).map(|step| highest.wrapping_sub(step));
         // In between, none of them may look done.
-        all().for_each(|sequence| self.mark(sequence, UNKNOWN));
+        self.mark_all(all(), UNKNOWN);
         let (bytes, selected) = (self.bytes(), self.bytes()[SELECTED].load(Relaxed) & 1);
         set(bytes, HIGHEST[usize::from(selected ^ 1)], highest.saturating_add(1));
         in_order();
         bytes[SELECTED].store(selected ^ 1, Relaxed);
-        all().for_each(|sequence| self.mark(sequence, NEW));
+        self.write_back(0..MARKS);
+        self.mark_all(all(), NEW);
     }
 
     /// Marks a push that is about to be applied.
     pub(super) fn begin(&self, sequence: u64) {
-        self.mark(sequence, UNKNOWN);
+        self.mark_durably(sequence, UNKNOWN);
     }
 
     /// Marks the outcome of a push.
@@ -155,7 +195,7 @@ impl KeptWindow {
             Some(Outcome::Applied | Outcome::NotFinite { .. }) => DONE,
             Some(Outcome::Full { .. }) => UNKNOWN,
         };
-        self.mark(sequence, mark);
+        self.mark_durably(sequence, mark);
     }
 }
 
@@ -165,8 +205,8 @@ impl PushDedup {
     /// # Errors
     ///
     /// The file cannot be opened, or there is no space for it.
-    pub(crate) fn keep(&self, path: &Path) -> Result<(), StoreError> {
-        let bytes = KeptBytes::open(path, PUSH_CLIENTS_MAX * SLOT_BYTES)?;
+    pub(crate) fn keep(&self, path: &Path, durability: Durability) -> Result<(), StoreError> {
+        let bytes = KeptBytes::open(path, PUSH_CLIENTS_MAX * SLOT_BYTES, durability)?;
         let windows = KeptWindows { bytes, free: Mutex::default() };
         let found: Vec<(usize, Option<SavedClient>)> =
             (0..PUSH_CLIENTS_MAX).map(|slot| (slot, windows.client(slot))).collect();
@@ -195,7 +235,7 @@ mod tests {
 
     fn kept(path: &Path) -> PushDedup {
         let push_dedup = PushDedup::default();
-        push_dedup.keep(path).expect("a file");
+        push_dedup.keep(path, Durability::Emulate).expect("a file");
         push_dedup
     }
 

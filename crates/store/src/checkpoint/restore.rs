@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, scope};
 
 use crate::index::NO_ROW;
+use crate::memory::persist::Step;
 use crate::policy::clock::ImportClock;
 use crate::rows::layout::Header;
 use crate::rows::numbers::RowNumbers;
@@ -137,7 +138,7 @@ impl Restoration<'_> {
         inserted: &mut usize,
     ) -> Result<(), RowsError> {
         let Restoration { table, shape, .. } = *self;
-        let _shared = table.write_gate.lock_shared(lane);
+        let (_shared, persist) = (table.write_gate.lock_shared(lane), table.persist());
         let Buffers { hashes, values, words } = buffers;
         values.resize(shape.dim + shape.state, 0.0);
         words.resize(table.layout.unpacked(), 0.0);
@@ -158,6 +159,10 @@ impl Restoration<'_> {
             let last_use = ImportClock::since(self.clock, self.pushes, header.last_use);
             let words = table.layout.join_row(Header { last_use, ..header }, values, words);
             table.slab.write_unpublished(row, words);
+            if let Some(persist) = persist {
+                table.slab.flush(row, persist);
+                persist.fence(Step::Rows);
+            }
             let locked = table.directory.lock(hashes[at]);
             if let Some(&later) = hashes.get(at + AHEAD_BUCKETS) {
                 locked.prefetch_to_change(later);
@@ -167,6 +172,9 @@ impl Restoration<'_> {
             }
             locked.insert(row);
             *inserted += 1;
+        }
+        if let Some(persist) = persist {
+            persist.fence(Step::Slots);
         }
         Ok(())
     }

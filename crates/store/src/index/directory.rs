@@ -19,6 +19,7 @@ use crate::index::hash::part;
 use crate::index::{Index, NO_ROW};
 use crate::kept::Kept;
 use crate::kept::live::Record;
+use crate::memory::persist::Step;
 use crate::memory::prefetch::PrefetchHint;
 use crate::sync::epoch::{Epoch, EpochGuard};
 use crate::sync::{AtomicPtr, AtomicUsize, Mutex, MutexGuard, fence_after_write, lock, pause, try_lock};
@@ -410,12 +411,15 @@ impl KeyLock<'_> {
 
     /// Inserts the absent key. There must be room.
     pub(crate) fn insert(&self, row: u32) {
-        self.change(|_| self.index().insert(self.hash, row));
+        self.change(|record| match record {
+            Some(_) => self.index().insert_kept(self.hash, row, Step::Slots),
+            None => self.index().insert(self.hash, row),
+        });
     }
 
     /// Replaces the row of the key; returns the old row, or [`NO_ROW`] if the key is absent.
     pub(crate) fn replace(&self, row: u32) -> u32 {
-        self.change(|_| self.index().replace(self.hash, row))
+        self.change(|record| self.index().replace_by(self.hash, row, record))
     }
 
     /// Removes the key; returns its row, or [`NO_ROW`] if it is absent.

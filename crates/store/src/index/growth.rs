@@ -10,6 +10,7 @@ use crate::index::Index;
 use crate::index::hash::part;
 use crate::kept::fault::{self, Fault};
 use crate::kept::live::{Live, Record};
+use crate::memory::persist::Step;
 use crate::memory::prefetch::PrefetchHint;
 use crate::sync::{AtomicU32, AtomicUsize};
 
@@ -139,8 +140,11 @@ impl Moves {
             }
             index.for_each(hashes, |hash, row| {
                 record.begin_move(hash);
-                next.insert(hash, row);
+                next.insert_kept(hash, row, Step::Copies);
             });
+            if let Some(persist) = live.persist() {
+                persist.fence(Step::Copies);
+            }
             live.set_moved(next.number, part, moved);
             record.end();
         } else {

@@ -13,6 +13,7 @@
 
 pub(crate) mod bucket;
 pub(crate) mod directory;
+mod durable;
 pub(crate) mod fill;
 pub(crate) mod growth;
 pub(crate) mod hash;
@@ -30,6 +31,7 @@ use crate::kept::head::IndexName;
 use crate::kept::live::{Exchange, Record};
 use crate::memory::Region;
 use crate::memory::file::PageFile;
+use crate::memory::persist::{Persist, Step};
 use crate::memory::prefetch::{PrefetchHint, prefetch};
 use crate::simd::{Vector, Width};
 use crate::sync::fence;
@@ -113,6 +115,8 @@ pub(crate) struct Index {
     width: Width,
     /// The number of its file; 0 in private memory.
     pub(crate) number: u64,
+    /// The way to make slots durable, if the table survives the loss of power.
+    persist: Option<Persist>,
 }
 
 impl Index {
@@ -128,13 +132,18 @@ impl Index {
     /// An empty index with `bytes` of buckets; `None` if memory is exhausted.
     pub(crate) fn with_bytes(bytes: usize) -> Option<Index> {
         let (buckets, width) = (Region::zeroed(bytes / size_of::<Bucket>())?, Width::detect());
-        Some(Index { buckets, fill: Fill::FAST, width, number: 0 })
+        Some(Index { buckets, fill: Fill::FAST, width, number: 0, persist: None })
     }
 
     /// The index in a file. If it is new, its space must be reserved before a use ([`Index::reserve`]).
-    pub(crate) fn of_file(file: PageFile, bytes: usize, number: u64) -> std::io::Result<Index> {
+    pub(crate) fn of_file(
+        file: PageFile,
+        bytes: usize,
+        number: u64,
+        persist: Option<Persist>,
+    ) -> std::io::Result<Index> {
         let buckets = Region::of_file(file, bytes / size_of::<Bucket>())?;
-        Ok(Index { buckets, fill: Fill::FAST, width: Width::detect(), number })
+        Ok(Index { buckets, fill: Fill::FAST, width: Width::detect(), number, persist })
     }
 
     /// Reserves the space of the file.
@@ -281,13 +290,18 @@ impl Index {
 
     /// Inserts an absent hash. There must be room, and the caller must hold the key's lock.
     pub(crate) fn insert(&self, hash: u64, row: u32) {
+        self.insert_at(hash, row);
+    }
+
+    /// Inserts an absent hash; returns its bucket.
+    fn insert_at(&self, hash: u64, row: u32) -> usize {
         debug_assert!(row < NO_ROW - 1);
         let mut at = self.home(hash);
         loop {
             let mut held = self.buckets[at].hold();
             if let Some(slot) = held.bucket.free_slot() {
                 held.fill(slot, hash, row);
-                return;
+                return at;
             }
             held.inc_overflow();
             at = self.after(at);
@@ -328,11 +342,21 @@ impl Index {
 
     /// Replaces the row of a hash; returns the old row, or [`NO_ROW`] if the hash is absent. The caller must hold
     /// the key's lock.
+    #[cfg(test)]
     pub(crate) fn replace(&self, hash: u64, row: u32) -> u32 {
+        self.replace_by(hash, row, None)
+    }
+
+    /// Replaces the row of a hash, and begins to make it durable if it survives the loss of power; returns the old row.
+    pub(crate) fn replace_by(&self, hash: u64, row: u32, record: Option<Record<'_>>) -> u32 {
         let Some((at, slot)) = self.locate(hash) else { return NO_ROW };
         let held = self.buckets[at].hold();
         let old = held.bucket.row(slot) - 1;
         held.set_row(slot, row + 1);
+        drop(held);
+        if record.is_some() {
+            self.flush(Step::Slots, at);
+        }
         old
     }
 
@@ -364,6 +388,11 @@ impl Index {
         let row = held.bucket.row(slot) - 1;
         held.set_row(slot, 0);
         drop(held);
+        if record.is_some() {
+            // Another thread may insert the key elsewhere as soon as it is unlocked.
+            self.flush(Step::Removal, last);
+            self.fence(Step::Removal);
+        }
         let mut at = self.home(hash);
         while at != last {
             self.buckets[at].dec_overflow();
@@ -390,6 +419,8 @@ impl Index {
         if let Some(free) = held.bucket.free_slot() {
             held.fill(free, hash, row);
             drop(held);
+            self.flush(Step::Promotion, home);
+            self.fence(Step::Promotion);
             self.vacate(hash, at, slot, record);
             return true;
         }
@@ -416,9 +447,10 @@ impl Index {
         far.fill(slot, victim, victim_row);
         near.fill(home_slot, hash, row);
         drop((near, far));
-        // While both keys are locked: another change of the victim must not be undone by this one.
         if let Some(record) = record {
-            record.end();
+            [at, home].into_iter().for_each(|bucket| self.flush(Step::Exchanged, bucket));
+            self.fence(Step::Exchanged);
+            record.end_exchange();
         }
         // Overflow counts are unchanged: the victim now passes the buckets that the promoted key passed before.
         true

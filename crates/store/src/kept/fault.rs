@@ -17,11 +17,15 @@ pub(crate) enum Fault {
     MovedEarly,
     /// Rows are charged after they are used.
     NoCharge,
+    /// Recovery ends the records before it has mended the index, so that it cannot be repeated.
+    RecordsEndFirst,
+    /// A row without a key is not found again.
+    LeakedRow,
 }
 
 /// All faults.
 #[cfg(test)]
-pub(crate) const ALL: [Fault; 7] = [
+pub(crate) const ALL: [Fault; 9] = [
     Fault::NoUndo,
     Fault::UndoEndsEarly,
     Fault::RowBeforeHash,
@@ -29,17 +33,21 @@ pub(crate) const ALL: [Fault; 7] = [
     Fault::NoRedo,
     Fault::MovedEarly,
     Fault::NoCharge,
+    Fault::RecordsEndFirst,
+    Fault::LeakedRow,
 ];
 
-/// The planted fault, plus one.
 #[cfg(test)]
-pub(crate) static PLANTED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+thread_local! {
+    /// The planted fault of this thread, plus one.
+    pub(crate) static PLANTED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
 
 /// Whether a test has planted this fault.
 #[inline(always)]
 pub(crate) fn is(fault: Fault) -> bool {
     #[cfg(test)]
-    return PLANTED.load(std::sync::atomic::Ordering::Relaxed) == fault as usize + 1;
+    return PLANTED.get() == fault as usize + 1;
     #[cfg(not(test))]
     {
         let _ = fault;

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::StoreError;
 use crate::memory::Region;
 use crate::memory::file::PageFile;
+use crate::memory::persist::{Persist, Step};
 
 const MAGIC: &[u8; 8] = b"SNDRKEPT";
 const VERSION: u32 = 1;
@@ -43,6 +44,9 @@ pub(crate) struct Head {
     pub(crate) next_index: Option<IndexName>,
     /// The highest number so far.
     pub(crate) last_index: u64,
+    /// The boot of the system that used the table last, if the table survives the loss of power.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) boot: Option<String>,
 }
 
 /// The file of an index, and its size.
@@ -58,14 +62,15 @@ pub(crate) struct IndexName {
 pub(crate) struct HeadFile {
     bytes: Region<AtomicU8>,
     generation: u64,
+    persist: Option<Persist>,
 }
 
 impl HeadFile {
     /// Opens a file that must be [`HEAD_BYTES`] long.
-    pub(crate) fn new(file: PageFile) -> std::io::Result<HeadFile> {
+    pub(crate) fn new(file: PageFile, persist: Option<Persist>) -> std::io::Result<HeadFile> {
         let bytes = Region::of_file(file, HEAD_BYTES)?;
         bytes.reserve(0..HEAD_BYTES)?;
-        Ok(HeadFile { bytes, generation: 0 })
+        Ok(HeadFile { bytes, generation: 0, persist })
     }
 
     /// Writes the head as the newest, over the older copy.
@@ -84,9 +89,12 @@ impl HeadFile {
         copy.extend_from_slice(&self.generation.to_le_bytes());
         copy.extend_from_slice(&checksum(&copy, &text).to_le_bytes());
         copy.extend_from_slice(&text);
-        let first = (self.generation % 2) as usize * COPY_BYTES;
+        let (first, len) = ((self.generation % 2) as usize * COPY_BYTES, copy.len());
         self.bytes[first..].iter().zip(copy).for_each(|(to, byte)| to.store(byte, Relaxed));
         crate::kept::in_order();
+        if let Some(persist) = self.persist {
+            persist.write_back(Step::Head, &self.bytes[first..][..len]);
+        }
     }
 
     /// The bytes of a copy up to the end of its text.
@@ -141,7 +149,16 @@ mod tests {
     fn head(number: u64) -> Head {
         let index = IndexName { number, buckets: 4 };
         let (layout, config, note) = (BTreeMap::new(), serde_json::Value::Null, String::new());
-        Head { layout, config, note, hash_key: [1, 2], index, next_index: None, last_index: number }
+        Head {
+            layout,
+            config,
+            note,
+            hash_key: [1, 2],
+            index,
+            next_index: None,
+            last_index: number,
+            boot: None,
+        }
     }
 
     /// The newest copy whose checksum fits counts, whichever byte of the other one is wrong.
@@ -151,9 +168,9 @@ mod tests {
         let path = dir.path().join("head");
         let file = PageFile::create(&path).unwrap();
         file.extend(HEAD_BYTES as u64).unwrap();
-        let mut written = HeadFile::new(file).unwrap();
+        let mut written = HeadFile::new(file, None).unwrap();
         assert!(written.read(&path).unwrap_err().to_string().contains("no copy"));
-        let open = || HeadFile::new(PageFile::open(&path).unwrap()).unwrap();
+        let open = || HeadFile::new(PageFile::open(&path).unwrap(), None).unwrap();
         for index in 1..5 {
             written.write(&head(index));
             assert_eq!(open().read(&path).unwrap(), head(index));

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::kept::{fault, in_order};
 use crate::memory::Region;
 use crate::memory::file::PageFile;
+use crate::memory::persist::{Persist, Step};
 
 /// Lanes of the use clock: at least as many as a table has ([`crate::sync::lanes`]).
 const CLOCK_LANES: usize = 64;
@@ -47,11 +48,17 @@ const EXCHANGE: u64 = 2;
 const MOVE: u64 = 3;
 
 #[derive(Debug)]
-pub(crate) struct Live(Region<AtomicU64>);
+pub(crate) struct Live {
+    words: Region<AtomicU64>,
+    persist: Option<Persist>,
+}
 
-/// The record of a key lock.
+/// The record of a key lock: a cache line.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Record<'a>(&'a [AtomicU64]);
+pub(crate) struct Record<'a> {
+    words: &'a [AtomicU64],
+    persist: Option<Persist>,
+}
 
 /// An exchange of two keys: both slots with their new content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,61 +93,90 @@ pub(crate) enum InHand {
 
 impl Live {
     /// Opens a file of [`LIVE_BYTES`].
-    pub(crate) fn new(file: PageFile) -> io::Result<Live> {
+    pub(crate) fn new(file: PageFile, persist: Option<Persist>) -> io::Result<Live> {
         let words = Region::of_file(file, LIVE_WORDS)?;
         words.reserve(0..LIVE_WORDS)?;
-        Ok(Live(words))
+        Ok(Live { words, persist })
+    }
+
+    /// The way to make stores durable, if the table survives the loss of power.
+    pub(crate) fn persist(&self) -> Option<Persist> {
+        self.persist
+    }
+
+    /// Writes the words from number `first` on back.
+    fn write_back(&self, step: Step, first: usize, words: usize) {
+        if let Some(persist) = self.persist {
+            persist.write_back(step, &self.words[first..][..words]);
+        }
+    }
+
+    /// Ends all changes in hand after a recovery.
+    pub(crate) fn end_all(&self) {
+        in_order();
+        (0..LOCKS).for_each(|lock| self.record(lock).set(ACT, NONE));
+        in_order();
+        if let Some(persist) = self.persist {
+            // The head, which is written next, waits for it.
+            persist.flush(Step::RecordsEnd, &self.words);
+        }
     }
 
     /// Rows charged to the budget.
     pub(crate) fn rows(&self) -> u64 {
-        self.0[ROWS].load(Relaxed)
+        self.words[ROWS].load(Relaxed)
     }
 
     pub(crate) fn set_rows(&self, rows: u64) {
         if fault::is(fault::Fault::NoCharge) {
             return;
         }
-        self.0[ROWS].store(rows, Relaxed);
+        self.words[ROWS].store(rows, Relaxed);
         in_order();
+        self.write_back(Step::Charge, ROWS, 1);
     }
 
     /// Keys in the index, including keys about to be inserted or just removed.
     pub(crate) fn keys(&self) -> u64 {
-        self.0[KEYS].load(Relaxed)
+        self.words[KEYS].load(Relaxed)
     }
 
     pub(crate) fn add_keys(&self, keys: usize) {
-        self.0[KEYS].fetch_add(keys as u64, Relaxed);
+        self.words[KEYS].fetch_add(keys as u64, Relaxed);
         in_order();
     }
 
     pub(crate) fn subtract_keys(&self, keys: usize) {
         in_order();
-        self.0[KEYS].fetch_sub(keys as u64, Relaxed);
+        self.words[KEYS].fetch_sub(keys as u64, Relaxed);
     }
 
     pub(crate) fn set_keys(&self, keys: u64) {
-        self.0[KEYS].store(keys, Relaxed);
+        self.words[KEYS].store(keys, Relaxed);
     }
 
     /// Counts pushes.
     pub(crate) fn tick(&self, lane: usize, pushes: u64) {
-        self.0[CLOCK + lane % CLOCK_LANES * CLOCK_LANE_WORDS].fetch_add(pushes, Relaxed);
+        let word = &self.words[CLOCK + lane % CLOCK_LANES * CLOCK_LANE_WORDS];
+        word.fetch_add(pushes, Relaxed);
+        if let Some(persist) = self.persist {
+            // Durable with the rows of the push.
+            persist.flush(Step::Clock, std::slice::from_ref(word));
+        }
     }
 
     /// The use clock.
     pub(crate) fn clock(&self) -> u64 {
-        (0..CLOCK_LANES).map(|lane| self.0[CLOCK + lane * CLOCK_LANE_WORDS].load(Relaxed)).sum()
+        (0..CLOCK_LANES).map(|lane| self.words[CLOCK + lane * CLOCK_LANE_WORDS].load(Relaxed)).sum()
     }
 
     pub(crate) fn set_clock(&self, pushes: u64) {
-        (1..CLOCK_LANES).for_each(|lane| self.0[CLOCK + lane * CLOCK_LANE_WORDS].store(0, Relaxed));
-        self.0[CLOCK].store(pushes, Relaxed);
+        (1..CLOCK_LANES).for_each(|lane| self.words[CLOCK + lane * CLOCK_LANE_WORDS].store(0, Relaxed));
+        self.words[CLOCK].store(pushes, Relaxed);
     }
 
     fn moved_at(&self, to: u64, part: u32) -> &AtomicU64 {
-        &self.0[MOVED + (to % 2) as usize * PARTS + part as usize]
+        &self.words[MOVED + (to % 2) as usize * PARTS + part as usize]
     }
 
     /// Shares of a part that have moved to the index `to`.
@@ -152,16 +188,22 @@ impl Live {
         in_order();
         self.moved_at(to, part).store(u64::from(shares), Relaxed);
         in_order();
+        if let Some(persist) = self.persist {
+            persist.write_back(Step::Moved, std::slice::from_ref(self.moved_at(to, part)));
+        }
     }
 
     pub(crate) fn forget_moves(&self, to: u64) {
         (0..PARTS as u32).for_each(|part| self.moved_at(to, part).store(0, Relaxed));
+        in_order();
+        self.write_back(Step::NoMoves, MOVED, 2 * PARTS);
     }
 
     /// The record of a key lock. Only the holder of the lock may use it.
     #[inline]
     pub(crate) fn record(&self, lock: usize) -> Record<'_> {
-        Record(&self.0[RECORDS + lock * RECORD_WORDS..][..RECORD_WORDS])
+        let words = &self.words[RECORDS + lock * RECORD_WORDS..][..RECORD_WORDS];
+        Record { words, persist: self.persist }
     }
 
     /// Everything in hand, with its record.
@@ -174,11 +216,11 @@ impl Live {
 
 impl Record<'_> {
     fn set(self, at: usize, word: u64) {
-        self.0[at].store(word, Relaxed);
+        self.words[at].store(word, Relaxed);
     }
 
     fn get(self, at: usize) -> u64 {
-        self.0[at].load(Relaxed)
+        self.words[at].load(Relaxed)
     }
 
     fn begin(self, act: u64) {
@@ -218,8 +260,19 @@ impl Record<'_> {
         self.set(FAR, pair(exchange.far));
         self.set(ROWS_OF_BOTH, pair((exchange.row, exchange.victim_row)));
         self.begin(EXCHANGE);
+        if let Some(persist) = self.persist {
+            persist.write_back(Step::Exchange, self.words);
+        }
         if fault::is(fault::Fault::NoRedo) {
             self.end();
+        }
+    }
+
+    /// Ends an exchange, before either key is unlocked: another change of the victim must not be undone by this one.
+    pub(crate) fn end_exchange(self) {
+        self.end();
+        if let Some(persist) = self.persist {
+            persist.write_back(Step::ExchangeEnd, self.words);
         }
     }
 

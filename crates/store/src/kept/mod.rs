@@ -1,9 +1,10 @@
 //! Tables that outlive their process: a folder with the table's memory in files, and what a later process needs to
 //! make interrupted changes whole.
 //!
-//! The slots of the index are the only truth: a row is live if a slot names it. So nothing logs allocations. Only
-//! the death of a process is covered. It leaves, for each thread, the stores of a prefix of its program, so that the
-//! order of stores in the machine code is all that the protocol needs ([`in_order`]). What recovery needs:
+//! The slots of the index are the only truth: a row is live if a slot names it. So nothing logs allocations. The death
+//! of a process leaves, for each thread, the stores of a prefix of its program, so that the order of stores in the
+//! machine code is all that the protocol needs ([`in_order`]). The loss of power leaves less; tables that survive it
+//! write cache lines back as well ([`crate::memory::persist`]). What recovery needs:
 //!
 //! | interrupted change | record, written before it | recovery |
 //! | --- | --- | --- |
@@ -14,11 +15,13 @@
 //! | growth, clearing | one store of a head ([`head`]) | - |
 //! | update of a row in place | the row's old words ([`crate::rows::undo`]) | written back |
 //!
-//! See `docs/design/0034`.
+//! See `docs/design/0034`, and `docs/design/0038` for the loss of power.
 
 pub(crate) mod fault;
 pub(crate) mod head;
 pub(crate) mod live;
+#[cfg(all(test, not(loom), not(miri), target_os = "linux", target_arch = "x86_64"))]
+mod power;
 #[cfg(all(test, not(loom), not(miri), target_os = "linux", target_arch = "x86_64"))]
 mod steps;
 
@@ -34,6 +37,7 @@ use crate::StoreError;
 use crate::kept::head::{Head, HeadFile, IndexName};
 use crate::kept::live::Live;
 use crate::memory::file::PageFile;
+use crate::memory::persist::{Persist, ordered};
 
 /// How long to retry a lock that another process holds. A child process inherits all open files, locks included,
 /// until it executes another program.
@@ -45,6 +49,7 @@ const LOCK_EVERY: Duration = Duration::from_millis(10);
 #[inline(always)]
 pub(crate) fn in_order() {
     std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+    ordered();
 }
 
 /// The folder of a kept table, locked by this process.
@@ -53,6 +58,8 @@ pub(crate) struct Folder {
     path: PathBuf,
     /// The system releases the lock when the process ends.
     _lock: File,
+    /// Files are mapped with `MAP_SYNC`, and names and sizes of files are durable.
+    is_synced: bool,
 }
 
 /// The kept state of a table beside its rows and its index.
@@ -106,7 +113,22 @@ impl Folder {
             .set_len(0)
             .and_then(|()| file.rewind())
             .and_then(|()| writeln!(file, "{}", std::process::id()));
-        Ok(Folder { path: path.to_path_buf(), _lock: file })
+        Ok(Folder { path: path.to_path_buf(), _lock: file, is_synced: false })
+    }
+
+    /// Whether stores to mappings of its files can survive the loss of power.
+    pub(crate) fn can_sync(&self) -> bool {
+        PageFile::can_sync(&self._lock)
+    }
+
+    /// Maps files with `MAP_SYNC` from now on, if asked for.
+    pub(crate) fn set_synced(&mut self, is_synced: bool) {
+        self.is_synced = is_synced;
+    }
+
+    /// Makes the names of files durable, if the files are.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        if self.is_synced { File::open(&self.path)?.sync_all() } else { Ok(()) }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -125,15 +147,21 @@ impl Folder {
     /// Creates a file of this length, without space.
     pub(crate) fn create(&self, name: &str, bytes: u64) -> Result<PageFile, StoreError> {
         let make = || {
-            let file = PageFile::create(&self.file(name))?;
+            let file = PageFile::create(&self.file(name))?.synced(self.is_synced);
             file.extend(bytes)?;
+            if self.is_synced {
+                file.sync()?;
+                self.sync()?;
+            }
             Ok(file)
         };
         make().map_err(|error| self.failed(name, "create", error))
     }
 
     pub(crate) fn open(&self, name: &str) -> Result<PageFile, StoreError> {
-        PageFile::open(&self.file(name)).map_err(|error| self.failed(name, "open", error))
+        PageFile::open(&self.file(name))
+            .map(|file| file.synced(self.is_synced))
+            .map_err(|error| self.failed(name, "open", error))
     }
 
     /// Removes every file but the lock, the head first.
@@ -212,7 +240,6 @@ impl Kept {
         // The thread that moved the last share may be about to record the end of that growth.
         self.end_growth(from);
         self.live.forget_moves(to.number);
-        in_order();
         self.change(|head| (head.index, head.next_index) = (from, Some(to)));
     }
 
@@ -237,6 +264,11 @@ impl Kept {
         }
         // A file that stays is removed when the table is opened again.
         let _ = std::fs::remove_file(self.folder.file(&index_file(number)));
+    }
+
+    /// The way to make stores durable, if the table survives the loss of power.
+    pub(crate) fn persist(&self) -> Option<Persist> {
+        self.live.persist()
     }
 
     /// Changes the head; nothing is written if it stays the same.

@@ -12,13 +12,15 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering::Relaxed;
 
-use traced::{Files, Traced, Watch, be_watched, copied, files, stop};
+pub(super) use traced::{Files, copied};
+use traced::{Traced, Watch, be_watched, files, stop};
 
 use crate::index::Index;
 use crate::index::hash::{HashKey, part};
 use crate::kept::fault::{ALL, Fault, PLANTED};
+use crate::memory::persist::trace::elsewhere;
+use crate::sync::lanes::lane;
 use crate::table::kept::TEST_HASH_KEY;
 use crate::{Block, Init, Optimizer, Packing, PushScale, RowColumns, Table, TableConfig, Writes};
 
@@ -34,7 +36,7 @@ const ACKNOWLEDGED: &str = "acknowledged";
 
 /// An act of a script.
 #[derive(Debug, Clone)]
-enum Act {
+pub(super) enum Act {
     /// A push of these keys.
     Push(Vec<u64>),
     Remove(u64),
@@ -44,19 +46,29 @@ enum Act {
     Clear,
     /// Opens the table.
     Open,
+    /// Another thread does it.
+    Elsewhere(Box<Act>),
+    /// Another thread does the second one in the middle of the first one.
+    Meanwhile(Box<Act>, Box<Act>),
+    /// Begins to grow the index.
+    Grow,
+    /// Moves so many shares of an index that grows.
+    Move(usize),
+    /// Takes all rows that the budget allows, and gives them back.
+    TakeAll,
 }
 
 /// A table, acts before the process is watched, and acts that are watched.
-struct Script {
-    config: TableConfig,
-    before: Vec<Act>,
-    watched: Vec<Act>,
+pub(super) struct Script {
+    pub(super) config: TableConfig,
+    pub(super) before: Vec<Act>,
+    pub(super) watched: Vec<Act>,
 }
 
 /// Rows by key: weights, header and state as bits.
-type Rows = BTreeMap<u64, Vec<u32>>;
+pub(super) type Rows = BTreeMap<u64, Vec<u32>>;
 
-fn config(dims: usize, writes: Writes, packing: Packing) -> TableConfig {
+pub(super) fn config(dims: usize, writes: Writes, packing: Packing) -> TableConfig {
     let optimizer = Optimizer::Adagrad { lr: 0.1, eps: 1e-8, initial: 0.1, l2: 0.0 };
     let blocks = vec![Block { dims, init: Init::Normal { std: 0.1 }, optimizer }];
     TableConfig {
@@ -132,18 +144,32 @@ fn script(name: &str) -> Script {
 }
 
 /// Keys of the same bucket of a new index.
-fn crowded(keys: usize) -> Vec<u64> {
+pub(super) fn crowded(keys: usize) -> Vec<u64> {
     let home = |key: &u64| part(HashKey::of_numbers(TEST_HASH_KEY).hash(*key), Index::NEW_BUCKETS as u32);
     (0..).filter(|key| home(key) == 1).take(keys).collect()
 }
 
-fn act(table: &mut Option<Table>, root: &Path, config: &TableConfig, number: usize, act: &Act) {
-    if matches!(act, Act::Open) {
-        *table = Some(Table::kept(config.clone(), root, "").unwrap().0);
-        return;
-    }
-    let table = table.as_ref().unwrap();
+pub(super) fn act(table: &mut Option<Table>, root: &Path, config: &TableConfig, number: usize, act: &Act) {
     match act {
+        Act::Open => *table = Some(Table::kept(config.clone(), root, "").unwrap().0),
+        act => act_on(table.as_ref().unwrap(), number, act),
+    }
+}
+
+pub(super) fn act_on(table: &Table, number: usize, act: &Act) {
+    match act {
+        Act::Elsewhere(other) => {
+            let fault = PLANTED.get();
+            elsewhere(|| {
+                PLANTED.set(fault);
+                act_on(table, number, other);
+            });
+        }
+        Act::Meanwhile(first, second) => {
+            // As a whole, the one in the middle comes first.
+            elsewhere(|| act_on(table, number, second));
+            act_on(table, number, first);
+        }
         Act::Push(keys) => {
             let gradients: Vec<f32> =
                 (0..keys.len() * table.dim()).map(|at| (at + number) as f32 + 0.5).collect();
@@ -167,11 +193,18 @@ fn act(table: &mut Option<Table>, root: &Path, config: &TableConfig, number: usi
             table.import(columns.rows()).unwrap();
         }
         Act::Clear => table.clear(),
+        Act::Move(shares) => _ = table.directory.move_shares(lane(), *shares),
+        Act::TakeAll => {
+            let (lane, mut rows) = (lane(), Vec::new());
+            table.row_allocator.take(lane, 1 << 20, &table.slab, &table.budget, &table.directory, &mut rows);
+            table.row_allocator.give_back(lane, &table.slab, &mut rows);
+        }
+        Act::Grow => assert!(table.grow(|index| 2 * index.bytes())),
         Act::Open => {}
     }
 }
 
-fn rows_of(table: &Table) -> Rows {
+pub(super) fn rows_of(table: &Table) -> Rows {
     let mut rows = Rows::new();
     table.for_each_row(|row| {
         let words = row.weights.iter().chain(row.state).map(|value| value.to_bits());
@@ -182,7 +215,7 @@ fn rows_of(table: &Table) -> Rows {
 }
 
 /// The rows before the watched acts, and after each.
-fn expected(script: &Script) -> Vec<Rows> {
+pub(super) fn expected(script: &Script) -> Vec<Rows> {
     let mut table = Some(Table::new(script.config.clone()).unwrap());
     let mut run = |number: usize, this: &Act| {
         if !matches!(this, Act::Open) {
@@ -220,14 +253,14 @@ fn watched(root: &Path, script: &Script) {
 fn child() {
     let (Ok(dir), Ok(name)) = (std::env::var(DIR), std::env::var(SCRIPT)) else { return };
     let fault: usize = std::env::var(FAULT).unwrap().parse().unwrap();
-    PLANTED.store(fault, Relaxed);
+    PLANTED.set(fault);
     let root = PathBuf::from(dir);
     be_watched(&root);
     watched(&root, &script(&name));
 }
 
 /// Opens a table and checks everything.
-fn check(root: &Path, script: &Script, may_be: &[Rows]) -> Result<usize, String> {
+pub(super) fn check(root: &Path, script: &Script, may_be: &[Rows]) -> Result<usize, String> {
     let (table, attached) =
         Table::kept(script.config.clone(), root, "").map_err(|error| error.to_string())?;
     let rows = rows_of(&table);

@@ -23,6 +23,8 @@ pub(crate) struct PageFile {
     /// Files consist of whole pages of this size.
     page_bytes: u64,
     is_tmpfs: bool,
+    /// Mapped so that the system's part of a store is durable before the store (`MAP_SYNC`).
+    is_synced: bool,
 }
 
 /// The pages that a folder's file system gives to mappings.
@@ -59,7 +61,47 @@ impl PageFile {
     fn of(file: File, path: &Path) -> io::Result<PageFile> {
         let (kind, block_bytes) = file_system(path)?;
         let page_bytes = if kind == HUGETLBFS { block_bytes } else { SMALL_PAGE_BYTES };
-        Ok(PageFile { file, path: path.to_path_buf(), page_bytes, is_tmpfs: kind == TMPFS })
+        Ok(PageFile { file, path: path.to_path_buf(), page_bytes, is_tmpfs: kind == TMPFS, is_synced: false })
+    }
+
+    /// The file, mapped with `MAP_SYNC` if asked for. Its file system must allow that ([`PageFile::can_sync`]).
+    pub(crate) fn synced(self, is_synced: bool) -> PageFile {
+        PageFile { is_synced, ..self }
+    }
+
+    /// Whether stores to a mapping of the file can survive the loss of power: a file system on persistent memory,
+    /// mounted with DAX.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn can_sync(file: &File) -> bool {
+        use std::os::fd::AsRawFd;
+        let (read_write, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC);
+        let bytes = SMALL_PAGE_BYTES as usize;
+        // SAFETY: a new mapping at any address touches nothing that exists, and is not used.
+        let mapped =
+            unsafe { libc::mmap(std::ptr::null_mut(), bytes, read_write, flags, file.as_raw_fd(), 0) };
+        if mapped == libc::MAP_FAILED {
+            return false;
+        }
+        // SAFETY: exactly the mapping that was just made, which nothing refers to.
+        unsafe { libc::munmap(mapped, bytes) };
+        true
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn can_sync(_file: &File) -> bool {
+        false
+    }
+
+    /// Makes the file's size and its name's content durable.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.file.sync_all()
+    }
+
+    #[cfg(all(test, target_os = "linux"))]
+    pub(crate) fn inode(&self) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        self.file.metadata().map_or(0, |metadata| metadata.ino())
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -98,8 +140,19 @@ impl PageFile {
                 _ => return Err(error),
             }
         }
+        self.allocate(0, bytes.clone())?;
+        #[cfg(target_os = "linux")]
+        if self.is_synced && bytes.start < bytes.end {
+            // Now rather than at the first store to each page, which would wait for the file system's journal.
+            let len = (bytes.end - bytes.start).next_multiple_of(self.page_bytes) as usize;
+            // SAFETY: the range is mapped, as the caller promises, and the advice changes no content.
+            unsafe {
+                let first = start.as_ptr().add(bytes.start as usize);
+                libc::madvise(first.cast(), len, libc::MADV_POPULATE_WRITE)
+            };
+        }
         let _ = start;
-        self.allocate(0, bytes)
+        Ok(())
     }
 
     /// Gives the space of these bytes back. They read as zeros, and must be reserved again before a use.
@@ -163,8 +216,9 @@ impl PageFile {
         let offset = reserved.as_ptr().align_offset(align);
         // SAFETY: the offset is below `align`, and `align` bytes more than needed were mapped.
         let start = unsafe { reserved.add(offset) };
+        let kind = if self.is_synced { libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC } else { libc::MAP_SHARED };
         let (use_it, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE);
+            (libc::PROT_READ | libc::PROT_WRITE, kind | libc::MAP_FIXED | libc::MAP_NORESERVE);
         // SAFETY: replaces a part of the mapping that was just made, which nothing refers to.
         let mapped =
             unsafe { libc::mmap(start.as_ptr().cast(), bytes, use_it, flags, self.file.as_raw_fd(), 0) };

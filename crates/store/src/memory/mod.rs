@@ -6,6 +6,7 @@
 pub(crate) mod address_space;
 pub(crate) mod budget;
 pub(crate) mod file;
+pub(crate) mod persist;
 pub(crate) mod prefetch;
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -119,6 +120,8 @@ impl<T: ZeroAtomics> Region<T> {
     pub(crate) fn of_file(file: PageFile, len: usize) -> io::Result<Region<T>> {
         file.extend((len * size_of::<T>()) as u64)?;
         let (start, mapped) = file.map(len * size_of::<T>())?;
+        #[cfg(all(test, not(miri), target_os = "linux"))]
+        persist::trace::mapped(file.inode(), start.as_ptr() as usize, len * size_of::<T>());
         Ok(Region { start: start.cast(), len, mapped: Some(mapped), file: Some(file) })
     }
 
@@ -162,6 +165,10 @@ impl<T: ZeroAtomics> Region<T> {
 #[cfg(not(loom))]
 impl<T: ZeroAtomics> Drop for Region<T> {
     fn drop(&mut self) {
+        #[cfg(all(test, not(miri), target_os = "linux"))]
+        if self.file.is_some() {
+            persist::trace::unmapped(self.start.as_ptr() as usize);
+        }
         if let Some((start, bytes)) = self.mapped {
             unmap(start, bytes);
         } else if let Some(layout) = Self::layout(self.len) {

@@ -3,6 +3,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
+use crate::kept::fault::{self, Fault};
+
 /// Free rows that are handed over together.
 const TURN: usize = 1 << 12;
 
@@ -46,6 +48,9 @@ impl InheritedRows {
             used += u64::from(word.count_ones());
             let rows = (0..64).filter(|bit| word >> bit & 1 == 0).map(|bit| at * 64 + bit);
             free.extend(rows.filter(|&row| row < self.rows).map(|row| row as u32));
+            if fault::is(Fault::LeakedRow) {
+                free.pop();
+            }
             if free.len() >= TURN {
                 take(&mut free);
             }

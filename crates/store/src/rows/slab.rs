@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::index::NO_ROW;
 use crate::memory::address_space::Space;
+use crate::memory::persist::{Persist, Step};
 use crate::memory::prefetch::{PrefetchHint, prefetch, prefetch_lines};
 use crate::memory::{RESERVED_BYTES_MAX, Region, machine_bytes};
 use crate::rows::access::{RowMut, RowReader, RowWrite, WholeRowReader};
@@ -233,6 +234,17 @@ impl Slab {
     /// Stores the words of an unpublished row.
     pub(crate) fn write_unpublished(&self, row: u32, words: &[f32]) {
         self.unpublished(row).by(self.width.elsewhere()).store_row(words);
+    }
+
+    /// Begins to make a row durable.
+    #[inline]
+    pub(crate) fn flush(&self, row: u32, persist: Persist) {
+        let Placement { weights, rest, rest_stride, is_split, .. } = self.placement;
+        let words = self.view().words(row);
+        persist.flush(Step::Rows, if is_split { &words[..weights] } else { &words[..weights + rest] });
+        if let Some(rests) = &self.rests {
+            persist.flush(Step::Rows, &rests[row as usize * rest_stride..][..rest]);
+        }
     }
 
     /// A row that no reader can find, or is about to be removed.

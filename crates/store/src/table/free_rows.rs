@@ -2,6 +2,7 @@
 //! because the index is large; pushes take rows that were never used meanwhile.
 
 use crate::index::growth::shares;
+use crate::memory::persist::Step;
 use crate::sync::lock;
 use crate::table::Table;
 
@@ -57,6 +58,8 @@ impl Table {
                 .for_each(|_, row| self.row_allocator.note_inherited(row));
         }
         if search.next_share == shares {
+            // A slot that a killed process has stored may not be durable yet, and its former row is free.
+            self.directory.write_back(crate::sync::lanes::lane(), Step::Inherited);
             let keys = self.row_allocator.free_inherited(&self.slab);
             debug_assert!(keys <= search.keys, "{keys} keys, {} counted", search.keys);
             self.directory.unclaim(search.keys.saturating_sub(keys) as usize);

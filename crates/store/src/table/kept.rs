@@ -12,12 +12,13 @@ use crate::index::directory::{Directory, STRIPES};
 use crate::index::fill::Fill;
 use crate::index::growth::{Moves, PARTS};
 use crate::index::hash::HashKey;
-use crate::index::recover::recover;
+use crate::index::recover::{recover, recover_power};
 use crate::kept::head::{HEAD_BYTES, Head, HeadFile, IndexName};
 use crate::kept::live::{LIVE_BYTES, Live};
 use crate::kept::{Folder, HEAD, Kept, LANES, STATES, UNDO, WEIGHTS, folder_name, index_file};
 use crate::memory::Region;
 use crate::memory::budget::Budget;
+use crate::memory::persist::{Persist, boot_id};
 use crate::policy::clock::UseClock;
 use crate::rows::allocator::RowAllocator;
 use crate::rows::layout::Layout;
@@ -25,6 +26,7 @@ use crate::rows::placement::HEADER_WORDS;
 use crate::rows::slab::{NoSpace, Slab};
 use crate::rows::undo::UndoSlots;
 use crate::sync::lock;
+use crate::table::durability::Durability;
 use crate::table::free_rows::FreeRowSearch;
 use crate::table::kept_folders::pages_cost;
 use crate::table::{Memory, NO_SPACE, no_address_space};
@@ -50,29 +52,33 @@ pub struct Attached {
     pub is_searching: bool,
     /// The cost of the folder's pages, unless they are huge.
     pub pages: Option<&'static str>,
+    /// The table survives the loss of power: memory and protocol are made for it.
+    pub survives_power: bool,
 }
 
 impl Attached {
     /// Describes it in a line.
     #[must_use]
     pub fn summary(&self) -> String {
+        let survives = if self.survives_power { "; survives the loss of power" } else { "" };
         let folder = self.folder.display();
         let found = match (self.is_new, self.repaired) {
-            (true, _) => return format!("created in {folder}"),
+            (true, _) => return format!("created in {folder}{survives}"),
             (false, 0) => "nothing was interrupted".to_owned(),
             (false, 1) => "1 interrupted change repaired".to_owned(),
             (false, repaired) => format!("{repaired} interrupted changes repaired"),
         };
         let about = if self.is_searching { "about " } else { "" };
-        format!("attached from {folder}: {about}{} rows, {found}", self.rows)
+        format!("attached from {folder}: {about}{} rows, {found}{survives}", self.rows)
     }
 }
 
 impl Table {
     /// Opens the table that `root` keeps under the name of `config`, or creates it there.
     ///
-    /// Its rows outlive the process, also when that is killed: every push that returned is there again. They do not
-    /// survive a loss of power. Only one process at a time can use it. Budget, admission, eviction, writes and the
+    /// Its rows outlive the process, also when that is killed: every push that returned is there again. On persistent
+    /// memory (a file system mounted with DAX), those of a table with copy-on-write survive the loss of power. Only one
+    /// process at a time can use it. Budget, admission, eviction, writes and the
     /// settings of optimizers may differ from those that it was created with. `note` is a text of the owner, which
     /// [`crate::kept_tables`] returns; it replaces the former one.
     ///
@@ -81,14 +87,30 @@ impl Table {
     /// [`StoreError::Config`] if the table has other rows, another seed or another layout. [`StoreError::Io`] if
     /// another process uses it, or its file system has no space.
     pub fn kept(config: TableConfig, root: &Path, note: &str) -> Result<(Table, Attached), StoreError> {
+        Table::kept_for(config, root, note, Durability::Detect)
+    }
+
+    /// Opens or creates a table like [`Table::kept`] that survives what `durability` says.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Table::kept`], and [`StoreError::Config`] if folder, table or processor do not allow it.
+    pub fn kept_for(
+        config: TableConfig,
+        root: &Path,
+        note: &str,
+        durability: Durability,
+    ) -> Result<(Table, Attached), StoreError> {
         config.check()?;
         let folder = Folder::lock(&root.join(folder_name(&config.name)))?;
         let path = folder.path().to_path_buf();
-        let pages = pages_cost(&path);
+        let can_sync = folder.can_sync();
+        let pages = pages_cost(&path).filter(|_| !can_sync);
         let is_new = !folder.file(HEAD).exists();
         let mut repaired = 0;
         let table = Table::build(config, |config, layout, budget| {
-            let files = Files { config, layout, budget, folder, note };
+            let mut files = Files { config, layout, budget, folder, note, persist: None };
+            files.choose(durability, is_new)?;
             if is_new { files.create() } else { files.attach(&mut repaired) }
         })?;
         let rows = table.row_allocator.charged();
@@ -97,7 +119,8 @@ impl Table {
             table.find_free_rows();
         }
         let (rows, is_searching) = (table.len() as u64, table.row_allocator.inherited().is_some());
-        Ok((table, Attached { folder: path, is_new, rows, repaired, is_searching, pages }))
+        let survives_power = table.persist().is_some() && can_sync;
+        Ok((table, Attached { folder: path, is_new, rows, repaired, is_searching, pages, survives_power }))
     }
 
     fn index_bytes(&self) -> usize {
@@ -117,6 +140,20 @@ impl Table {
         if let Some(kept) = &self.kept {
             kept.change(|head| head.note = note.to_owned());
         }
+    }
+
+    /// An index of its own file if the table is kept, otherwise in private memory.
+    pub(super) fn new_index(&self, bytes: usize) -> Option<Index> {
+        let Some(kept) = &self.kept else { return Index::with_bytes(bytes) };
+        kept.note_space(true);
+        let (number, file) = kept.new_index(bytes)?;
+        let index = Index::of_file(file, bytes, number, kept.persist())
+            .and_then(|index| index.reserve().map(|()| index));
+        kept.note_space(index.is_err());
+        if index.is_err() {
+            kept.remove_index(number);
+        }
+        index.ok()
     }
 
     /// Removes the folder of a kept table, whose rows end with this process from then on.
@@ -165,11 +202,41 @@ struct Files<'a> {
     budget: &'a Budget,
     folder: Folder,
     note: &'a str,
+    /// If the table survives the loss of power.
+    persist: Option<Persist>,
 }
 
 impl Files<'_> {
     fn refused<T>(&self, reason: String) -> Result<T, StoreError> {
         Err(StoreError::Config { table: self.config.name.clone(), reason })
+    }
+
+    /// Decides whether the table writes its cache lines back.
+    fn choose(&mut self, durability: Durability, is_new: bool) -> Result<(), StoreError> {
+        let was_so = if is_new { None } else { Some(self.head_file()?.1.boot.is_some()) };
+        let copies = self.config.writes == Writes::CopyOnWrite;
+        let can_sync = self.folder.can_sync();
+        match durability.writes_back(can_sync, copies, was_so) {
+            Ok(writes_back) => {
+                self.persist = Persist::detect().filter(|_| writes_back);
+                self.folder.set_synced(writes_back && can_sync);
+                Ok(())
+            }
+            Err(reason) => self.refused(reason),
+        }
+    }
+
+    /// The head of the table in the folder.
+    fn head_file(&self) -> Result<(HeadFile, Head), StoreError> {
+        let file = self.folder.open(HEAD)?;
+        let mut head_file =
+            HeadFile::new(file, self.persist).map_err(|error| self.folder.failed(HEAD, "map", error))?;
+        let head = head_file.read(&self.folder.file(HEAD))?;
+        Ok((head_file, head))
+    }
+
+    fn boot(&self) -> Option<String> {
+        self.persist.map(|_| boot_id())
     }
 
     fn layout(&self) -> BTreeMap<String, String> {
@@ -218,18 +285,22 @@ impl Files<'_> {
             index: name,
             next_index: None,
             last_index: name.number,
+            boot: self.boot(),
         };
         // Complete before it has its name.
         let new = self.folder.create(HEAD_NEW, HEAD_BYTES as u64)?;
-        let mut head_file = HeadFile::new(new).map_err(|error| self.folder.failed(HEAD_NEW, "map", error))?;
+        let mut head_file =
+            HeadFile::new(new, self.persist).map_err(|error| self.folder.failed(HEAD_NEW, "map", error))?;
         head_file.write(&head);
         std::fs::rename(self.folder.file(HEAD_NEW), self.folder.file(HEAD))
+            .and_then(|()| self.folder.sync())
             .map_err(|error| self.folder.failed(HEAD, "create", error))?;
         Ok((head_file, head, live, slab, index))
     }
 
     fn live(&self) -> Result<Live, StoreError> {
-        Live::new(self.folder.open(LANES)?).map_err(|error| self.folder.failed(LANES, "map", error))
+        Live::new(self.folder.open(LANES)?, self.persist)
+            .map_err(|error| self.folder.failed(LANES, "map", error))
     }
 
     fn undo_bytes(&self) -> u64 {
@@ -273,14 +344,13 @@ impl Files<'_> {
                 format!("it has {has} bytes, its head says {bytes}; remove the table's folder (--forget)");
             return Err(StoreError::Damaged { path: file.path().to_path_buf(), reason });
         }
-        Index::of_file(file, bytes, number).map_err(|error| self.folder.failed(&name, "map", error))
+        Index::of_file(file, bytes, number, self.persist)
+            .map_err(|error| self.folder.failed(&name, "map", error))
     }
 
     /// Opens the files and mends what was interrupted.
     fn attach(self, repaired: &mut usize) -> Result<Memory, StoreError> {
-        let mut head_file =
-            HeadFile::new(self.folder.open(HEAD)?).map_err(|error| self.folder.failed(HEAD, "map", error))?;
-        let mut head = head_file.read(&self.folder.file(HEAD))?;
+        let (mut head_file, mut head) = self.head_file()?;
         self.check(&head)?;
         let live = self.live()?;
         let slab = self.slab()?;
@@ -301,7 +371,13 @@ impl Files<'_> {
             slab.write_unpublished(*row, words);
         }
         undo.clear();
-        recover(&index, next.as_ref().zip(moves.as_ref()), &live, STRIPES);
+        let growth = next.as_ref().zip(moves.as_ref());
+        if head.boot == self.boot() {
+            recover(&index, growth, &live, STRIPES);
+        } else {
+            *repaired = recover_power(&index, growth, &live, STRIPES)
+                .map_err(|reason| StoreError::Damaged { path: self.folder.path().to_path_buf(), reason })?;
+        }
         // Tests plant faults, and a search of an index that is not whole would wait for ever.
         #[cfg(test)]
         if let Some(defect) = [Some(&index), next.as_ref()].into_iter().flatten().find_map(Index::defect) {
@@ -311,7 +387,8 @@ impl Files<'_> {
             (head.index, head.next_index) = (grown.name(), None);
             index = grown;
         }
-        (head.config, head.note) = (config_to_json(self.config), self.note.to_owned());
+        (head.config, head.note, head.boot) =
+            (config_to_json(self.config), self.note.to_owned(), self.boot());
         head_file.write(&head);
         self.remove_others(&head);
         self.assemble(head_file, head, live, slab, index, next.zip(moves))

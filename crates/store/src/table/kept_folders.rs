@@ -1,6 +1,7 @@
 //! Folders of kept tables without opening the tables: lists and removes them, tells the cost of their pages, and maps
 //! files beside them.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU8;
 
@@ -11,8 +12,10 @@ use crate::kept::live::Live;
 use crate::kept::{DROPPED, Folder, HEAD, LANES, UNDO, folder_name};
 use crate::memory::Region;
 use crate::memory::file::{PageFile, Pages, pages_of};
+use crate::memory::persist::{Persist, Step};
 use crate::rows::layout::Layout;
 use crate::rows::undo::UndoSlots;
+use crate::table::durability::{Durability, can_survive_power};
 use crate::{StoreError, TableConfig};
 
 /// A kept table, as its folder describes it.
@@ -50,24 +53,51 @@ pub fn pages_cost(folder: &Path) -> Option<&'static str> {
 
 /// Bytes of a file that outlive the process, beside kept tables.
 #[derive(Debug)]
-pub struct KeptBytes(Region<AtomicU8>);
+pub struct KeptBytes {
+    bytes: Region<AtomicU8>,
+    persist: Option<Persist>,
+}
 
 impl KeptBytes {
-    /// Opens a file of this length, and creates it with zeros if there is none.
+    /// Opens a file of this length, and creates it with zeros if there is none. It survives what `durability` says.
     ///
     /// # Errors
     ///
     /// The file cannot be opened, has another length, or its file system has no space.
-    pub fn open(path: &Path, len: usize) -> Result<KeptBytes, StoreError> {
+    pub fn open(path: &Path, len: usize, durability: Durability) -> Result<KeptBytes, StoreError> {
+        let can_sync = path.parent().is_some_and(can_survive_power);
+        let writes_back = match durability {
+            Durability::Process => false,
+            Durability::Detect | Durability::Power => can_sync,
+            Durability::Emulate => true,
+        };
+        let persist = Persist::detect().filter(|_| writes_back);
         let open = || {
+            let is_synced = can_sync && persist.is_some();
             let file = if path.exists() { PageFile::open(path)? } else { PageFile::create(path)? };
+            let file = file.synced(is_synced);
             file.extend(len as u64)?;
+            if is_synced {
+                file.sync()?;
+                path.parent().map_or(Ok(()), |folder| std::fs::File::open(folder)?.sync_all())?;
+            }
             let bytes = Region::of_file(file, len)?;
             bytes.reserve(0..len)?;
             Ok(bytes)
         };
         let failed = |source| StoreError::Io { path: path.to_path_buf(), action: "open", source };
-        open().map(KeptBytes).map_err(failed)
+        let bytes = open().map_err(failed)?;
+        let opened = KeptBytes { bytes, persist };
+        // What a killed process has not written back.
+        opened.write_back(0..len);
+        Ok(opened)
+    }
+
+    /// Makes these bytes durable before later stores, if the file survives the loss of power.
+    pub fn write_back(&self, bytes: Range<usize>) {
+        if let Some(persist) = self.persist {
+            persist.write_back(Step::Bytes, &self.bytes[bytes]);
+        }
     }
 }
 
@@ -75,7 +105,7 @@ impl std::ops::Deref for KeptBytes {
     type Target = [AtomicU8];
 
     fn deref(&self) -> &[AtomicU8] {
-        &self.0
+        &self.bytes
     }
 }
 
@@ -145,11 +175,11 @@ impl KeptTable {
     fn read(folder: PathBuf) -> Result<KeptTable, StoreError> {
         let failed = |name: &str, source| StoreError::Io { path: folder.join(name), action: "open", source };
         let open = |name: &str| PageFile::open(&folder.join(name)).map_err(|error| failed(name, error));
-        let mut head_file = HeadFile::new(open(HEAD)?).map_err(|error| failed(HEAD, error))?;
+        let mut head_file = HeadFile::new(open(HEAD)?, None).map_err(|error| failed(HEAD, error))?;
         let head = head_file.read(&folder.join(HEAD))?;
         let config = config_from_json(head.config)
             .map_err(|reason| StoreError::Damaged { path: folder.join(HEAD), reason })?;
-        let live = Live::new(open(LANES)?).map_err(|error| failed(LANES, error))?;
+        let live = Live::new(open(LANES)?, None).map_err(|error| failed(LANES, error))?;
         let undo = Region::of_file(open(UNDO)?, UndoSlots::words(Layout::new(&config).words()))
             .map_err(|error| failed(UNDO, error))?;
         let undo = UndoSlots::new(undo, Layout::new(&config).words());

@@ -7,6 +7,7 @@
 //! Lock order: write gate > copy-on-write gate > eviction cursor, hot keys or walk > index guard or free rows of a
 //! lane > key lock. A thread with an index guard or a key lock must not wait for readers.
 
+pub(crate) mod durability;
 mod free_rows;
 pub(crate) mod kept;
 pub(crate) mod kept_folders;
@@ -287,19 +288,6 @@ impl Table {
             ..TableStats::default()
         }
         .count(&self.counters)
-    }
-
-    /// An index of its own file if the table is kept, otherwise in private memory.
-    fn new_index(&self, bytes: usize) -> Option<Index> {
-        let Some(kept) = &self.kept else { return Index::with_bytes(bytes) };
-        kept.note_space(true);
-        let (number, file) = kept.new_index(bytes)?;
-        let index = Index::of_file(file, bytes, number).and_then(|index| index.reserve().map(|()| index));
-        kept.note_space(index.is_err());
-        if index.is_err() {
-            kept.remove_index(number);
-        }
-        index.ok()
     }
 
     /// How full the index may be.

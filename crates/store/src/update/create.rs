@@ -6,6 +6,7 @@ use crate::index::directory::KeyLock;
 use crate::index::hash::mix;
 use crate::index::{Index, NO_ROW};
 use crate::lookup::Lookup;
+use crate::memory::persist::{Persist, Step};
 use crate::rows::access::RowMut;
 use crate::sync::write_gate::SharedGuard;
 use crate::table::Table;
@@ -64,6 +65,12 @@ impl Table {
             let ask_for = |row: &u32| self.slab.prefetch_to_fill(*row);
             spare.iter().take(AHEAD_ROWS).for_each(ask_for);
             let mut used = 0;
+            while let (Some(persist), Some(_), Some(_)) = (self.persist(), spare.get(used), absent.get(done))
+            {
+                let (rest, rows) = (&absent[done..], &mut spare[used..]);
+                done += rest.len().min(rows.len());
+                used += self.create_durable(persist, (keys, rest), rows, lookup, row_init);
+            }
             while let (Some(&row), Some(&at)) = (spare.get(used), absent.get(done)) {
                 let (key, hash) = (keys[at as usize], lookup.hash(at as usize));
                 let later = absent.get(done + AHEAD_ROWS).map(|&at| lookup.hash(at as usize));
@@ -104,6 +111,42 @@ impl Table {
         rejected
     }
 
+    /// Gives durable rows to as many keys as there are `spare` rows, of which those in use are the first afterwards;
+    /// returns their number.
+    fn create_durable(
+        &self,
+        persist: Persist,
+        (keys, absent): (&[u64], &[u32]),
+        spare: &mut [u32],
+        lookup: &mut Lookup,
+        row_init: &mut impl RowInit,
+    ) -> usize {
+        let count = spare.len().min(absent.len());
+        for (&at, &row) in absent.iter().zip(&*spare) {
+            self.fill_row(keys[at as usize], row, &mut lookup.words, at as usize, row_init);
+            self.slab.flush(row, persist);
+        }
+        persist.fence(Step::Rows);
+        let mut used = 0;
+        for (number, &at) in absent[..count].iter().enumerate() {
+            let hash = lookup.hash(at as usize);
+            let locked = self.directory.lock(hash);
+            if let Some(&later) = absent.get(number + AHEAD_ROWS) {
+                locked.prefetch_to_change(lookup.hash(later as usize));
+            }
+            let found = locked.find();
+            if found == NO_ROW {
+                self.publish(spare[number], &locked);
+                spare.swap(number, used);
+                used += 1;
+            } else {
+                row_init.existing_row(at as usize, found, &locked);
+            }
+        }
+        persist.fence(Step::Slots);
+        used
+    }
+
     /// Gives the row to the key unless the key has one; returns whether it did. Prefetches the bucket of the hash
     /// `later`, because a search for many absent keys has evicted it from the cache.
     fn create(
@@ -123,16 +166,28 @@ impl Table {
             row_init.existing_row(at, found, &locked);
             return false;
         }
+        self.fill_row(key, row, words, at, row_init);
+        self.publish(row, &locked);
+        true
+    }
+
+    /// Stores the first content of a row.
+    #[inline(always)]
+    fn fill_row(&self, key: u64, row: u32, words: &mut [f32], at: usize, row_init: &mut impl RowInit) {
         let fills = row_init.initializes(at);
         let words = if fills { self.layout.blank_row(key, words) } else { self.layout.init_row(key, words) };
         self.slab.write_unpublished(row, words);
         row_init.new_row(at, row, self.slab.unpublished(row));
-        self.row_allocator.note_visited(row, &locked);
+    }
+
+    /// Gives a row to an absent key.
+    #[inline(always)]
+    fn publish(&self, row: u32, locked: &KeyLock<'_>) {
+        self.row_allocator.note_visited(row, locked);
         locked.insert(row);
         if let Some(notes) = self.notes() {
             notes.note_store(row);
         }
-        true
     }
 
     /// Reserves room in the index for up to `keys` keys, growing it if possible; returns their number. The caller

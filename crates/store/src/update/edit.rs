@@ -56,7 +56,10 @@ pub(crate) fn edit_rows(
     }
     if let Some(cow_gate) = &table.cow_gate {
         let updater = InPlaceEditor { edit, vector: vector.width(), table, shared, notes, absent };
-        return edit_rows_cow(lane, lookup, keys, updater, cow_gate);
+        return match table.persist() {
+            None => edit_rows_cow::<_, false>(lane, lookup, keys, updater, cow_gate),
+            Some(_) => edit_rows_cow::<_, true>(lane, lookup, keys, updater, cow_gate),
+        };
     }
     if let Some(undo) = &table.slab.undo {
         let updater = InPlaceEditor { edit, vector: vector.width(), table, shared, notes, absent };

@@ -15,6 +15,8 @@ mod full;
 mod gather;
 mod golden;
 mod growth;
+#[cfg(all(target_os = "linux", not(miri)))]
+mod guest;
 mod halves;
 mod import;
 #[cfg(all(target_os = "linux", not(miri)))]

@@ -44,6 +44,10 @@ fn the_next_server_has_every_push_that_a_killed_one_acknowledged() {
             && errors.contains(": 20000 rows, nothing was interrupted");
         assert_eq!(found, round > 0, "{errors}");
         assert!(errors.contains("4 KiB pages"), "{errors}");
+        assert!(
+            errors.contains("kept/shard-0-of-1: tables outlive this process, not the loss of power"),
+            "{errors}"
+        );
     }
     let described = Command::new(env!("CARGO_BIN_EXE_sanderling"))
         .args(["inspect", "kept", "--json"])
@@ -54,6 +58,31 @@ fn the_next_server_has_every_push_that_a_killed_one_acknowledged() {
     let described: serde_json::Value = serde_json::from_str(described.trim()).unwrap();
     let table = &described["tables"][0];
     assert_eq!((&table["name"], &table["rows"], &table["pushes"]), (&"t".into(), &20_000.into(), &4.into()));
+}
+
+#[test]
+fn a_start_says_what_its_tables_cannot_survive() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    for (options, reason) in [
+        (
+            "--kept kept --durability power",
+            "cannot survive the loss of power; name a folder on persistent memory",
+        ),
+        (
+            "--kept kept --durability most",
+            "durability \"most\" is unknown: detect, process, power or emulate",
+        ),
+        ("--durability process", "durability needs a folder of kept tables"),
+    ] {
+        let said = refused(folder.path(), options);
+        assert!(said.contains(reason), "{said}");
+    }
+    let process = Process::start(folder.path(), "", "--kept kept --durability emulate");
+    // Its rows are updated in place.
+    let refusal = RawClient::new(&process.addresses[0]).create("t", TABLE).unwrap_err();
+    assert!(format!("{refusal:?}").contains("copy_on_write"), "{refusal:?}");
+    process.signal("TERM");
+    drop(process.end());
 }
 
 #[test]

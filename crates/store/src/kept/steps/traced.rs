@@ -97,7 +97,7 @@ impl Drop for Traced {
 }
 
 /// Contents of files by name.
-pub(super) type Files = BTreeMap<String, Vec<u8>>;
+pub(in crate::kept) type Files = BTreeMap<String, Vec<u8>>;
 
 /// The files of a table that can change, as they are now.
 pub(super) fn files(folder: &Path) -> Files {
@@ -153,7 +153,7 @@ fn words_of(path: &Path, first: usize, words: usize) -> (Region<AtomicU64>, usiz
 }
 
 /// Makes a folder with these files.
-pub(super) fn copied(files: &Files, folder: &Path) {
+pub(in crate::kept) fn copied(files: &Files, folder: &Path) {
     std::fs::create_dir_all(folder).unwrap();
     for (name, content) in files {
         // Without the pages of zeros at the end, which are most of a file.
