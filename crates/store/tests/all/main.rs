@@ -23,6 +23,7 @@ mod model;
 mod policies;
 mod pulled_rows;
 mod refused;
+mod replicas;
 mod restore;
 mod support;
 mod threads;
