@@ -23,6 +23,7 @@ mod threads;
 pub mod metrics;
 pub use metrics::{AucInterval, Metrics, NumberMetrics, Scores};
 
+mod load_beside;
 mod loss;
 
 mod progressive;
@@ -68,6 +69,9 @@ pub use similar::{Nearest, Neighbour, Similarity, dot, factors_of};
 
 mod evaluate;
 pub use evaluate::{Evaluation, Predicted, evaluate, predict};
+
+mod line_rows;
+pub use line_rows::LINE_COLUMN;
 
 mod row_scorer;
 pub use row_scorer::RowScorer;

@@ -13,6 +13,12 @@ pub mod proto {
     tonic::include_proto!("inference");
 }
 
+/// The messages of the service of rows, as `proto/lookup.proto` describes them.
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)] // generated
+pub mod lookup_proto {
+    tonic::include_proto!("sanderling.serve");
+}
+
 mod config;
 pub use config::Config;
 
@@ -22,7 +28,20 @@ pub use error::{Kind, ServeError};
 mod pool;
 
 mod models;
-pub use models::{Models, ServedModel};
+pub use models::ServedModel;
+
+mod catalog;
+pub use catalog::{LIVE, Models};
+
+mod folder;
+pub use folder::is_name;
+
+mod publisher;
+
+mod repository;
+pub use repository::RepositoryConfig;
+
+mod versions;
 
 mod cell;
 
@@ -60,5 +79,5 @@ mod router;
 mod server;
 pub use server::{Server, StartError};
 
-/// The descriptor of the service, for reflection.
-const DESCRIPTION: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/open_inference.bin"));
+/// The descriptors of the services, for reflection.
+const DESCRIPTION: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/services.bin"));

@@ -57,16 +57,33 @@ pub(crate) struct Trained {
 impl Trained {
     /// Trains a model of a type, such as `fm`.
     pub(crate) fn new(kind: &str) -> Trained {
+        Trained::with(kind, 3)
+    }
+
+    /// Trains with a number of passes, so that models differ.
+    pub(crate) fn with(kind: &str, passes: u32) -> Trained {
+        let features = serde_json::json!([{ "name": "user" }, { "name": "genres", "type": "multi" }, { "name": "age", "type": "log" }]);
+        Trained::train("clicks.csv", &csv(&examples(ROWS)), kind, passes, Some(features))
+    }
+
+    /// Trains a model of a type on a file of this name and text.
+    pub(crate) fn of_file(name: &str, text: &str, kind: &str, features: Option<Value>) -> Trained {
+        Trained::train(name, text, kind, 3, features)
+    }
+
+    fn train(name: &str, text: &str, kind: &str, passes: u32, features: Option<Value>) -> Trained {
         let folder = tempfile::tempdir().unwrap();
-        let train_file = folder.path().join("clicks.csv");
-        std::fs::write(&train_file, csv(&examples(ROWS))).unwrap();
-        let config = serde_json::json!({
+        let train_file = folder.path().join(name);
+        std::fs::write(&train_file, text).unwrap();
+        let mut config = serde_json::json!({
             "name": "clicks",
             "data": { "train": train_file },
             "model": { "type": kind },
-            "train": { "passes": 3, "batch_size": 16 },
-            "feature": [{ "name": "user" }, { "name": "genres", "type": "multi" }, { "name": "age", "type": "log" }],
+            "train": { "passes": passes, "batch_size": 16 },
         });
+        if let Some(features) = features {
+            config["feature"] = features;
+        }
         let config = RunConfig::from_json(&config.to_string(), |_| ()).unwrap();
         let options = RunOptions { runs_dir: folder.path().join("runs"), ..RunOptions::default() };
         train(config, &options, &AtomicBool::new(false), &mut |_| ()).unwrap();
@@ -76,8 +93,13 @@ impl Trained {
 
     /// The scores that the learner gives the rows of a file.
     pub(crate) fn scores(&self, examples: &[Example]) -> Vec<f32> {
-        let file = self.folder.path().join("new.csv");
-        std::fs::write(&file, csv(examples)).unwrap();
+        self.scores_of_file("new.csv", &csv(examples))
+    }
+
+    /// The scores that the learner gives the rows of a file of this name and text.
+    pub(crate) fn scores_of_file(&self, name: &str, text: &str) -> Vec<f32> {
+        let file = self.folder.path().join(name);
+        std::fs::write(&file, text).unwrap();
         let model = Model::load(&self.path).unwrap();
         let reading = model.config().data.reading.clone();
         let (bad_rows, stop) = (Arc::new(BadRows::new(BadRowPolicy::Fail)), Arc::default());

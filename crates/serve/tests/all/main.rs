@@ -2,10 +2,14 @@
 #![allow(clippy::unwrap_used, reason = "a panic is a failed test")]
 
 mod fixture;
+mod flips;
 
 mod grpc;
 mod inference_protocol;
 mod limits;
+mod lines;
 mod lookup;
+mod lookup_grpc;
 mod predict;
 mod resp;
+mod versions;
