@@ -85,7 +85,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, help="folder for the model and sockets, kept [default: temporary]")
     parser.add_argument("--json", type=Path, help="file to write all turns to")
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.programs = args.programs.absolute()
+    return args
 
 
 @contextmanager
