@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::LogPosition;
 use crate::description;
-use crate::push_dedup::{LoggedPushes, SavedPushDedup};
 use crate::refusal::Refusal;
 use crate::tables::{Candidate, Tables};
+use sanderling_replica::push_dedup::{LoggedPushes, SavedPushDedup};
 
 /// The numbers of the tables in the log, by name.
 pub(crate) type Followed = HashMap<String, u32>;
