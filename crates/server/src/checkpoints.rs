@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use sanderling_observe::numbers::bytes as in_units;
+use sanderling_replica::push_dedup::{PushDedup, SavedPushDedup};
 use sanderling_store::{Checkpoint, LogEnd, StoreError, Table, TableConfig};
 use sanderling_wire::{Fault, Home, Restored};
 
@@ -26,7 +27,6 @@ use crate::delta_log::{Followed, LogPosition, replay};
 use crate::description;
 use crate::event::Log;
 use crate::limit::CHECKPOINT_DEPTH_MAX;
-use crate::push_dedup::{PushDedup, SavedPushDedup};
 use crate::refusal::Refusal;
 use crate::tables::{Candidate, Tables};
 use parts::Source;

@@ -17,7 +17,6 @@ mod tables;
 
 mod batches;
 mod clock;
-mod push_dedup;
 
 mod checkpoints;
 mod connections;

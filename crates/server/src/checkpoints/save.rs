@@ -5,6 +5,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use sanderling_replica::push_dedup::{PushDedup, SavedPushDedup};
 use sanderling_store::{CheckpointWriter, DeltaWriter, SkippedRows, StoreError};
 use sanderling_wire::{Home, Saved as SavedSize};
 
@@ -14,7 +15,6 @@ use super::{Checkpoints, LATEST, origin, unfinished};
 use crate::delta_log::{Base, DeltaLog, Sealed};
 use crate::event::{Event, Log};
 use crate::limit::CHANGE_KEYS_MAX;
-use crate::push_dedup::{PushDedup, SavedPushDedup};
 use crate::refusal::Refusal;
 use crate::tables::{Directory, Entry, Tables};
 

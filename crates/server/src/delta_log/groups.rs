@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use sanderling_replica::push_dedup::{LoggedPushes, PushDedup, SavedPushDedup};
 use sanderling_store::{LogEnd, LogWriter, SkippedRows, StoreError};
 use sanderling_wire::Home;
 
@@ -11,7 +12,6 @@ use super::replay::{Followed, ListedTable};
 use crate::clock::unix_ms;
 use crate::event::{Event, Log};
 use crate::limit::{CHANGE_KEYS_MAX, LOG_SEGMENT_BYTES_MAX};
-use crate::push_dedup::{LoggedPushes, PushDedup, SavedPushDedup};
 use crate::tables::{Directory, Entry, Tables};
 
 /// A table whose changes are logged.

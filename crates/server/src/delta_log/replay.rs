@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use sanderling_replica::push_dedup::{LoggedPushes, SavedPushDedup};
 use sanderling_store::{LogEnd, LogReader, LogTarget, Table};
 use sanderling_wire::{Fault, Home};
 use serde::{Deserialize, Serialize};
 
 use super::LogPosition;
 use crate::description;
-use crate::push_dedup::{LoggedPushes, SavedPushDedup};
 use crate::refusal::Refusal;
 use crate::tables::{Candidate, Tables};
 

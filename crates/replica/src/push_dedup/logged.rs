@@ -8,7 +8,7 @@ use crate::limit::PUSH_CLIENTS_PAST_MAX;
 
 /// The push history of all groups so far.
 #[derive(Debug, Default)]
-pub(crate) struct LoggedPushes {
+pub struct LoggedPushes {
     /// Each with the time of its last change.
     clients: HashMap<u64, (u64, SavedClient)>,
     past: HashMap<u64, (u64, u64)>,
@@ -17,7 +17,7 @@ pub(crate) struct LoggedPushes {
 
 impl LoggedPushes {
     /// The part of a history that differs; `None` if nothing does.
-    pub(crate) fn difference(&self, now: &SavedPushDedup) -> Option<SavedPushDedup> {
+    pub fn difference(&self, now: &SavedPushDedup) -> Option<SavedPushDedup> {
         let is_new = |client: &&SavedClient| {
             self.clients.get(&client.client).is_none_or(|(_, logged)| logged != *client)
         };
@@ -30,7 +30,7 @@ impl LoggedPushes {
     }
 
     /// Adds the part of a group.
-    pub(crate) fn add(&mut self, part: SavedPushDedup) {
+    pub fn add(&mut self, part: SavedPushDedup) {
         for (client, highest) in part.past {
             self.time += 1;
             self.clients.remove(&client);
@@ -50,7 +50,7 @@ impl LoggedPushes {
     }
 
     /// The whole history, in the order of the last changes.
-    pub(crate) fn into_saved(self) -> SavedPushDedup {
+    pub fn into_saved(self) -> SavedPushDedup {
         let mut clients: Vec<(u64, SavedClient)> = self.clients.into_values().collect();
         clients.sort_unstable_by_key(|(time, _)| *time);
         let mut past: Vec<(u64, (u64, u64))> =
