@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use sanderling_replica::push_dedup::PushDedup;
 use sanderling_store::{LogEnd, LogReader, StoreError};
 use sanderling_wire::Kind;
 use serde::{Deserialize, Serialize};

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use sanderling_replica::push_dedup::{LoggedPushes, PushDedup, SavedPushDedup};
 use sanderling_store::{LogEnd, LogWriter, SkippedRows, StoreError};
 use sanderling_wire::Home;
 

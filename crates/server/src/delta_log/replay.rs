@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use sanderling_replica::push_dedup::{LoggedPushes, SavedPushDedup};
 use sanderling_store::{LogEnd, LogReader, LogTarget, Table};
 use sanderling_wire::{Fault, Home};
 use serde::{Deserialize, Serialize};
