@@ -37,7 +37,7 @@ fi
 # Our program, with the libraries that it needs, and a script that starts it.
 PROGRAM=$(cargo test -p sanderling-store --test all --no-run --message-format=json 2>/dev/null |
     sed -n 's/.*"executable":"\([^"]*\/all-[^"]*\)".*/\1/p' | tail -1)
-cp "$PROGRAM" "$WORK/root/bin/guest"
+strip -o "$WORK/root/bin/guest" "$PROGRAM" || cp "$PROGRAM" "$WORK/root/bin/guest"
 ldd "$PROGRAM" | grep -o '/[^ ]*' | while read -r library; do
     mkdir -p "$WORK/root$(dirname "$library")"
     cp -L "$library" "$WORK/root$library"

@@ -418,8 +418,9 @@ fn a_recovery_may_lose_its_power_too() {
 #[test]
 fn rows_of_a_killed_process_are_used_once_its_slots_are_durable() {
     println!("{} images", kill(None).unwrap());
-    [Part::Flush(Step::Inherited), Part::Fence(Step::Inherited)]
-        .map(|part| println!("{part:?}: {}", kill(Some(part)).expect_err("it is not found")));
+    for part in [Part::Flush(Step::Inherited), Part::Fence(Step::Inherited)] {
+        println!("{part:?}: {}", kill(Some(part)).expect_err("it is not found"));
+    }
 }
 
 /// Leaves flush and fence of steps out, one at a time, each of which a script must find.
