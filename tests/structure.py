@@ -28,6 +28,7 @@ EDGES: dict[str, set[str]] = {
     "loader": {"sample", "formats", "random", "observe"},
     "hub": {"sample", "formats", "loader", "observe", "wire", "transport"},
     "store": {"pull"} | {"random"},  # its examples
+    "replica": {"store"} | {"random"},  # its simulator
     "sync": {"store"},
     "wire": {"pull"},
     "client": {"random", "sample", "store", "sync", "wire", "transport", "observe"},
@@ -36,7 +37,7 @@ EDGES: dict[str, set[str]] = {
     "learner": {"files", "sample", "formats", "loader", "job", "client", "store", "observe"} | {"inspect", "synth"},
     "observe": set(),
     "transport": set(),
-    "server": {"wire", "transport", "store", "sync", "observe"},
+    "server": {"wire", "transport", "store", "replica", "sync", "observe"},
     "http": set(),
     "control": {"http", "server", "observe", "transport"},
     "serve": {"http", "learner", "sample", "store", "observe", "wire", "transport"} | {"formats", "rows"},
