@@ -28,6 +28,7 @@ EDGES: dict[str, set[str]] = {
     "loader": {"sample", "formats", "random", "observe"},
     "hub": {"sample", "formats", "loader", "observe", "wire", "transport"},
     "store": {"pull"} | {"random"},  # its examples
+    "replica": {"store"} | {"random"},  # its simulator
     "sync": {"store"},
     "wire": {"pull"},
     "client": {"random", "sample", "store", "sync", "wire", "transport", "observe"},
@@ -36,7 +37,7 @@ EDGES: dict[str, set[str]] = {
     "learner": {"files", "sample", "formats", "loader", "job", "client", "store", "observe"} | {"inspect", "synth"},
     "observe": set(),
     "transport": set(),
-    "server": {"wire", "transport", "store", "sync", "observe"},
+    "server": {"wire", "transport", "store", "replica", "sync", "observe"},
     "http": set(),
     "control": {"http", "server", "observe", "transport"},
     "serve": {"http", "learner", "sample", "store", "observe", "wire", "transport"} | {"formats"},
@@ -64,6 +65,7 @@ UNSAFE: dict[str, str] = {
     "crates/sample/src/mapped.rs": "mapping a file, which other processes may change",
     "crates/formats/src/scan.rs": "vector loads and stores",
     "crates/formats/src/tokens.rs": "vector loads, stores and gathers",
+    "crates/serve/src/dense/onnx_runtime/c_api.rs": "calls the functions of a library that is loaded at run time",
     "crates/store/src/index/directory.rs": "pointers to the current and the next index, freed after their readers",
     "crates/store/src/index/bucket.rs": "promises that a bucket is made of atomics",
     "crates/store/src/roofline.rs": "rewrites rows without their locks, for benchmarks",

@@ -1,7 +1,7 @@
 //! Deep models in the commands that apply a model. The Python package scores the rows; options, progress, output and
 //! exit codes are those of built-in models. Knows no Python.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,6 +20,21 @@ pub trait DeepModels: Sync {
     fn open(&self, path: &Path, servers: Option<Arc<Cluster>>) -> Result<Box<dyn DeepModel>, DeepError>;
     /// Copies the rows of a model's tables from servers into its directory; returns their number.
     fn download(&self, path: &Path, servers: Arc<Cluster>) -> Result<u64, DeepError>;
+    /// Directory of the package `onnxruntime`, if it is installed.
+    fn onnxruntime(&self) -> Option<PathBuf>;
+    /// Writes the dense part of a model as an ONNX file into its directory.
+    fn export_onnx(&self, path: &Path) -> Result<OnnxExport, DeepError>;
+}
+
+/// An exported dense part.
+#[derive(Debug, serde::Serialize)]
+pub struct OnnxExport {
+    /// The file.
+    pub output: PathBuf,
+    /// Its size.
+    pub bytes: u64,
+    /// Names of the inputs.
+    pub inputs: Vec<String>,
 }
 
 /// An open deep model, which scores the rows of files in their order.

@@ -28,7 +28,7 @@ mod scores;
 mod timing;
 
 pub use command::train::{DEEP_MODELS, RETRIEVAL_MODELS};
-pub use deep::{DeepEnd, DeepError, DeepModel, DeepModels, DeepRows, Purpose};
+pub use deep::{DeepEnd, DeepError, DeepModel, DeepModels, DeepRows, OnnxExport, Purpose};
 pub use sanderling_terminal::renamed::OPTIONS as RENAMED_OPTIONS;
 
 /// Parameter server, feature hub and trainers for click models with large embedding tables.
@@ -110,14 +110,14 @@ where
         Command::Inspect(args) => command::inspect::run(&args),
         Command::Key(args) => command::key::run(&args),
         Command::Similar(args) => command::similar::run(&args),
-        Command::Export(args) => command::export::run(&args),
+        Command::Export(args) => command::export::run(&args, deep),
         Command::Compare(args) => command::compare::run(&args),
         Command::Runs(args) => command::runs::run(&args),
         Command::Download(args) => command::download::run(&args, deep),
         Command::Convert(args) => command::convert::run(&args),
         Command::Hub(args) => command::hub::run(&args),
         Command::Ps(args) => command::ps::run(*args),
-        Command::Serve(args) => command::serve::run(&args),
+        Command::Serve(args) => command::serve::run(&args, deep),
         Command::Ctl(args) => command::ctl::run(&args),
         Command::Synth(args) => command::synth::run(&args),
         Command::Load(args) => programs.run("load", &args),

@@ -1,11 +1,11 @@
 //! Deep models for the command line: `sanderling.torch.file_scores` scores the rows, and the arrays go on from here.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pyo3::exceptions::PyModuleNotFoundError;
 use pyo3::prelude::*;
-use sanderling_cli::{DeepEnd, DeepError, DeepModel, DeepModels, DeepRows, Purpose};
+use sanderling_cli::{DeepEnd, DeepError, DeepModel, DeepModels, DeepRows, OnnxExport, Purpose};
 use sanderling_client::Cluster;
 use sanderling_formats::DataConfig;
 use sanderling_learner::KnownKeys;
@@ -39,6 +39,29 @@ impl DeepModels for TorchModels {
                 py.import("sanderling.torch")?.getattr("download")?.call1((path, connection))?.extract()
             };
             download().map_err(|error| told(py, &error))
+        })
+    }
+
+    fn onnxruntime(&self) -> Option<PathBuf> {
+        Python::attach(|py| {
+            let spec = py.import("importlib.util").ok()?.call_method1("find_spec", ("onnxruntime",)).ok()?;
+            let file: PathBuf = spec.getattr("origin").ok()?.extract().ok()?;
+            file.parent().map(Path::to_owned)
+        })
+    }
+
+    fn export_onnx(&self, path: &Path) -> Result<OnnxExport, DeepError> {
+        Python::attach(|py| {
+            let export = || {
+                let export = py.import("sanderling.torch.onnx_export")?.getattr("export_onnx")?;
+                let facts = export.call1((path,))?;
+                Ok(OnnxExport {
+                    output: facts.get_item("output")?.extract()?,
+                    bytes: facts.get_item("bytes")?.extract()?,
+                    inputs: facts.get_item("inputs")?.extract()?,
+                })
+            };
+            export().map_err(|error: PyErr| told(py, &error))
         })
     }
 }

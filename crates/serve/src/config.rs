@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use sanderling_transport::Address;
 
+use crate::dense::Engines;
 use crate::limit::{
-    BATCH_MAX, BATCH_MAX_DEFAULT, BODY_BYTES_MAX, BODY_BYTES_MAX_DEFAULT, DRAIN_TIMEOUT_DEFAULT,
-    QUEUE_DEFAULT, QUEUE_MAX, THREADS_MAX, TIMEOUT_DEFAULT,
+    BATCH_MAX, BATCH_MAX_DEFAULT, BATCH_ROWS_MAX_DEFAULT, BATCH_WINDOW_MAX, BODY_BYTES_MAX,
+    BODY_BYTES_MAX_DEFAULT, DRAIN_TIMEOUT_DEFAULT, QUEUE_DEFAULT, QUEUE_MAX, THREADS_MAX, TIMEOUT_DEFAULT,
 };
 
 /// The configuration of a server.
@@ -39,6 +40,12 @@ pub struct Config {
     pub batch_max: usize,
     /// Bytes of a request.
     pub body_bytes_max: usize,
+    /// Time for which the first request of a deep model waits for others, to run the dense part once; zero: none waits.
+    pub batch_window: Duration,
+    /// Rows of a batch of several requests; a request with more runs alone.
+    pub batch_rows_max: usize,
+    /// The engine of the dense part of deep models.
+    pub engines: Engines,
 }
 
 impl Config {
@@ -59,6 +66,9 @@ impl Config {
             drain_timeout: DRAIN_TIMEOUT_DEFAULT,
             batch_max: BATCH_MAX_DEFAULT,
             body_bytes_max: BODY_BYTES_MAX_DEFAULT,
+            batch_window: Duration::ZERO,
+            batch_rows_max: BATCH_ROWS_MAX_DEFAULT,
+            engines: Engines::default(),
         }
     }
 
@@ -72,10 +82,15 @@ impl Config {
             ("queue", self.queue, QUEUE_MAX),
             ("batch_max", self.batch_max, BATCH_MAX),
             ("body_max", self.body_bytes_max, BODY_BYTES_MAX),
+            ("batch_rows_max", self.batch_rows_max, BATCH_MAX),
         ] {
             if !(1..=max).contains(&value) {
                 return Err(format!("{what} = {value}: must be 1 to {max}"));
             }
+        }
+        if self.batch_window > BATCH_WINDOW_MAX {
+            let max = BATCH_WINDOW_MAX.as_millis();
+            return Err(format!("batch_window = {:?}: must be at most {max} ms", self.batch_window));
         }
         if self.timeout.is_zero() {
             return Err("timeout: must be more than 0".to_owned());

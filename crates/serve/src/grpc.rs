@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
 
+use crate::batches::{self, Step};
 use crate::catalog::Models;
 use crate::error::{ServeError, quoted};
 use crate::infer::{self, EXTENSIONS, InferRequest, Output, PLATFORM, WantedOutput};
+use crate::models::ServedModel;
 use crate::proto;
 use crate::proto::model_infer_request::InferInputTensor;
 use crate::proto::model_infer_response::InferOutputTensor;
@@ -74,7 +76,7 @@ impl proto::grpc_inference_service_server::GrpcInferenceService for Inference {
             versions: models.versions(&model.name).map(|version| version.to_string()).collect(),
             platform: PLATFORM.to_owned(),
             inputs: infer::inputs(&model).map(tensor).collect(),
-            outputs: infer::outputs(&model).map(tensor).to_vec(),
+            outputs: infer::outputs(&model).map(tensor).collect(),
         }))
     }
 
@@ -84,7 +86,9 @@ impl proto::grpc_inference_service_server::GrpcInferenceService for Inference {
     ) -> Answer<proto::ModelInferResponse> {
         let asked = request.extensions().get::<Asked>().cloned().unwrap_or_default();
         let (models, request) = (self.0.models.current(), request.into_inner());
-        let done = self.0.threads.run(move || answer(&models, &asked, &request)).await;
+        let service = &self.0;
+        let work = move || answer(&models, &asked, &request);
+        let done = batches::run(&service.threads, service.batching, work).await;
         done.map(Response::new).map_err(|error| status(&error))
     }
 }
@@ -94,7 +98,7 @@ fn answer(
     models: &Models,
     asked: &Asked,
     request: &proto::ModelInferRequest,
-) -> Result<proto::ModelInferResponse, ServeError> {
+) -> Result<Step<proto::ModelInferResponse>, ServeError> {
     let model = models.find(&request.model_name, &request.model_version)?;
     asked.of(&model);
     let raw = &request.raw_input_contents;
@@ -122,8 +126,20 @@ fn answer(
         outputs: outputs.collect(),
         is_binary,
     };
-    let outputs = infer::infer(&model, &inferred, asked.batch_max)?;
-    asked.count_rows(outputs.first().map_or(0, |output| output.shape[0]));
+    let found = infer::infer(&model, &inferred, asked)?;
+    let InferRequest { id, outputs, .. } = inferred;
+    let (asked, of) = (asked.clone(), Arc::clone(&model));
+    batches::answer(found, &model, move |scores| {
+        Ok(reply(&of, id, infer::outputs_of(&of, &scores, &outputs, is_binary, &asked), is_binary))
+    })
+}
+
+fn reply(
+    model: &ServedModel,
+    id: String,
+    outputs: Vec<Output>,
+    is_binary: bool,
+) -> proto::ModelInferResponse {
     let raw_output_contents = match is_binary {
         true => outputs.iter().map(|output| output.bytes().into()).collect(),
         false => Vec::new(),
@@ -136,14 +152,14 @@ fn answer(
             .then(|| proto::InferTensorContents { fp32_contents: output.values, ..Default::default() }),
         ..InferOutputTensor::default()
     };
-    Ok(proto::ModelInferResponse {
+    proto::ModelInferResponse {
         model_name: model.name.clone(),
         model_version: model.version.to_string(),
-        id: inferred.id,
+        id,
         outputs: outputs.into_iter().map(output).collect(),
         raw_output_contents,
         ..Default::default()
-    })
+    }
 }
 
 /// A tensor whose values are fields of the message.

@@ -4,8 +4,9 @@ use sanderling_sample::Field;
 
 use crate::error::{ServeError, quoted};
 use crate::models::ServedModel;
-use crate::scores::Scoring;
+use crate::scores::{Found, Scores, Scoring};
 use crate::tensor::{Tensor, Values};
+use crate::work::Asked;
 
 /// The output with one score per row.
 pub(crate) const SCORE: &str = "score";
@@ -60,38 +61,50 @@ enum Source<'a> {
     Ragged(&'a Values<'a>, Vec<usize>),
 }
 
-/// Scores the rows of a request.
+/// Scores the rows of a request; [`outputs_of`] makes the outputs of what is found.
 pub(crate) fn infer(
     model: &ServedModel,
     request: &InferRequest<'_>,
-    batch_max: usize,
-) -> Result<Vec<Output>, ServeError> {
-    let explains = wants_contributions(&request.outputs)?;
+    asked: &Asked,
+) -> Result<Found, ServeError> {
+    let wanted = asked.wanted(wants_contributions(&request.outputs)?);
     let (sources, rows) = sources(model, &request.inputs)?;
-    if rows > batch_max {
-        return Err(ServeError::too_many(rows, "rows", batch_max));
+    if rows > asked.batch_max {
+        return Err(ServeError::too_many(rows, "rows", asked.batch_max));
     }
-    let found = model.with_scorer(|scorer| {
-        let mut scoring = Scoring::new(model, scorer, explains);
+    model.with_scorer(|scorer| {
+        let mut scoring = Scoring::new(model, scorer, rows, wanted)?;
         for row in 0..rows {
             add(&mut scoring, &sources, row)?;
         }
         scoring.finish()
-    })?;
+    })
+}
+
+/// The outputs that a request asks for.
+pub(crate) fn outputs_of(
+    model: &ServedModel,
+    found: &Scores,
+    wanted: &[WantedOutput],
+    is_binary: bool,
+    asked: &Asked,
+) -> Vec<Output> {
+    let rows = found.scores.len();
+    asked.count_rows(rows);
     let scores = || Output { name: SCORE, shape: vec![rows], values: found.scores.clone(), is_binary: false };
     let contributions = || {
         let parts = found.explained.as_ref().map_or(&[][..], |explained| &explained.contributions);
         let values = parts.iter().map(|part| *part as f32).collect();
         Output { name: CONTRIBUTIONS, shape: vec![rows, model.features().count()], values, is_binary: false }
     };
-    if request.outputs.is_empty() {
-        return Ok(vec![Output { is_binary: request.is_binary, ..scores() }]);
+    if wanted.is_empty() {
+        return vec![Output { is_binary, ..scores() }];
     }
     let output = |wanted: &WantedOutput| {
         let output = if wanted.name == SCORE { scores() } else { contributions() };
-        Output { is_binary: wanted.is_binary.unwrap_or(request.is_binary), ..output }
+        Output { is_binary: wanted.is_binary.unwrap_or(is_binary), ..output }
     };
-    Ok(request.outputs.iter().map(output).collect())
+    wanted.iter().map(output).collect()
 }
 
 fn wants_contributions(outputs: &[WantedOutput]) -> Result<bool, ServeError> {
@@ -217,9 +230,10 @@ pub(crate) fn inputs(model: &ServedModel) -> impl Iterator<Item = (&str, &'stati
 }
 
 /// The outputs of a model, for its metadata.
-pub(crate) fn outputs(model: &ServedModel) -> [(&'static str, &'static str, Vec<i64>); 2] {
+pub(crate) fn outputs(model: &ServedModel) -> impl Iterator<Item = (&'static str, &'static str, Vec<i64>)> {
     let features = model.features().count();
-    [(SCORE, "FP32", vec![-1]), (CONTRIBUTIONS, "FP32", vec![-1, features as i64])]
+    let contributions = model.model.explains().then(|| (CONTRIBUTIONS, "FP32", vec![-1, features as i64]));
+    [(SCORE, "FP32", vec![-1])].into_iter().chain(contributions)
 }
 
 /// Extensions of the protocol that the server knows.

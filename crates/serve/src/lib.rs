@@ -27,6 +27,11 @@ pub use error::{Kind, ServeError};
 
 mod pool;
 
+mod dense;
+pub use dense::Engines;
+
+mod scored;
+
 mod models;
 pub use models::ServedModel;
 
@@ -46,6 +51,10 @@ mod versions;
 mod cell;
 
 mod scores;
+
+mod batch;
+
+mod batches;
 
 mod predict;
 

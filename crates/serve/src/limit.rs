@@ -24,6 +24,10 @@ pub const BATCH_MAX_DEFAULT: usize = 4096;
 pub const BODY_BYTES_MAX_DEFAULT: usize = 4 << 20;
 /// Bytes of all requests under way. While they are used up, a further request is refused with 503.
 pub const BODIES_BYTES_MAX: usize = 256 << 20;
+/// Default number of rows of a batch of several requests.
+pub const BATCH_ROWS_MAX_DEFAULT: usize = 256;
+/// Longest window of a batch. A longer one would be most of the time that clients wait.
+pub const BATCH_WINDOW_MAX: Duration = Duration::from_millis(100);
 /// Scoring threads at most.
 pub const THREADS_MAX: usize = 256;
 /// Requests that may wait at most.

@@ -265,7 +265,7 @@ fn halves_of(weights: &[f32]) -> Vec<u8> {
 
 /// The feature whose values are looked up in a table.
 fn feature_of<'a>(model: &'a ServedModel, table: &str, wanted: &'a str) -> Result<&'a str, ServeError> {
-    let readers = model.model.config().feature.iter().filter(|feature| feature.table() == table);
+    let readers = model.model.features().iter().filter(|feature| feature.table() == table);
     let names: Vec<&str> = readers.map(|feature| feature.name.as_str()).collect();
     let found = match (&*names, wanted) {
         ([only], "") => Some(*only),

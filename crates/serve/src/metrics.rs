@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use sanderling_observe::{Exposition, Labels, Latency, LatencySummary, Resident};
 
+use crate::batches;
 use crate::catalog::Models;
 use crate::work::Asked;
 
@@ -112,6 +113,7 @@ impl Metrics {
         let latencies: Vec<_> = entries.iter().map(|(key, latency, _)| (key.labels(), *latency)).collect();
         let help = "Time from the headers of a request to its answer.";
         text.latencies("sanderling_serve_request_latency", help, &latencies);
+        batches::write_metrics(&mut text, models.iter());
         text.finish()
     }
 }

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use sanderling_learner::config::Loss;
-use sanderling_learner::{LearnError, Model, RowScorer};
-use sanderling_sample::{FeatureEncoder, Field, SampleError};
+use sanderling_learner::LearnError;
+use sanderling_sample::{FeatureEncoder, SampleError};
 use sanderling_store::Table;
 
+use crate::dense::Engines;
 use crate::error::{Kind, ServeError, listed, quoted};
 use crate::pool::Pool;
+use crate::scored::{Scored, Scorer};
 
 /// A column of the rows that a model scores.
 #[derive(Debug, Clone)]
@@ -27,10 +28,10 @@ pub(crate) struct Column {
 pub struct ServedModel {
     pub(crate) name: String,
     pub(crate) version: u64,
-    pub(crate) model: Model,
+    pub(crate) model: Scored,
     /// Parallel to the fields of a row.
     pub(crate) columns: Vec<Column>,
-    scorers: Pool<RowScorer>,
+    scorers: Pool<Scorer>,
     encoders: BTreeMap<String, Pool<FeatureEncoder>>,
 }
 
@@ -40,7 +41,20 @@ impl ServedModel {
     /// # Errors
     /// The directory holds no model that can be served.
     pub fn load(path: &Path, name: Option<&str>, version: u64) -> Result<ServedModel, LearnError> {
-        ServedModel::load_beside(path, name, version, &[], |_| Ok(()))
+        ServedModel::load_by(path, name, version, &Engines::default())
+    }
+
+    /// [`ServedModel::load`] with a choice of the engine for the dense part of a deep model.
+    ///
+    /// # Errors
+    /// The directory holds no model that can be served.
+    pub fn load_by(
+        path: &Path,
+        name: Option<&str>,
+        version: u64,
+        engines: &Engines,
+    ) -> Result<ServedModel, LearnError> {
+        ServedModel::load_beside(path, name, version, engines, &[], |_| Ok(()))
     }
 
     /// Loads a version beside others, whose tables it shares where they have the same rows. `admit` gets the bytes
@@ -49,23 +63,29 @@ impl ServedModel {
         path: &Path,
         name: Option<&str>,
         version: u64,
+        engines: &Engines,
         others: &[&Arc<ServedModel>],
         admit: impl FnOnce(u64) -> Result<(), String>,
     ) -> Result<ServedModel, LearnError> {
         let tables: Vec<Arc<Table>> = others.iter().flat_map(|other| other.all_tables()).cloned().collect();
-        let model = Model::load_beside(path, &tables, admit)?;
-        let config = model.config();
-        let spec = config.spec().expand()?;
+        ServedModel::of(Scored::load(path, engines, &tables, admit)?, name, version)
+    }
+
+    /// A model in memory.
+    ///
+    /// # Errors
+    /// A spec that does not compile.
+    pub(crate) fn of(model: Scored, name: Option<&str>, version: u64) -> Result<ServedModel, LearnError> {
         // The first request finds a scorer.
         let scorers = Pool::default();
         let columns = scorers.lend(
-            || RowScorer::new(&model),
+            || model.scorer(),
             |scorer| {
                 let column = |(at, name): (usize, &String)| {
                     let inputs = |feature: &&sanderling_sample::spec::Feature| {
                         feature.inputs().contains(&name.as_str())
                     };
-                    let mut readers = spec.feature.iter().filter(inputs).peekable();
+                    let mut readers = model.features().iter().filter(inputs).peekable();
                     Column {
                         name: name.clone(),
                         is_number: readers.peek().is_some()
@@ -77,37 +97,28 @@ impl ServedModel {
                 Ok::<_, LearnError>(scorer.columns().iter().enumerate().map(column).collect())
             },
         )?;
-        let encoders = spec.feature.iter().map(|feature| (feature.name.clone(), Pool::default())).collect();
-        let name = name.unwrap_or(&config.name).to_owned();
+        let encoders =
+            model.features().iter().map(|feature| (feature.name.clone(), Pool::default())).collect();
+        let name = name.unwrap_or(model.name()).to_owned();
         Ok(ServedModel { name, version, model, columns, scorers, encoders })
     }
 
-    /// Prepares the scratch of so many threads, and scores a row of missing values.
+    /// Prepares the scratch of so many threads.
     ///
     /// # Errors
-    /// The score is no finite number, or there is no memory.
-    pub(crate) fn warm(&self, threads: usize) -> Result<(), String> {
-        let (text, config) = (|error: LearnError| error.to_string(), self.model.config());
-        self.scorers.fill(threads, || RowScorer::new(&self.model)).map_err(text)?;
+    /// There is no memory.
+    pub(crate) fn prepare(&self, threads: usize) -> Result<(), String> {
+        self.scorers.fill(threads, || self.model.scorer()).map_err(|error| error.to_string())?;
         for (feature, pool) in &self.encoders {
-            let make = || FeatureEncoder::new(&config.spec(), feature, &config.data.reading.missing);
+            let make = || self.model.feature_encoder(feature);
             pool.fill(threads, make).map_err(|error| error.to_string())?;
         }
-        let scored = self.scorers.lend(
-            || RowScorer::new(&self.model),
-            |scorer| {
-                scorer.clear();
-                // A column that must not be missing has no such row.
-                let row = vec![Field::Missing; self.columns.len()];
-                if scorer.add(&row).is_ok() { scorer.score(&self.model, &mut Vec::new()) } else { Ok(()) }
-            },
-        );
-        scored.map_err(text)
+        Ok(())
     }
 
     /// The tables, that of the bias included.
     pub(crate) fn all_tables(&self) -> impl Iterator<Item = &Arc<Table>> {
-        self.model.client().tables().iter()
+        self.model.all_tables().iter()
     }
 
     /// The name by which clients ask for it.
@@ -136,11 +147,11 @@ impl ServedModel {
 
     /// Whether its scores are numbers of a regression, not probabilities.
     pub(crate) fn is_regression(&self) -> bool {
-        self.model.config().train.loss == Loss::Mse
+        self.model.is_regression()
     }
 
     pub(crate) fn features(&self) -> impl Iterator<Item = &str> {
-        self.model.config().feature.iter().map(|feature| feature.name.as_str())
+        self.model.features().iter().map(|feature| feature.name.as_str())
     }
 
     pub(crate) fn column(&self, name: &str) -> Option<usize> {
@@ -156,11 +167,11 @@ impl ServedModel {
     /// Lends a scorer without rows.
     pub(crate) fn with_scorer<T>(
         &self,
-        work: impl FnOnce(&mut RowScorer) -> Result<T, ServeError>,
+        work: impl FnOnce(&mut Scorer) -> Result<T, ServeError>,
     ) -> Result<T, ServeError> {
         let internal = |error: LearnError| ServeError::new(Kind::Internal, error.to_string());
         self.scorers.lend(
-            || RowScorer::new(&self.model).map_err(internal),
+            || self.model.scorer().map_err(internal),
             |scorer| {
                 scorer.clear();
                 work(scorer)
@@ -179,17 +190,15 @@ impl ServedModel {
             let text = format!("no feature {}; the features are {features}", quoted(feature));
             return Err(ServeError::invalid(text));
         };
-        let config = self.model.config();
         let failed = |error: SampleError| ServeError::invalid(error.to_string());
-        let make =
-            || FeatureEncoder::new(&config.spec(), feature, &config.data.reading.missing).map_err(failed);
+        let make = || self.model.feature_encoder(feature).map_err(failed);
         pool.lend(make, work)
     }
 
     /// A table by name.
     pub(crate) fn table(&self, name: &str) -> Result<&Arc<Table>, ServeError> {
         self.model.table(name).ok_or_else(|| {
-            let tables = listed(self.model.tables().map(|table| table.name()));
+            let tables = listed(self.model.tables().iter().map(|table| table.name()));
             let (name, of) = (quoted(name), quoted(&self.name));
             ServeError::new(Kind::NotFound, format!("no table {name}; the tables of {of} are {tables}"))
         })

@@ -1,16 +1,18 @@
 //! `POST /predict`: rows as JSON objects in, scores out.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use sanderling_sample::Field;
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 
+use crate::batches::{self, Step};
 use crate::catalog::Models;
 use crate::cell::{Cell, Row};
 use crate::error::ServeError;
 use crate::models::ServedModel;
-use crate::scores::{Explained, Scores, Scoring};
+use crate::scores::{Explained, Found, Scores, Scoring, Wanted};
 use crate::work::{Answer, Asked};
 
 /// The body of a request.
@@ -63,7 +65,7 @@ impl Serialize for ByFeature<'_> {
 }
 
 /// Answers a request.
-pub(crate) fn answer(models: &Models, asked: &Asked, body: &[u8]) -> Result<Answer, ServeError> {
+pub(crate) fn answer(models: &Models, asked: &Asked, body: &[u8]) -> Result<Step<Answer>, ServeError> {
     let request: Request<'_> =
         serde_json::from_slice(body).map_err(|error| ServeError::invalid(format!("the body: {error}")))?;
     let model = models.find(&request.model, &version_text(request.version.as_ref())?)?;
@@ -71,7 +73,12 @@ pub(crate) fn answer(models: &Models, asked: &Asked, body: &[u8]) -> Result<Answ
     if request.rows.len() > asked.batch_max {
         return Err(ServeError::too_many(request.rows.len(), "rows", asked.batch_max));
     }
-    let found = scores(&model, &request.rows, request.explain)?;
+    let found = scores(&model, &request.rows, asked.wanted(request.explain))?;
+    let (asked, of) = (asked.clone(), Arc::clone(&model));
+    batches::answer(found, &model, move |scores| reply(&of, &asked, &scores))
+}
+
+fn reply(model: &ServedModel, asked: &Asked, found: &Scores) -> Result<Answer, ServeError> {
     let features: Vec<&str> = model.features().collect();
     let explanations = found.explained.as_ref().map(|explained| explanations(explained, &features));
     let (scores, version) = (&*found.scores, model.version.to_string());
@@ -100,9 +107,9 @@ fn explanations<'a>(explained: &'a Explained, features: &'a [&'a str]) -> Vec<Ex
     rows.map(explanation).collect()
 }
 
-fn scores(model: &ServedModel, rows: &[Row<'_>], explains: bool) -> Result<Scores, ServeError> {
+fn scores(model: &ServedModel, rows: &[Row<'_>], wanted: Wanted) -> Result<Found, ServeError> {
     model.with_scorer(|scorer| {
-        let mut scoring = Scoring::new(model, scorer, explains);
+        let mut scoring = Scoring::new(model, scorer, rows.len(), wanted)?;
         let mut places: Vec<usize> = Vec::new();
         for (number, Row(entries)) in rows.iter().enumerate() {
             find_columns(model, number, entries, &mut places)?;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::catalog::{ModelTable, Models};
+use crate::dense::Engines;
 use crate::metrics::Metrics;
 
 /// Replaces the models of a server.
@@ -12,6 +13,8 @@ pub(crate) struct Publisher {
     pub(crate) metrics: Arc<Metrics>,
     /// Threads that score.
     pub(crate) threads: usize,
+    /// The engine of the dense part of deep models.
+    pub(crate) engines: Engines,
     /// Called after each replacement.
     pub(crate) published: Arc<dyn Fn() + Send + Sync>,
 }

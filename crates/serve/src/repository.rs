@@ -16,6 +16,7 @@ use crate::error::{Kind, ServeError, quoted};
 use crate::folder::{self, Content, NamedContent, NewLink};
 use crate::models::ServedModel;
 use crate::publisher::Publisher;
+use crate::scores;
 
 /// Orders that may wait; a further one is refused.
 const ORDERS_MAX: usize = 16;
@@ -330,9 +331,10 @@ impl Keeper {
         let started = Instant::now();
         let models: Vec<&Arc<ServedModel>> = before.iter().chain(loaded.values()).collect();
         let admit = |bytes| self.admit(bytes, &models);
-        let model = ServedModel::load_beside(&path, Some(name), version, &models, admit)
+        let engines = &self.publisher.engines;
+        let model = ServedModel::load_beside(&path, Some(name), version, engines, &models, admit)
             .map_err(|error| error.to_string())
-            .and_then(|model| model.warm(self.publisher.threads).map(|()| model));
+            .and_then(|model| scores::warm(&model, self.publisher.threads).map(|()| model));
         match model {
             Ok(model) => {
                 self.failed.remove(&key);

@@ -150,7 +150,7 @@ impl Connection {
     /// Answers a command; false: the connection ends.
     async fn answer(&mut self, words: &[&[u8]], replies: &mut Vec<u8>) -> bool {
         let start = Instant::now();
-        let asked = Asked::new(self.service.batch_max);
+        let asked = Asked::new(self.service.batch_max, 0);
         let (reply, goes_on) = match action(words) {
             Action::Reply(reply) => (reply, true),
             Action::Close(reply) => (reply, false),

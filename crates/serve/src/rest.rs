@@ -1,9 +1,11 @@
 //! The REST form of the Open Inference Protocol: JSON, with tensors as JSON or as bytes after it.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::batches::{self, Step};
 use crate::catalog::{Models, bytes_of};
 use crate::cell::Cell;
 use crate::error::{ServeError, quoted};
@@ -129,14 +131,21 @@ struct ReplyParameters {
 
 /// Answers `infer` of a model.
 pub(crate) fn answer(
-    model: &ServedModel,
+    model: &Arc<ServedModel>,
     asked: &Asked,
     body: &[u8],
     json_bytes: Option<usize>,
-) -> Result<Answer, ServeError> {
+) -> Result<Step<Answer>, ServeError> {
     let request = InferRequest::parse(body, json_bytes)?;
-    let outputs = infer::infer(model, &request, asked.batch_max)?;
-    asked.count_rows(outputs.first().map_or(0, |output| output.shape[0]));
+    let found = infer::infer(model, &request, asked)?;
+    let InferRequest { id, outputs, is_binary, .. } = request;
+    let (asked, of) = (asked.clone(), Arc::clone(model));
+    batches::answer(found, model, move |scores| {
+        reply(&of, &id, &infer::outputs_of(&of, &scores, &outputs, is_binary, &asked))
+    })
+}
+
+fn reply(model: &ServedModel, id: &str, outputs: &[Output]) -> Result<Answer, ServeError> {
     let parts: Vec<Vec<u8>> = outputs.iter().filter(|output| output.is_binary).map(Output::bytes).collect();
     let reply = |output| {
         let Output { name, shape, values, is_binary }: &Output = output;
@@ -151,7 +160,7 @@ pub(crate) fn answer(
     };
     let outputs = outputs.iter().map(reply).collect();
     let (model_name, model_version) = (&*model.name, model.version.to_string());
-    let answer = Answer::json(&Reply { model_name, model_version, id: &request.id, outputs })?;
+    let answer = Answer::json(&Reply { model_name, model_version, id, outputs })?;
     Ok(answer.with_bytes(&parts))
 }
 
@@ -193,17 +202,16 @@ pub(crate) fn model_metadata(models: &Models, model: &ServedModel) -> Result<Ans
         versions,
         platform: PLATFORM,
         inputs: infer::inputs(model).map(Into::into).collect(),
-        outputs: infer::outputs(model).map(Into::into).into_iter().collect(),
+        outputs: infer::outputs(model).map(Into::into).collect(),
     })
 }
 
 /// Lists the models with their columns, features and tables, for the page and for people.
 pub(crate) fn list(models: &Models) -> Result<Answer, ServeError> {
     let model = |model: &std::sync::Arc<ServedModel>| {
-        let config = model.model.config();
-        let tables = model.model.tables().map(|table| {
+        let tables = model.model.tables().into_iter().map(|table| {
             let reads = |feature: &&sanderling_sample::spec::Feature| feature.table() == table.name();
-            let features = config.feature.iter().filter(reads).map(|feature| &feature.name);
+            let features = model.model.features().iter().filter(reads).map(|feature| &feature.name);
             serde_json::json!({
                 "name": table.name(), "rows": table.len(), "dim": table.dim(),
                 "features": features.collect::<Vec<_>>(),
@@ -216,7 +224,7 @@ pub(crate) fn list(models: &Models) -> Result<Answer, ServeError> {
             "name": model.name,
             "version": model.version.to_string(),
             "aliases": models.aliases_of(model).collect::<Vec<_>>(),
-            "description": config.describe(),
+            "description": model.model.describe(),
             "regression": model.is_regression(),
             "rows": model.rows(),
             "bytes": model.model.table_bytes(),

@@ -17,6 +17,7 @@ use tonic::Code;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::{Health, HealthServer};
 
+use crate::batches::{self, Step};
 use crate::catalog::Models;
 use crate::error::{Kind, ServeError};
 use crate::grpc::Inference;
@@ -126,7 +127,7 @@ async fn admit(State(service): State<Arc<Service>>, mut request: Request, next: 
     let start = Instant::now();
     let endpoint = Endpoint::of(request.uri().path());
     let protocol = if is_grpc(request.headers()) { "grpc" } else { "http" };
-    let asked = Asked::new(service.batch_max);
+    let asked = Asked::new(service.batch_max, service.joins_max());
     request.extensions_mut().insert(asked.clone());
     let response = match refused(&service, endpoint, &request) {
         Some(refused) => refused,
@@ -192,10 +193,10 @@ fn refused(service: &Service, endpoint: Endpoint, request: &Request) -> Option<R
 type Shared = State<Arc<Service>>;
 
 /// Reads the body of a request, and works on it on a scoring thread.
-async fn on_body(
+async fn on_body<S: Into<Step<Answer>>>(
     service: &Service,
     request: Request,
-    work: impl FnOnce(&Models, &Asked, &HeaderMap, &[u8]) -> Result<Answer, ServeError> + Send + 'static,
+    work: impl FnOnce(&Models, &Asked, &HeaderMap, &[u8]) -> Result<S, ServeError> + Send + 'static,
 ) -> Response {
     let (parts, body) = request.into_parts();
     let body = match service.body(&parts.headers, body).await {
@@ -204,7 +205,8 @@ async fn on_body(
     };
     let asked = parts.extensions.get::<Asked>().cloned().unwrap_or_default();
     let (models, headers) = (service.models.current(), parts.headers);
-    respond(service.threads.run(move || work(&models, &asked, &headers, &body)).await)
+    let work = move || work(&models, &asked, &headers, &body).map(Into::into);
+    respond(batches::run(&service.threads, service.batching, work).await)
 }
 
 fn respond(done: Result<Answer, ServeError>) -> Response {

@@ -1,11 +1,13 @@
 //! Scores of the rows of one request, some hundreds at a time, and their explanations. Knows no protocol.
 
-use sanderling_learner::{LearnError, RowScorer};
+use sanderling_learner::LearnError;
 use sanderling_sample::Field;
 
+use crate::dense::DenseInputs;
 use crate::error::{Kind, ServeError};
 use crate::limit::ROWS_AT_ONCE;
 use crate::models::ServedModel;
+use crate::scored::{Scored, Scorer};
 
 /// One score per row.
 #[derive(Debug, Default)]
@@ -23,17 +25,50 @@ pub(crate) struct Explained {
     pub(crate) contributions: Vec<f64>,
 }
 
+/// The scores of a request, or its rows for a batch.
+pub(crate) enum Found {
+    Scores(Scores),
+    Rows(DenseInputs),
+}
+
+/// The results that a request asks for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Wanted {
+    pub(crate) explains: bool,
+    /// Rows of the request up to which they join a batch of several requests, if the model has batches.
+    pub(crate) joins_max: usize,
+}
+
 /// Takes the rows of a request one by one.
 pub(crate) struct Scoring<'a> {
     model: &'a ServedModel,
-    scorer: &'a mut RowScorer,
+    scorer: &'a mut Scorer,
     found: Scores,
+    /// Rows that join a batch, in place of scores.
+    joining: Option<DenseInputs>,
 }
 
 impl<'a> Scoring<'a> {
-    pub(crate) fn new(model: &'a ServedModel, scorer: &'a mut RowScorer, explains: bool) -> Scoring<'a> {
-        let found = Scores { scores: Vec::new(), explained: explains.then(Explained::default) };
-        Scoring { model, scorer, found }
+    /// Begins a request of so many rows.
+    ///
+    /// # Errors
+    /// Explanations of a model that has none.
+    pub(crate) fn new(
+        model: &'a ServedModel,
+        scorer: &'a mut Scorer,
+        rows: usize,
+        wanted: Wanted,
+    ) -> Result<Scoring<'a>, ServeError> {
+        if wanted.explains && !model.model.explains() {
+            let text = "only scores of lr, fm and ffm models are explained: they are sums over features";
+            return Err(ServeError::invalid(text));
+        }
+        let joining = match &model.model {
+            Scored::Deep(deep) if rows <= wanted.joins_max => Some(deep.inputs()),
+            _ => None,
+        };
+        let found = Scores { scores: Vec::new(), explained: wanted.explains.then(Explained::default) };
+        Ok(Scoring { model, scorer, found, joining })
     }
 
     /// Encodes a row; its fields run parallel to the columns of the model. `row` is its place in the request.
@@ -44,34 +79,71 @@ impl<'a> Scoring<'a> {
     }
 
     /// Scores what is left.
-    pub(crate) fn finish(mut self) -> Result<Scores, ServeError> {
-        if !self.scorer.is_empty() {
+    pub(crate) fn finish(mut self) -> Result<Found, ServeError> {
+        if self.scorer.len() > 0 {
             self.score()?;
         }
-        Ok(self.found)
+        Ok(self.joining.map_or(Found::Scores(self.found), Found::Rows))
     }
 
     fn score(&mut self) -> Result<(), ServeError> {
-        let (model, before) = (&self.model.model, self.found.scores.len());
-        let scored = match &mut self.found.explained {
-            None => self.scorer.score(model, &mut self.found.scores),
-            Some(explained) => self
-                .scorer
-                .explain(model, &mut self.found.scores, &mut explained.contributions)
-                .map(|bias| explained.bias = bias),
-        };
-        scored.map_err(|error| match error {
-            LearnError::Prediction { cause, .. } => {
-                // A large value of the request is the client's, a model that has diverged is not.
-                let kind = if cause.is_some() { Kind::Invalid } else { Kind::Internal };
-                let cause = cause.unwrap_or_else(|| "the model has diverged".to_owned());
-                let last = before + ROWS_AT_ONCE - 1;
-                ServeError::new(
-                    kind,
-                    format!("a score of rows {before} to {last} is no finite number: {cause}"),
-                )
+        let before = self.found.scores.len();
+        match (&mut *self.scorer, &self.model.model) {
+            (Scorer::BuiltIn(scorer), Scored::BuiltIn(model)) => {
+                let scored = match &mut self.found.explained {
+                    None => scorer.score(model, &mut self.found.scores),
+                    Some(explained) => scorer
+                        .explain(model, &mut self.found.scores, &mut explained.contributions)
+                        .map(|bias| explained.bias = bias),
+                };
+                scored.map_err(|error| of_learner(error, before))
             }
-            error => ServeError::new(Kind::Internal, error.to_string()),
-        })
+            (Scorer::Deep(scorer), Scored::Deep(model)) => {
+                let internal = |text: String| ServeError::new(Kind::Internal, text);
+                if let Some(inputs) = &mut self.joining {
+                    return scorer.gather(model, inputs).map_err(|error| internal(error.to_string()));
+                }
+                scorer.score(model, &mut self.found.scores).map_err(internal)?;
+                check_scores(&self.found.scores[before..], before)
+            }
+            _ => unreachable!("a scorer scores rows of its own model"),
+        }
     }
+}
+
+/// The error of a prediction by a built-in model; `before` rows of the request were scored already.
+fn of_learner(error: LearnError, before: usize) -> ServeError {
+    let LearnError::Prediction { cause, .. } = error else {
+        return ServeError::new(Kind::Internal, error.to_string());
+    };
+    // A large value of the request is the client's, a model that has diverged is not.
+    let kind = if cause.is_some() { Kind::Invalid } else { Kind::Internal };
+    let cause = cause.unwrap_or_else(|| "the model has diverged".to_owned());
+    let last = before + ROWS_AT_ONCE - 1;
+    ServeError::new(kind, format!("a score of rows {before} to {last} is no finite number: {cause}"))
+}
+
+/// Refuses scores of a dense part that are no finite numbers; `first` is the place of the first in its request.
+pub(crate) fn check_scores(scores: &[f32], first: usize) -> Result<(), ServeError> {
+    let Some(at) = scores.iter().position(|score| !score.is_finite()) else { return Ok(()) };
+    let row = first + at;
+    let text = format!(
+        "row {row}: its score is no finite number: a number of the row is too large, or the model has diverged"
+    );
+    Err(ServeError::invalid(text))
+}
+
+/// Prepares the scratch of so many threads, and scores a row of missing values.
+///
+/// # Errors
+/// The score is no finite number, or there is no memory.
+pub(crate) fn warm(model: &ServedModel, threads: usize) -> Result<(), String> {
+    model.prepare(threads)?;
+    let scored = model.with_scorer(|scorer| {
+        let mut scoring = Scoring::new(model, scorer, 1, Wanted::default())?;
+        // A column that must not be missing has no such row.
+        let row = vec![Field::Missing; model.columns.len()];
+        if scoring.add(0, &row).is_ok() { scoring.finish().map(drop) } else { Ok(()) }
+    });
+    scored.map_err(|error| error.to_string())
 }

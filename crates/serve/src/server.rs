@@ -145,6 +145,7 @@ impl Server {
             models: Arc::clone(&service.models),
             metrics: Arc::clone(&service.metrics),
             threads: service.threads.count(),
+            engines: service.engines.clone(),
             published: Arc::new(move || _ = ready.send_replace(service.is_ready())),
         }
     }

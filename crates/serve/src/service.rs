@@ -10,8 +10,10 @@ use axum::http::{HeaderMap, Method};
 use sanderling_wire::same_token;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::batch::Batching;
 use crate::catalog::ModelTable;
 use crate::config::Config;
+use crate::dense::Engines;
 use crate::error::{Kind, ServeError};
 use crate::limit::BODIES_BYTES_MAX;
 use crate::metrics::Metrics;
@@ -24,7 +26,9 @@ const PERMIT_BYTES: usize = 1 << 10;
 /// The shared state of a server.
 pub(crate) struct Service {
     pub(crate) models: Arc<ModelTable>,
-    pub(crate) threads: ScoringThreads,
+    pub(crate) threads: Arc<ScoringThreads>,
+    pub(crate) batching: Batching,
+    pub(crate) engines: Engines,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) timeout: Duration,
     pub(crate) batch_max: usize,
@@ -47,7 +51,9 @@ impl Service {
         let hosts = config.hosts.iter().cloned().chain(["localhost".to_owned()]).collect();
         Service {
             models: Arc::default(),
-            threads,
+            threads: Arc::new(threads),
+            batching: Batching { window: config.batch_window, rows_max: config.batch_rows_max },
+            engines: config.engines.clone(),
             metrics: Arc::default(),
             timeout: config.timeout,
             batch_max: config.batch_max,
@@ -60,6 +66,11 @@ impl Service {
             is_exposed: config.expose,
             repository: OnceLock::new(),
         }
+    }
+
+    /// Rows of a request up to which they join a batch of several requests.
+    pub(crate) fn joins_max(&self) -> usize {
+        if self.batching.window.is_zero() { 0 } else { self.batching.rows_max }
     }
 
     /// Reports "not ready" from now on.

@@ -14,6 +14,7 @@ use tonic::Status;
 use crate::error::{Kind, ServeError};
 use crate::limit::RETRY_AFTER_S;
 use crate::models::ServedModel;
+use crate::scores::Wanted;
 
 /// The media type of JSON.
 pub(crate) const JSON: &str = "application/json";
@@ -27,19 +28,27 @@ pub(crate) const JSON_BYTES: &str = "inference-header-content-length";
 pub(crate) struct Asked {
     /// Rows or keys of a request at most.
     pub(crate) batch_max: usize,
+    /// Rows of a request up to which they join a batch of several requests; 0: never.
+    pub(crate) joins_max: usize,
     model: Arc<OnceLock<(String, u64)>>,
     rows: Arc<AtomicU64>,
 }
 
 impl Asked {
-    pub(crate) fn new(batch_max: usize) -> Asked {
-        Asked { batch_max, ..Asked::default() }
+    pub(crate) fn new(batch_max: usize, joins_max: usize) -> Asked {
+        Asked { batch_max, joins_max, ..Asked::default() }
     }
 
     /// Notes the model that answers.
     pub(crate) fn of(&self, model: &ServedModel) {
         // A second model would be a bug; the metrics keep the first.
         let _ = self.model.set((model.name.clone(), model.version));
+    }
+
+    /// The results to make, with explanations or without.
+    pub(crate) fn wanted(&self, explains: bool) -> Wanted {
+        // Explanations are made by one thread, for one request.
+        Wanted { explains, joins_max: if explains { 0 } else { self.joins_max } }
     }
 
     pub(crate) fn count_rows(&self, rows: usize) {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use sanderling_observe::numbers::bytes as in_units;
+use sanderling_replica::push_dedup::{PushDedup, SavedPushDedup};
 use sanderling_store::{Checkpoint, StoreError, Table, TableConfig};
 use sanderling_wire::{Fault, Home, Restored};
 
@@ -25,7 +26,6 @@ mod unfinished;
 use crate::description;
 use crate::event::Log;
 use crate::limit::CHECKPOINT_DEPTH_MAX;
-use crate::push_dedup::{PushDedup, SavedPushDedup};
 use crate::refusal::Refusal;
 use crate::tables::{Candidate, Tables};
 use parts::Source;

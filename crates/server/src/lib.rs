@@ -16,7 +16,6 @@ mod placement;
 mod tables;
 
 mod batches;
-mod push_dedup;
 
 mod checkpoints;
 mod connections;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+pub use sanderling_replica::limit::{PUSH_CLIENTS_MAX, PUSH_CLIENTS_PAST_MAX, PUSH_WINDOW};
+
 /// Open connections. A further one takes the slot of one without a hello, or gets "busy".
 pub const CONNECTIONS_MAX: usize = if cfg!(test) { 8 } else { 4096 };
 /// Slots for connections, however low the open-file limit is.
@@ -43,12 +45,6 @@ pub const HELLO_WITHIN: Duration = Duration::from_secs(10);
 pub const BACKGROUND_JOBS_MAX: usize = 64;
 /// Background jobs of one connection.
 pub const BACKGROUND_JOBS_PER_CONNECTION_MAX: usize = 4;
-/// Pushes of a client whose outcome is known. An older push is refused as stale.
-pub const PUSH_WINDOW: u64 = 1024;
-/// Clients with a dedup window. A new client replaces the one that was silent longest.
-pub const PUSH_CLIENTS_MAX: usize = 4096;
-/// Former clients whose highest push number is kept.
-pub const PUSH_CLIENTS_PAST_MAX: usize = 1 << 16;
 /// Fed features of batches. A further one is refused as busy.
 pub const BATCHES_MAX: usize = 1 << 16;
 /// Bytes of fed batches. A further one is refused as busy.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sanderling_observe::numbers::bytes as in_units;
+use sanderling_replica::push_dedup::ClientPushes;
 use sanderling_wire::{
     Agreed, Buffer, Codec, Compression, Fault, Features, Frame, HEADER_BYTES, Hello, Kind, Offer, Parsed,
     Reply, Request, SaveAs, WireError, flag, same_token,
@@ -14,7 +15,6 @@ use crate::background::{BackgroundJob, JobKind};
 use crate::call::{Call, Workspace, unwritten, write_failure};
 use crate::command;
 use crate::limit::{EARLY_WAIT_MIN, FAILURE_BYTES_MAX, WAIT_MAX};
-use crate::push_dedup::ClientPushes;
 use crate::refusal::Refusal;
 use crate::reply_sink::ReplySink;
 use crate::state::State;

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime};
 
+use sanderling_replica::push_dedup::PushDedup;
 use sanderling_sync::GroupRegistry;
 use sanderling_transport::ReceiveBudget;
 use sanderling_wire::{Agreed, Fault, Home, Identity, Restored, StatsScope};
@@ -15,7 +16,6 @@ use crate::descriptors;
 use crate::limit::{IN_FLIGHT_MAX, RECEIVE_BYTES_MAX};
 use crate::logins::{Logins, Plane};
 use crate::placement::Placement;
-use crate::push_dedup::PushDedup;
 use crate::refusal::Refusal;
 use crate::statistics::{CommandLatency, Statistics};
 use crate::tables::{Entry, Tables};
@@ -238,7 +238,7 @@ impl State {
             ("table_bytes", sum(|entry| entry.table.bytes())),
             ("table_budget_bytes", budget_bytes),
             ("tables_without_budget", unbounded),
-            ("pushing_clients", self.push_dedup.len() as u64),
+            ("pushing_clients", self.push_dedup.client_count() as u64),
             ("fed_batches", batches as u64),
             ("fed_bytes", batch_bytes as u64),
             ("step_groups", step_groups as u64),

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sanderling_learner::is_deep;
-use sanderling_serve::{Config, Models, RepositoryConfig, ServedModel, Server, is_name, limit};
+use sanderling_serve::{Config, Engines, Models, RepositoryConfig, ServedModel, Server, is_name, limit};
 use sanderling_server::raise_limit;
 use sanderling_transport::Address;
 
 use crate::command::ps::tell_manager;
+use crate::deep::DeepModels;
 use crate::failure::Failure;
 use crate::listening::{SecurityArgs, note_unused_expose};
 use crate::log;
@@ -63,6 +63,9 @@ Examples:
   curl -s http://127.0.0.1:8500/v2/models/clicks
   # rows for clients of Redis: redis-cli -p 6379 MGET user:u17 user:u18
   sanderling serve runs/clicks/model --resp 127.0.0.1:6379
+  # a deep model; requests of 1 ms are scored together
+  sanderling export runs/clicks/model --onnx
+  sanderling serve runs/clicks/model --batch-window 1ms
   # all models of a folder: models/clicks/12, models/clicks/live -> 12
   sanderling serve --models models
   # for other machines, with TLS and a token
@@ -72,7 +75,8 @@ Examples:
 A web page at / shows the model and has a form to try it. Clients of the Open Inference Protocol (KServe, Triton) work over \
 HTTP and gRPC on the same port. Metrics for Prometheus are at /metrics, health is at /health. docs/serving.md lists all paths.
 
-Scores equal those of sanderling predict. Models of type lr, fm and ffm can be served.
+Scores equal those of sanderling predict. Models of type lr, fm and ffm can be served as they are, deep models after \
+sanderling export MODEL --onnx.
 
 Prints the address when the model is loaded, and notifies systemd. SIGTERM or Ctrl-C drains the server: pending requests are \
 answered, exit code 0. A second signal ends the process at once.")]
@@ -91,6 +95,18 @@ pub(crate) struct Args {
     /// Name of the model for clients, with a version or without, such as clicks@12 [default: name of its run, version 1]
     #[arg(long, value_name = "NAME[@VERSION]", conflicts_with = "models")]
     name: Option<String>,
+    /// Library of ONNX Runtime for deep models, a file or a directory [default: that of the active Python, or the system]
+    #[arg(long, value_name = "PATH", help_heading = "Deep models")]
+    onnxruntime: Option<PathBuf>,
+    /// Compute dense parts by the engine that is built in, which is slower and needs no library
+    #[arg(long, conflicts_with = "onnxruntime", help_heading = "Deep models")]
+    built_in_engine: bool,
+    /// Time for which a request waits for others, to run the dense part once for all; 0s: no request waits
+    #[arg(long, value_name = "TIME", default_value = "0s", help_heading = "Deep models")]
+    batch_window: String,
+    /// Number of rows of such a batch; a request with more runs alone
+    #[arg(long, value_name = "ROWS", default_value_t = limit::BATCH_ROWS_MAX_DEFAULT, help_heading = "Deep models")]
+    batch_rows_max: usize,
     /// Number of scoring threads, 1 to 256 [default: one per processor]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     threads: Option<usize>,
@@ -134,7 +150,7 @@ fn name_and_version(text: &str) -> Result<(&str, u64), Failure> {
 }
 
 impl Args {
-    fn config(&self) -> Result<Config, Failure> {
+    fn config(&self, deep: Option<&dyn DeepModels>) -> Result<Config, Failure> {
         let defaults = Config::new(self.listen.clone());
         let body_max = quantity::bytes(&self.body_max).map_err(|error| usage("body-max", error))?;
         Ok(Config {
@@ -152,21 +168,25 @@ impl Args {
             body_bytes_max: usize::try_from(body_max).unwrap_or(usize::MAX),
             listen: defaults.listen,
             resp: self.resp.clone(),
+            batch_window: quantity::time(&self.batch_window).map_err(|error| usage("batch-window", error))?,
+            batch_rows_max: self.batch_rows_max,
+            engines: self.engines(deep),
         })
+    }
+
+    fn engines(&self, deep: Option<&dyn DeepModels>) -> Engines {
+        let package = deep.and_then(DeepModels::onnxruntime);
+        Engines { onnxruntime: self.onnxruntime.clone(), package, built_in: self.built_in_engine }
     }
 }
 
-pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
+pub(crate) fn run(args: &Args, deep: Option<&dyn DeepModels>) -> Result<u8, Failure> {
     log::start();
     let (name, version) = match args.name.as_deref() {
         Some(text) => name_and_version(text).map(|(name, version)| (Some(name), version))?,
         None => (None, 1),
     };
-    if let Some(path) = args.model.as_deref().filter(|path| is_deep(path)) {
-        let path = path.display();
-        return Err(Failure::Usage(format!("{path}: a deep model; serve takes lr, fm and ffm models")));
-    }
-    let (config, repository) = (args.config()?, args.versions.repository()?);
+    let (config, repository) = (args.config(deep)?, args.versions.repository()?);
     raise_limit();
     let stop = crate::stop::flag();
     // Before the model is loaded, which may take long: probes see a server that is live and not ready.
@@ -175,7 +195,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         note_unused_expose("--expose", std::slice::from_ref(&config.listen));
     }
     if let Some(path) = &args.model {
-        let model = ServedModel::load(path, name, version)?;
+        let model = ServedModel::load_by(path, name, version, &config.engines)?;
         let what = format!("{}@{}: {} rows", model.name(), model.version(), output::count(model.rows()));
         server.publish(Models::new([model]));
         note!("serving {what}");

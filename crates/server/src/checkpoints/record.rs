@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use sanderling_replica::push_dedup::SavedPushDedup;
 use sanderling_store::{Checkpoint, TableEntry};
 use sanderling_wire::Fault;
 use serde::{Deserialize, Serialize};
 
 use crate::description;
-use crate::push_dedup::SavedPushDedup;
 use crate::refusal::Refusal;
 
 /// The blob with the server's description of its tables.
@@ -123,8 +123,8 @@ mod tests {
 
     use super::*;
     use crate::checkpoints::Checkpoints;
-    use crate::push_dedup::PushDedup;
     use crate::tables::Tables;
+    use sanderling_replica::push_dedup::PushDedup;
 
     const MANY: usize = 64;
 

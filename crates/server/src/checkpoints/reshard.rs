@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use sanderling_replica::push_dedup::SavedPushDedup;
 use sanderling_store::{Checkpoint, TableConfig};
 use sanderling_wire::{Fault, Home};
 
@@ -11,7 +12,6 @@ use super::state_name::open;
 use crate::description;
 use crate::event::{Event, Log};
 use crate::placement::Placement;
-use crate::push_dedup::SavedPushDedup;
 use crate::refusal::Refusal;
 use crate::tables::{Candidate, Tables};
 

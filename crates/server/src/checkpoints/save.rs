@@ -5,6 +5,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use sanderling_replica::push_dedup::{PushDedup, SavedPushDedup};
 use sanderling_store::{CheckpointWriter, DeltaWriter, SkippedRows, StoreError};
 use sanderling_wire::{Home, Saved};
 
@@ -13,7 +14,6 @@ use super::save_mode::{SaveMode, SaveReport};
 use super::{Checkpoints, LATEST, origin, unfinished};
 use crate::event::Event;
 use crate::limit::CHANGE_KEYS_MAX;
-use crate::push_dedup::{PushDedup, SavedPushDedup};
 use crate::refusal::Refusal;
 use crate::tables::{Directory, Entry, Tables};
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use sanderling_observe::numbers::bytes as in_units;
+use sanderling_replica::push_dedup::ClientPushes;
 use sanderling_store::{PushScale, StoreError};
 use sanderling_wire::{Fault, Feed, Forget, PullFed, PullShape, PushFed, Pushed, Reply, limit};
 
@@ -11,7 +12,6 @@ use super::pull::compose;
 use super::push::{Refused, once};
 use crate::batches::{Batch, BatchId};
 use crate::call::{Call, Scratch, unwritten, zeros};
-use crate::push_dedup::ClientPushes;
 use crate::refusal::Refusal;
 
 /// Stores the distinct keys of a batch.

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use sanderling_replica::push_dedup::{ClientPushes, Outcome, Verdict};
 use sanderling_store::{PushScale, StoreError};
 use sanderling_wire::{Fault, Push, Pushed, Reply};
 
 use super::check_dim;
 use crate::call::Call;
 use crate::limit::PUSH_WINDOW;
-use crate::push_dedup::{ClientPushes, Outcome, Verdict};
 use crate::refusal::Refusal;
 use crate::tables::Entry;
 

@@ -21,15 +21,15 @@ use crate::limit::{PUSH_CLIENTS_MAX, PUSH_CLIENTS_PAST_MAX, PUSH_WINDOW};
 pub(super) const WORDS: usize = (PUSH_WINDOW as usize).div_ceil(64);
 
 /// The push histories of all clients.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct SavedPushDedup {
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct SavedPushDedup {
     /// Ordered by last push, the oldest first.
     pub(super) clients: Vec<SavedClient>,
     /// Evicted clients with the highest sequence of each, in order of eviction.
     pub(super) past: Vec<(u64, u64)>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct SavedClient {
     pub(super) client: u64,
     pub(super) floor: Option<u64>,
@@ -101,7 +101,7 @@ fn sequence_at(place: usize, highest: u64) -> u64 {
 
 impl SavedPushDedup {
     /// Combines the copies from before and after reading the rows.
-    pub(crate) fn around_rows(before: &SavedPushDedup, mut after: SavedPushDedup) -> SavedPushDedup {
+    pub fn around_rows(before: &SavedPushDedup, mut after: SavedPushDedup) -> SavedPushDedup {
         let earlier: HashMap<u64, &SavedClient> =
             before.clients.iter().map(|client| (client.client, client)).collect();
         for client in &mut after.clients {
@@ -123,7 +123,7 @@ impl SavedPushDedup {
 
     /// Merges the histories of several servers' parts. A push may have been applied by some of them only, so all
     /// outcomes are unknown.
-    pub(crate) fn merged(parts: impl IntoIterator<Item = SavedPushDedup>) -> SavedPushDedup {
+    pub fn merged(parts: impl IntoIterator<Item = SavedPushDedup>) -> SavedPushDedup {
         let mut highest: HashMap<u64, u64> = HashMap::new();
         let mut order = Vec::new();
         for SavedPushDedup { clients, past } in parts {
@@ -146,7 +146,7 @@ impl SavedPushDedup {
 
 impl PushDedup {
     /// Copies the present history.
-    pub(crate) fn copy(&self) -> SavedPushDedup {
+    pub fn copy(&self) -> SavedPushDedup {
         let (mut push_dedup, past) = {
             let clients = lock(&self.clients);
             let past =
@@ -161,7 +161,7 @@ impl PushDedup {
     }
 
     /// Replaces the whole history.
-    pub(crate) fn restore(&self, saved: SavedPushDedup) {
+    pub fn restore(&self, saved: SavedPushDedup) {
         let mut restored = Clients::default();
         let over_limit = saved.clients.len().saturating_sub(PUSH_CLIENTS_MAX);
         let (mut past, now) = (saved.past, &self.time);
@@ -280,7 +280,7 @@ mod tests {
         let saved = through_json(&SavedPushDedup::around_rows(&push_dedup.copy(), push_dedup.copy()));
         let restored = PushDedup::default();
         restored.restore(saved);
-        assert_eq!(restored.len(), PUSH_CLIENTS_MAX);
+        assert_eq!(restored.client_count(), PUSH_CLIENTS_MAX);
         for client in 5..PUSH_CLIENTS_MAX as u64 + 5 {
             assert_eq!(push(&restored, client, client + 1, None), APPLIED, "{client}");
         }

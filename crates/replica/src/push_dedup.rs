@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-pub(crate) use saved::SavedPushDedup;
+pub use saved::SavedPushDedup;
 
 mod kept;
 mod saved;
@@ -19,7 +19,7 @@ use crate::limit::{PUSH_CLIENTS_MAX, PUSH_CLIENTS_PAST_MAX, PUSH_WINDOW};
 
 /// The outcome of a push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub enum Outcome {
     /// The push was applied.
     Applied,
     /// The push was applied except for keys that found no room.
@@ -36,7 +36,7 @@ pub(crate) enum Outcome {
 
 /// The decision about an incoming push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub enum Verdict {
     /// The caller applies the push, then calls [`ClientPushes::finish`].
     Apply,
     /// The push was applied before.
@@ -49,7 +49,7 @@ pub(crate) enum Verdict {
 
 /// The pushes of one client.
 #[derive(Debug)]
-pub(crate) struct ClientPushes {
+pub struct ClientPushes {
     client: u64,
     /// Logical time of the last push.
     seen: AtomicU64,
@@ -82,7 +82,7 @@ enum Mark {
 
 /// The dedup windows of all clients.
 #[derive(Debug, Default)]
-pub(crate) struct PushDedup {
+pub struct PushDedup {
     clients: Mutex<Clients>,
     time: AtomicU64,
     /// The file of the windows, if the tables outlive the server.
@@ -103,7 +103,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl PushDedup {
     /// Decides about a push. `client_pushes` caches the client's window between calls.
-    pub(crate) fn begin(
+    pub fn begin(
         &self,
         client_pushes: &mut Option<Arc<ClientPushes>>,
         client: u64,
@@ -140,7 +140,7 @@ impl PushDedup {
     }
 
     /// Number of clients with a window.
-    pub(crate) fn len(&self) -> usize {
+    pub fn client_count(&self) -> usize {
         lock(&self.clients).present.len()
     }
 }
@@ -186,7 +186,7 @@ impl ClientPushes {
     }
 
     /// Records the outcome of a push. `None`: nothing of it was applied.
-    pub(crate) fn finish(&self, sequence: u64, outcome: Option<Outcome>) {
+    pub fn finish(&self, sequence: u64, outcome: Option<Outcome>) {
         let mut window = lock(&self.window);
         window.under_way -= 1;
         // The sequence may have left the window meanwhile.
@@ -309,7 +309,7 @@ mod tests {
         for client in 1..=PUSH_CLIENTS_MAX as u64 + 10 {
             assert_eq!(push(&push_dedup, client, 1), Verdict::Apply);
         }
-        assert_eq!(push_dedup.len(), PUSH_CLIENTS_MAX);
+        assert_eq!(push_dedup.client_count(), PUSH_CLIENTS_MAX);
         // Its window is gone. Its highest number is kept, also for holders of the old window.
         assert_eq!(push_dedup.begin(&mut held, 0, 7), Verdict::Stale);
         assert_eq!(push(&push_dedup, 0, 6), Verdict::Stale);

@@ -165,7 +165,7 @@ impl PushDedup {
     /// # Errors
     ///
     /// The file cannot be opened, or there is no space for it.
-    pub(crate) fn keep(&self, path: &Path) -> Result<(), StoreError> {
+    pub fn keep(&self, path: &Path) -> Result<(), StoreError> {
         let bytes = KeptBytes::open(path, PUSH_CLIENTS_MAX * SLOT_BYTES)?;
         let windows = KeptWindows { bytes, free: Mutex::default() };
         let found: Vec<(usize, Option<SavedClient>)> =
@@ -243,6 +243,6 @@ mod tests {
         for sequence in [10, 7 + PUSH_WINDOW] {
             assert_eq!(begin(&next, 1, sequence), Verdict::Apply, "{sequence}");
         }
-        assert_eq!(next.len(), 2);
+        assert_eq!(next.client_count(), 2);
     }
 }

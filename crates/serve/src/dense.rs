@@ -1,0 +1,22 @@
+//! Deep models in serving: embeddings from tables in memory, and the dense part from the ONNX file that
+//! `sanderling export --onnx` wrote.
+
+mod description;
+
+mod engine;
+pub use engine::Engines;
+#[cfg(test)]
+pub(crate) use engine::{DenseEngine, DenseInput};
+
+mod graph;
+
+mod inputs;
+pub(crate) use inputs::DenseInputs;
+
+mod model;
+pub(crate) use model::DeepModel;
+
+mod onnx_runtime;
+
+mod scorer;
+pub(crate) use scorer::DeepScorer;

@@ -1,0 +1,216 @@
+"""Parameter servers and hubs on Ray: detached actors, each with the server inside its own process.
+
+Needs Ray: `pip install 'sanderling[ray]'`. An actor whose process dies is started again by Ray, and its server with it.
+"""
+
+import contextlib
+import os
+import secrets
+import socket
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from sanderling._errors import ConfigError, ServerTimeoutError
+from sanderling._native import cli_main
+
+_NAMESPACE = "sanderling"
+# A server of the port has its control plane at the port plus this.
+_CONTROL = 100
+_LOOK_EVERY_S = 0.05
+_DRAIN_S = 600.0
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Addresses of servers and hubs. It may be passed to other actors and tasks, which connect by it."""
+
+    name: str
+    """Prefix of the actors' names."""
+    token: str
+    """Auth token of all servers and hubs."""
+    servers: tuple[str, ...]
+    """Address of each server, by shard."""
+    hubs: tuple[str, ...]
+    """Address of each hub."""
+
+    @property
+    def address(self) -> str:
+        """Addresses of the servers, as `sanderling.connect` takes them."""
+        return ",".join(self.servers)
+
+    @property
+    def hub_address(self) -> str:
+        """Addresses of the hubs, as `sanderling.HubSource` takes them."""
+        return "hub://" + ",".join(self.hubs)
+
+    def shutdown(self) -> None:
+        """Stop all servers and hubs: servers answer pending requests and save `latest` if they have `--data`."""
+        ray = _ray()
+        actors = [actor for name in _names(self.name, len(self.servers), len(self.hubs)) if (actor := _actor(name))]
+        with contextlib.suppress(ray.exceptions.RayError):  # a process that is already gone
+            ray.get([actor.drain.remote() for actor in actors], timeout=_DRAIN_S)
+        _kill(self.name, actors)
+
+    def __enter__(self) -> Self:
+        """Return the cluster."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Shut it down."""
+        self.shutdown()
+
+
+def start(
+    servers: int = 1,
+    hubs: int = 0,
+    *,
+    server_options: Sequence[str] = (),
+    hub_options: Sequence[str] = (),
+    name: str = "sanderling",
+    port: int = 7000,
+    hub_port: int = 7200,
+    cpus: float = 1.0,
+    timeout_s: float = 60.0,
+) -> Cluster:
+    """Start servers and hubs on the nodes of a Ray cluster, spread over them, and wait until they are ready.
+
+    Options are those of `sanderling ps` and `sanderling hub`, such as `["--data", "/mnt/checkpoints"]`; `{index}` in
+    them stands for the number of the server or hub. Server i listens at `port` + i, hub i at `hub_port` + i. Each has
+    `cpus` processors for Ray's scheduler.
+
+    The actors are detached: they outlive this process, and end by `Cluster.shutdown`. Connections have a new token and
+    no TLS, so the network must be trusted. Ray starts a process that has died again on its node: with
+    `--kept /dev/shm/tables-{index}` a server then has its tables, with `--data` those of its last save.
+
+    Raises ConfigError if Ray is not there or actors of this name are, ServerTimeoutError after `timeout_s`.
+    """
+    ray = _ray()
+    if not ray.is_initialized():
+        ray.init()
+    if servers < 1 or hubs < 0:
+        raise ConfigError(f"ray.start: {servers} servers and {hubs} hubs: must be at least 1 and 0")
+    if _actor(f"{name}-ps-0") is not None:
+        raise ConfigError(f"ray.start: {name!r} runs already; shut it down, or give another name")
+    token = secrets.token_hex(32)
+    group = ray.util.placement_group(
+        [{"CPU": cpus}] * (servers + hubs), strategy="SPREAD", name=name, lifetime="detached"
+    )
+    planned = [("ps", shard, port, ["--shard", f"{shard}/{servers}", *server_options]) for shard in range(servers)]
+    planned += [("hub", index, hub_port, ["--share", f"{index}/{hubs}", *hub_options]) for index in range(hubs)]
+    actors = []
+    for bundle, (kind, index, first_port, options) in enumerate(planned):
+        placed = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
+            placement_group=group, placement_group_bundle_index=bundle
+        )
+        actor = ray.remote(_Process).options(
+            name=f"{name}-{kind}-{index}",
+            namespace=_NAMESPACE,
+            lifetime="detached",
+            max_restarts=-1,
+            max_task_retries=-1,
+            num_cpus=cpus,
+            scheduling_strategy=placed,
+        )
+        arguments = [kind, *(option.replace("{index}", str(index)) for option in options)]
+        actors.append(actor.remote(arguments, token, first_port + index))
+    try:
+        addresses = ray.get([actor.ready.remote(timeout_s) for actor in actors], timeout=timeout_s)
+    except ray.exceptions.RayError as error:
+        _kill(name, actors)
+        raise ServerTimeoutError(
+            f"ray.start: servers and hubs were not ready within {timeout_s:g} s; the log of the actors has the reason"
+        ) from error
+    return Cluster(name, token, tuple(addresses[:servers]), tuple(addresses[servers:]))
+
+
+def _ray() -> Any:  # noqa: ANN401, a module that need not be installed
+    try:
+        import ray
+        import ray.exceptions
+        import ray.util.placement_group
+        import ray.util.scheduling_strategies
+    except ModuleNotFoundError as error:
+        raise ConfigError("sanderling.ray needs Ray: pip install 'sanderling[ray]'") from error
+    return ray
+
+
+def _actor(name: str) -> Any:  # noqa: ANN401, handles of Ray have no type
+    """Return the actor, or None."""
+    try:
+        return _ray().get_actor(name, namespace=_NAMESPACE)
+    except ValueError:
+        return None
+
+
+def _names(name: str, servers: int, hubs: int) -> list[str]:
+    return [f"{name}-ps-{shard}" for shard in range(servers)] + [f"{name}-hub-{index}" for index in range(hubs)]
+
+
+def _kill(name: str, actors: Sequence[Any]) -> None:
+    """End the actors at once, and give their processors back."""
+    ray = _ray()
+    for actor in actors:
+        ray.kill(actor, no_restart=True)
+    ray.util.remove_placement_group(ray.util.get_placement_group(name))
+
+
+class _Process:
+    """The actor: runs a command in a thread of its process."""
+
+    def __init__(self, arguments: list[str], token: str, port: int) -> None:
+        host = _ray().util.get_node_ip_address()
+        self.host, self.port = host, port
+        self.token_file = Path(tempfile.mkdtemp()) / "token"
+        self.token_file.touch(0o600)
+        self.token_file.write_text(token)
+        kind, *options = arguments
+        # Ray's nodes trust one another, as its own ports do.
+        shared = ["--listen", f"{host}:{port}", "--expose", "--insecure", "--token-file", str(self.token_file)]
+        self.control = f"{host}:{port + _CONTROL}" if kind == "ps" else None
+        control = ["--control", self.control] if self.control else []
+        self.is_draining = False
+        self.thread = threading.Thread(target=self._run, args=[[kind, *shared, *control, *options]], daemon=True)
+        self.thread.start()
+
+    def _run(self, arguments: list[str]) -> None:
+        code = cli_main(["sanderling", *arguments])
+        if not self.is_draining:
+            # The server has ended, so its process does: Ray starts both again.
+            os._exit(code)
+
+    def ready(self, timeout_s: float) -> str:
+        """Wait until requests are answered; return the address."""
+        end = time.monotonic() + timeout_s
+        while not self._answers():
+            if time.monotonic() > end:
+                raise TimeoutError(f"{self.host}:{self.port}")
+            time.sleep(_LOOK_EVERY_S)
+        return f"{self.host}:{self.port}"
+
+    def _answers(self) -> bool:
+        try:
+            if self.control is None:
+                socket.create_connection((self.host, self.port), timeout=1).close()
+            else:
+                # A server's port is open before it has restored its tables; then this page answers.
+                urllib.request.urlopen(f"http://{self.control}/healthz", timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+    def drain(self) -> None:
+        """Stop the server as `sanderling ctl drain` does. A hub has its position on disk."""
+        self.is_draining = True
+        if self.control is not None:
+            cli_main(["sanderling", "ctl", "--server", self.control, "--token-file", str(self.token_file), "drain"])
+            self.thread.join()
+
+    def process(self) -> int:
+        """Return the number of the process."""
+        return os.getpid()
