@@ -16,8 +16,6 @@ use proto::lookup_client::LookupClient;
 
 /// HTTP/2 windows that hold an answer: at the default of 64 KiB the server waits for the client once per answer.
 const WINDOW_BYTES: u32 = 1 << 20;
-/// Longest HTTP/2 frame that the client takes: an answer is one frame, not five.
-const FRAME_BYTES: u32 = 1 << 20;
 
 pub(super) struct Client {
     runtime: Runtime,
@@ -37,7 +35,6 @@ impl Client {
         let endpoint = endpoint
             .initial_stream_window_size(WINDOW_BYTES)
             .initial_connection_window_size(WINDOW_BYTES)
-            .max_frame_size(FRAME_BYTES)
             .tcp_nodelay(true);
         let channel = runtime.block_on(endpoint.connect()).map_err(failed)?;
         Ok(Client {
