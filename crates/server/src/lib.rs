@@ -18,6 +18,7 @@ mod tables;
 mod batches;
 mod push_dedup;
 
+mod changes;
 mod checkpoints;
 mod connections;
 mod descriptors;

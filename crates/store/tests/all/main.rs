@@ -20,6 +20,7 @@ mod import;
 #[cfg(all(target_os = "linux", not(miri)))]
 mod kept_full;
 mod model;
+mod pages;
 mod policies;
 mod pulled_rows;
 mod refused;
