@@ -23,6 +23,7 @@ mod threads;
 pub mod metrics;
 pub use metrics::{AucInterval, Metrics, NumberMetrics, Scores};
 
+mod load_beside;
 mod loss;
 
 mod progressive;

@@ -129,8 +129,11 @@ impl Model {
     }
 
     fn from_tables(config: Config, tables: Vec<Table>) -> Result<Self, LearnError> {
+        Self::from_shared_tables(config, tables.into_iter().map(Arc::new).collect())
+    }
+
+    pub(crate) fn from_shared_tables(config: Config, tables: Vec<Arc<Table>>) -> Result<Self, LearnError> {
         let bias = config.model.bias.then_some(BIAS_TABLE);
-        let tables = tables.into_iter().map(Arc::new).collect();
         let client = Client::embedded(tables, features(&config), bias)?;
         Ok(Model { config, client, names: None })
     }
@@ -371,7 +374,7 @@ pub(crate) fn config_of(checkpoint: &Checkpoint, path: &Path) -> Result<Config, 
 }
 
 /// The tables that its configuration needs must be in a saved model, with rows as it needs them.
-fn check_tables(checkpoint: &Checkpoint, config: &Config, path: &Path) -> Result<(), LearnError> {
+pub(crate) fn check_tables(checkpoint: &Checkpoint, config: &Config, path: &Path) -> Result<(), LearnError> {
     table_configs(config).iter().try_for_each(|needed| check_table(checkpoint, needed, path))
 }
 

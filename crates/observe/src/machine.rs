@@ -114,9 +114,21 @@ fn host_id_of(uuid: &str) -> u64 {
 }
 
 /// Memory that can be had at this moment without taking any from others; `None` where the system does not say.
+///
+/// It is that of the machine, or less where the container has a limit.
 #[must_use]
 pub fn available_bytes() -> Option<u64> {
-    kib_field(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable")
+    let machine = kib_field(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable")?;
+    let file = |name: &str| fs::read_to_string(format!("/sys/fs/cgroup/memory.{name}")).unwrap_or_default();
+    let container = container_available(&file("max"), &file("current"), &file("stat"));
+    Some(container.map_or(machine, |container| container.min(machine)))
+}
+
+/// Memory that is left in a control group, page cache included; `None` without a limit.
+fn container_available(max: &str, current: &str, stat: &str) -> Option<u64> {
+    let number = |text: &str| text.trim().parse::<u64>().ok();
+    let cache = stat.lines().find_map(|line| line.strip_prefix("inactive_file ")).and_then(number);
+    Some((number(max)? + cache.unwrap_or(0)).saturating_sub(number(current)?))
 }
 
 /// Memory of this process that lies in DRAM.
@@ -186,6 +198,20 @@ mod tests {
         assert_eq!(host_id_of("01234567-89ab-cdef-fedc-ba9876543210\n"), 0x0123_4567_89ab_cdef);
         assert_eq!(host_id_of(""), 0);
         assert_eq!(host_id(), host_id());
+    }
+
+    #[test]
+    fn a_container_may_use_what_its_limit_leaves() {
+        let stat = "anon 5\ninactive_file 30\nactive_file 7\n";
+        for (max, current, stat, expected) in [
+            ("1000\n", "400\n", stat, Some(630)),
+            ("1000\n", "400\n", "", Some(600)),
+            ("1000\n", "2000\n", "", Some(0)),
+            ("max\n", "400\n", stat, None),
+            ("", "", "", None),
+        ] {
+            assert_eq!(container_available(max, current, stat), expected, "{max} {current}");
+        }
     }
 
     #[cfg(target_os = "linux")]

@@ -13,6 +13,8 @@ pub enum Kind {
     Invalid,
     /// A model, version or table that is not served.
     NotFound,
+    /// A change that needs a token at this server, which has none.
+    Forbidden,
     /// More rows or bytes than a request may have.
     TooLarge,
     /// An encoding of the body that the server does not know.
@@ -33,6 +35,7 @@ impl Kind {
     pub fn status(self) -> StatusCode {
         match self {
             Kind::Invalid => StatusCode::BAD_REQUEST,
+            Kind::Forbidden => StatusCode::FORBIDDEN,
             Kind::NotFound => StatusCode::NOT_FOUND,
             Kind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Kind::Unsupported => StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -47,6 +50,7 @@ impl Kind {
     pub fn code(self) -> Code {
         match self {
             Kind::Invalid | Kind::TooLarge => Code::InvalidArgument,
+            Kind::Forbidden => Code::PermissionDenied,
             Kind::NotFound => Code::NotFound,
             Kind::Unsupported => Code::Unimplemented,
             Kind::Overloaded | Kind::NotReady => Code::Unavailable,

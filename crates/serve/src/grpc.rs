@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
 
+use crate::catalog::Models;
 use crate::error::{ServeError, quoted};
 use crate::infer::{self, EXTENSIONS, InferRequest, Output, PLATFORM, WantedOutput};
-use crate::models::Models;
 use crate::proto;
 use crate::proto::model_infer_request::InferInputTensor;
 use crate::proto::model_infer_response::InferOutputTensor;

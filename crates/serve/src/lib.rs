@@ -22,7 +22,20 @@ pub use error::{Kind, ServeError};
 mod pool;
 
 mod models;
-pub use models::{Models, ServedModel};
+pub use models::ServedModel;
+
+mod catalog;
+pub use catalog::{LIVE, Models};
+
+mod folder;
+pub use folder::is_name;
+
+mod publisher;
+
+mod repository;
+pub use repository::RepositoryConfig;
+
+mod versions;
 
 mod cell;
 

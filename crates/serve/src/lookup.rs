@@ -3,9 +3,10 @@
 use sanderling_sample::Field;
 use serde::{Deserialize, Serialize};
 
+use crate::catalog::Models;
 use crate::cell::Cell;
 use crate::error::{ServeError, listed, quoted};
-use crate::models::{Models, ServedModel};
+use crate::models::ServedModel;
 use crate::predict::version_text;
 use crate::query;
 use crate::work::{Answer, Asked};

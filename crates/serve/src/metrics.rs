@@ -1,12 +1,12 @@
 //! Counts and latencies of requests by model, version and code, in the Prometheus text format.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use sanderling_observe::{Exposition, Labels, Latency, LatencySummary, Resident};
 
-use crate::models::Models;
+use crate::catalog::Models;
 use crate::work::Asked;
 
 /// The labels of a count. Only served models are named, so that clients cannot add labels without end.
@@ -25,9 +25,16 @@ struct Entry {
     rows: u64,
 }
 
+/// Versions that are not served any more whose numbers are kept, so that each has a last scrape.
+const RETIRED_MAX: usize = 16;
+
 /// Numbers since the start.
 #[derive(Debug, Default)]
-pub(crate) struct Metrics(Mutex<BTreeMap<Key, Entry>>);
+pub(crate) struct Metrics {
+    entries: Mutex<BTreeMap<Key, Entry>>,
+    /// Versions that are not served any more, the oldest first.
+    retired: Mutex<VecDeque<(String, u64)>>,
+}
 
 impl Metrics {
     /// Counts a request that was answered.
@@ -43,10 +50,25 @@ impl Metrics {
             Some((model, version)) => (model.clone(), version.to_string()),
             None => Default::default(),
         };
-        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = entries.entry(Key { protocol, endpoint, model, version, code }).or_default();
         entry.latency.record(took);
         entry.rows += asked.rows();
+    }
+
+    /// Notes which versions are served no more, and forgets the numbers of the first of them beyond a bound.
+    pub(crate) fn note_versions(&self, before: &Models, after: &Models) {
+        let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        retired.retain(|(name, version)| after.get(name, *version).is_none());
+        let gone = before.iter().filter(|model| after.get(&model.name, model.version).is_none());
+        retired.extend(gone.map(|model| (model.name.clone(), model.version)));
+        while retired.len() > RETIRED_MAX
+            && let Some((name, version)) = retired.pop_front()
+        {
+            let version = version.to_string();
+            let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+            entries.retain(|key, _| key.model != name || key.version != version);
+        }
     }
 
     /// All metrics.
@@ -67,8 +89,13 @@ impl Metrics {
             let labels = [("model", &*model.name), ("version", &*version)];
             text.sample("sanderling_model_bytes", &labels, model.model.table_bytes());
         }
+        text.family("sanderling_serve_alias_version", "gauge", "The version that an alias names.");
+        for (model, alias, version) in models.aliases() {
+            let labels = [("model", model), ("alias", alias)];
+            text.sample("sanderling_serve_alias_version", &labels, version);
+        }
         let entries: Vec<(Key, LatencySummary, u64)> = {
-            let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
             let entry = |(key, entry): (&Key, &Entry)| (key.clone(), entry.latency.summary(), entry.rows);
             entries.iter().map(entry).collect()
         };

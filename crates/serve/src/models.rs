@@ -1,12 +1,12 @@
-//! The served models by name and version, and the pointer by which all of them are replaced in one step.
+//! One version of a served model: its tables, its columns, and the scratch of its requests.
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use sanderling_learner::config::Loss;
 use sanderling_learner::{LearnError, Model, RowScorer};
-use sanderling_sample::{FeatureEncoder, SampleError};
+use sanderling_sample::{FeatureEncoder, Field, SampleError};
 use sanderling_store::Table;
 
 use crate::error::{Kind, ServeError, listed, quoted};
@@ -40,7 +40,20 @@ impl ServedModel {
     /// # Errors
     /// The directory holds no model that can be served.
     pub fn load(path: &Path, name: Option<&str>, version: u64) -> Result<ServedModel, LearnError> {
-        let model = Model::load(path)?;
+        ServedModel::load_beside(path, name, version, &[], |_| Ok(()))
+    }
+
+    /// Loads a version beside others, whose tables it shares where they have the same rows. `admit` gets the bytes
+    /// of its own tables before they are loaded.
+    pub(crate) fn load_beside(
+        path: &Path,
+        name: Option<&str>,
+        version: u64,
+        others: &[&Arc<ServedModel>],
+        admit: impl FnOnce(u64) -> Result<(), String>,
+    ) -> Result<ServedModel, LearnError> {
+        let tables: Vec<Arc<Table>> = others.iter().flat_map(|other| other.all_tables()).cloned().collect();
+        let model = Model::load_beside(path, &tables, admit)?;
         let config = model.config();
         let spec = config.spec().expand()?;
         if spec.feature.iter().any(|feature| feature.kind == sanderling_sample::spec::FeatureKind::Sparse) {
@@ -73,6 +86,34 @@ impl ServedModel {
         Ok(ServedModel { name, version, model, columns, scorers, encoders })
     }
 
+    /// Prepares the scratch of so many threads, and scores a row of missing values.
+    ///
+    /// # Errors
+    /// The score is no finite number, or there is no memory.
+    pub(crate) fn warm(&self, threads: usize) -> Result<(), String> {
+        let (text, config) = (|error: LearnError| error.to_string(), self.model.config());
+        self.scorers.fill(threads, || RowScorer::new(&self.model)).map_err(text)?;
+        for (feature, pool) in &self.encoders {
+            let make = || FeatureEncoder::new(&config.spec(), feature, &config.data.reading.missing);
+            pool.fill(threads, make).map_err(|error| error.to_string())?;
+        }
+        let scored = self.scorers.lend(
+            || RowScorer::new(&self.model),
+            |scorer| {
+                scorer.clear();
+                // A column that must not be missing has no such row.
+                let row = vec![Field::Missing; self.columns.len()];
+                if scorer.add(&row).is_ok() { scorer.score(&self.model, &mut Vec::new()) } else { Ok(()) }
+            },
+        );
+        scored.map_err(text)
+    }
+
+    /// The tables, that of the bias included.
+    pub(crate) fn all_tables(&self) -> impl Iterator<Item = &Arc<Table>> {
+        self.model.client().tables().iter()
+    }
+
     /// The name by which clients ask for it.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -89,6 +130,12 @@ impl ServedModel {
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.model.rows()
+    }
+
+    /// Memory of its tables, also of those that it shares with other versions.
+    #[must_use]
+    pub fn table_bytes(&self) -> u64 {
+        self.model.table_bytes()
     }
 
     /// Whether its scores are numbers of a regression, not probabilities.
@@ -150,77 +197,5 @@ impl ServedModel {
             let (name, of) = (quoted(name), quoted(&self.name));
             ServeError::new(Kind::NotFound, format!("no table {name}; the tables of {of} are {tables}"))
         })
-    }
-}
-
-/// Served models by name and version.
-#[derive(Default)]
-pub struct Models(BTreeMap<String, BTreeMap<u64, Arc<ServedModel>>>);
-
-impl Models {
-    /// A set of models; of two with one name and version the latter counts.
-    pub fn new(models: impl IntoIterator<Item = ServedModel>) -> Models {
-        let mut by_name: BTreeMap<String, BTreeMap<_, _>> = BTreeMap::new();
-        for model in models {
-            by_name.entry(model.name.clone()).or_default().insert(model.version, Arc::new(model));
-        }
-        Models(by_name)
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// All models.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<ServedModel>> {
-        self.0.values().flat_map(BTreeMap::values)
-    }
-
-    /// The versions of a model.
-    pub(crate) fn versions(&self, name: &str) -> impl Iterator<Item = u64> {
-        self.0.get(name).into_iter().flat_map(|versions| versions.keys().copied())
-    }
-
-    /// A model; an empty name means the only one, an empty version the latest.
-    ///
-    /// # Errors
-    /// No such model or version.
-    pub(crate) fn find(&self, name: &str, version: &str) -> Result<Arc<ServedModel>, ServeError> {
-        let names = || listed(self.0.keys().map(String::as_str));
-        let versions = match (name, self.0.len()) {
-            (_, 0) => return Err(ServeError::new(Kind::NotReady, "no model is loaded yet; try again")),
-            ("", 1) => self.0.values().next(),
-            ("", _) => {
-                return Err(ServeError::invalid(format!("name a model; the served models are {}", names())));
-            }
-            (name, _) => self.0.get(name),
-        };
-        let Some(versions) = versions else {
-            let text = format!("no model {}; the served models are {}", quoted(name), names());
-            return Err(ServeError::new(Kind::NotFound, text));
-        };
-        let found = match version {
-            "" => versions.last_key_value().map(|(_, model)| model),
-            version => version.parse().ok().and_then(|version: u64| versions.get(&version)),
-        };
-        found.cloned().ok_or_else(|| {
-            let served: Vec<String> = versions.keys().map(u64::to_string).collect();
-            let text = format!("no version {}; served are {}", quoted(version), served.join(", "));
-            ServeError::new(Kind::NotFound, text)
-        })
-    }
-}
-
-/// The models at present. A request keeps those that it began with.
-#[derive(Default)]
-pub(crate) struct ModelTable(RwLock<Arc<Models>>);
-
-impl ModelTable {
-    pub(crate) fn current(&self) -> Arc<Models> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    pub(crate) fn replace(&self, models: Models) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(models);
     }
 }

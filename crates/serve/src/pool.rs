@@ -13,6 +13,15 @@ impl<T> Default for Pool<T> {
 }
 
 impl<T> Pool<T> {
+    /// Makes values until so many are free.
+    pub(crate) fn fill<E>(&self, count: usize, mut make: impl FnMut() -> Result<T, E>) -> Result<(), E> {
+        let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while free.len() < count {
+            free.push(make()?);
+        }
+        Ok(())
+    }
+
     /// Lends a value to `work`, a new one if none is free.
     pub(crate) fn lend<R, E>(
         &self,

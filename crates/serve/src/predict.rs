@@ -6,9 +6,10 @@ use sanderling_sample::Field;
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 
+use crate::catalog::Models;
 use crate::cell::{Cell, Row};
 use crate::error::ServeError;
-use crate::models::{Models, ServedModel};
+use crate::models::ServedModel;
 use crate::scores::{Explained, Scores, Scoring};
 use crate::work::{Answer, Asked};
 

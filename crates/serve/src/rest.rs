@@ -4,10 +4,11 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
+use crate::catalog::{Models, bytes_of};
 use crate::cell::Cell;
 use crate::error::{ServeError, quoted};
 use crate::infer::{self, EXTENSIONS, InferRequest, Output, PLATFORM, WantedOutput};
-use crate::models::{Models, ServedModel};
+use crate::models::ServedModel;
 use crate::tensor::Tensor;
 use crate::work::{Answer, Asked};
 
@@ -214,6 +215,7 @@ pub(crate) fn list(models: &Models) -> Result<Answer, ServeError> {
         serde_json::json!({
             "name": model.name,
             "version": model.version.to_string(),
+            "aliases": models.aliases_of(model).collect::<Vec<_>>(),
             "description": config.describe(),
             "regression": model.is_regression(),
             "rows": model.rows(),
@@ -223,7 +225,11 @@ pub(crate) fn list(models: &Models) -> Result<Answer, ServeError> {
             "tables": tables.collect::<Vec<_>>(),
         })
     };
-    Answer::json(&serde_json::json!({ "models": models.iter().map(model).collect::<Vec<_>>() }))
+    let all: u64 = models.iter().map(|model| model.table_bytes()).sum();
+    Answer::json(&serde_json::json!({
+        "models": models.iter().map(model).collect::<Vec<_>>(),
+        "shared_bytes": all - bytes_of(models.iter()),
+    }))
 }
 
 #[cfg(test)]

@@ -17,13 +17,14 @@ use tonic::Code;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::{Health, HealthServer};
 
+use crate::catalog::Models;
 use crate::error::{Kind, ServeError};
 use crate::grpc::Inference;
-use crate::models::Models;
 use crate::proto::grpc_inference_service_server::GrpcInferenceServiceServer;
+use crate::repository::Change;
 use crate::service::Service;
 use crate::work::{Answer, Asked, JSON_BYTES, refusal, refusal_as};
-use crate::{lookup, predict, rest};
+use crate::{lookup, predict, rest, versions};
 
 /// The page at `/`: no data of its own, and no files from elsewhere.
 const PAGE: &str = include_str!("page.html");
@@ -63,6 +64,9 @@ pub(crate) fn router(
         .route("/v2", get(answer_server))
         .route("/v2/health/live", get(answer_live))
         .route("/v2/health/ready", get(answer_ready))
+        .route("/v2/repository/index", get(answer_index).post(answer_index))
+        .route("/v2/repository/models/{model}/load", post(answer_load))
+        .route("/v2/repository/models/{model}/unload", post(answer_unload))
         .route("/v2/models/{model}", get(answer_model))
         .route("/v2/models/{model}/ready", get(answer_model_ready))
         .route("/v2/models/{model}/infer", post(answer_infer))
@@ -102,6 +106,7 @@ impl Endpoint {
             (path, _) if path.starts_with("/grpc.health.v1.Health/") => "health",
             (path, _) if path.starts_with("/v2/models/") && path.ends_with("/infer") => "infer",
             (path, _) if path.starts_with("/tables/") => "rows",
+            (path, _) if path.starts_with("/v2/repository/models/") => "change",
             ("/v2" | "/models", _) | (_, Some(_)) => "metadata",
             (path, _) if path.starts_with("/v2/") => "metadata",
             _ => "other",
@@ -322,6 +327,34 @@ async fn answer_version_infer(
     on_body(&service, request, work).await
 }
 
+async fn answer_index(State(service): Shared) -> Response {
+    respond(versions::index(&service))
+}
+
+async fn answer_load(State(service): Shared, Path(name): Path<String>, request: Request) -> Response {
+    respond(change(&service, name, request, versions::load_change).await)
+}
+
+async fn answer_unload(State(service): Shared, Path(name): Path<String>, request: Request) -> Response {
+    respond(change(&service, name, request, versions::unload_change).await)
+}
+
+async fn change(
+    service: &Service,
+    name: String,
+    request: Request,
+    parse: impl Fn(&[u8]) -> Result<Change, ServeError>,
+) -> Result<Answer, ServeError> {
+    if !service.takes_changes() {
+        return Err(versions::refused());
+    }
+    let body = axum::body::to_bytes(request.into_body(), SMALL_BYTES_MAX);
+    let late = || ServeError::new(Kind::DeadlineExceeded, "the body did not arrive in time");
+    let body = tokio::time::timeout(service.timeout, body).await.map_err(|_| late())?;
+    let body = body.map_err(|_| ServeError::new(Kind::TooLarge, "the body is too long"))?;
+    versions::change(service, name, parse(&body)?).await
+}
+
 async fn answer_nothing(request: Request) -> Response {
     let text =
         "nothing here; there are /, /predict, /tables/TABLE/rows, /v2, /models, /health, /metrics, and gRPC";
@@ -361,6 +394,8 @@ mod tests {
             ("/v2", "metadata", false, false),
             ("/v2/models/m", "metadata", false, false),
             ("/v2/models/m/versions/1/infer", "infer", false, true),
+            ("/v2/repository/index", "metadata", false, false),
+            ("/v2/repository/models/m/load", "change", false, false),
             ("/other", "other", false, false),
         ] {
             assert_eq!(Endpoint::of(path), Endpoint { name, is_open, is_work }, "{path}");

@@ -47,6 +47,11 @@ impl ScoringThreads {
         Ok(ScoringThreads { queue: sender, threads, timeout, load: Arc::default() })
     }
 
+    /// Number of threads.
+    pub(crate) fn count(&self) -> usize {
+        self.threads
+    }
+
     /// Requests that wait for a thread.
     pub(crate) fn waiting(&self) -> usize {
         self.load.waiting.load(Ordering::Relaxed)

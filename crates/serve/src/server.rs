@@ -15,10 +15,12 @@ use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::{HealthReporter, health_reporter};
 
+use crate::catalog::Models;
 use crate::config::Config;
 use crate::limit::PORT;
-use crate::models::Models;
 use crate::proto::grpc_inference_service_server;
+use crate::publisher::Publisher;
+use crate::repository::{Repository, RepositoryConfig};
 use crate::resp;
 use crate::router::router;
 use crate::scoring::ScoringThreads;
@@ -50,7 +52,7 @@ pub struct Server {
     url: String,
     resp: Option<String>,
     service: Arc<Service>,
-    ready: watch::Sender<bool>,
+    ready: Arc<watch::Sender<bool>>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -78,6 +80,7 @@ impl Server {
         let router = router(&service, health).map_err(|error| StartError::Description(error.to_string()))?;
         let url = format!("{}://{address}", if tls.is_some() { "https" } else { "http" });
         let (ready, readiness) = watch::channel(false);
+        let ready = Arc::new(ready);
         let (stop, stopped) = oneshot::channel();
         let limits = Limits { linger: config.drain_timeout, ..PORT };
         let (draining, drains) = watch::channel(false);
@@ -113,8 +116,36 @@ impl Server {
 
     /// Replaces all models in one step. Requests under way keep the models that they began with.
     pub fn publish(&self, models: Models) {
-        self.service.models.replace(models);
+        self.publisher().publish(models);
+    }
+
+    /// Serves what a folder of models says, from now on. Returns when its models are loaded; `note` gets a line for
+    /// each event, such as a version that does not load.
+    ///
+    /// # Errors
+    /// The folder cannot be read, or the system has no thread left.
+    pub fn follow(
+        &self,
+        config: RepositoryConfig,
+        note: impl FnMut(&str) + Send + 'static,
+    ) -> std::io::Result<()> {
+        self.service.set_loading(true);
+        let started = Repository::start(config, self.publisher(), note);
+        self.service.set_loading(false);
+        // A server follows one folder; another one would be a bug of the caller, and changes nothing.
+        let _ = self.service.repository.set(started?);
         self.ready.send_replace(self.service.is_ready());
+        Ok(())
+    }
+
+    fn publisher(&self) -> Publisher {
+        let (service, ready) = (Arc::clone(&self.service), Arc::clone(&self.ready));
+        Publisher {
+            models: Arc::clone(&service.models),
+            metrics: Arc::clone(&service.metrics),
+            threads: service.threads.count(),
+            published: Arc::new(move || _ = ready.send_replace(service.is_ready())),
+        }
     }
 
     /// Takes no further request, and answers those under way within the drain timeout.
@@ -124,6 +155,9 @@ impl Server {
 
     fn end(&mut self) {
         self.service.drain();
+        if let Some(repository) = self.service.repository.get() {
+            repository.stop();
+        }
         self.ready.send_replace(false);
         // A dropped sender is the signal, too.
         drop(self.stop.take());

@@ -1,7 +1,7 @@
 //! The state that all requests share: models, scoring threads, metrics, limits, and whether the server drains.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -10,11 +10,12 @@ use axum::http::{HeaderMap, Method};
 use sanderling_wire::same_token;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::catalog::ModelTable;
 use crate::config::Config;
 use crate::error::{Kind, ServeError};
 use crate::limit::BODIES_BYTES_MAX;
 use crate::metrics::Metrics;
-use crate::models::ModelTable;
+use crate::repository::Repository;
 use crate::scoring::ScoringThreads;
 
 /// Bytes of one permit of the memory for bodies.
@@ -22,9 +23,9 @@ const PERMIT_BYTES: usize = 1 << 10;
 
 /// The shared state of a server.
 pub(crate) struct Service {
-    pub(crate) models: ModelTable,
+    pub(crate) models: Arc<ModelTable>,
     pub(crate) threads: ScoringThreads,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: Arc<Metrics>,
     pub(crate) timeout: Duration,
     pub(crate) batch_max: usize,
     pub(crate) body_bytes_max: usize,
@@ -33,15 +34,21 @@ pub(crate) struct Service {
     token: Option<String>,
     hosts: Vec<String>,
     draining: AtomicBool,
+    /// Whether the first models are being loaded.
+    loading: AtomicBool,
+    /// Whether other machines may reach it.
+    is_exposed: bool,
+    /// The folder of models, if it follows one.
+    pub(crate) repository: OnceLock<Repository>,
 }
 
 impl Service {
     pub(crate) fn new(config: &Config, threads: ScoringThreads) -> Service {
         let hosts = config.hosts.iter().cloned().chain(["localhost".to_owned()]).collect();
         Service {
-            models: ModelTable::default(),
+            models: Arc::default(),
             threads,
-            metrics: Metrics::default(),
+            metrics: Arc::default(),
             timeout: config.timeout,
             batch_max: config.batch_max,
             body_bytes_max: config.body_bytes_max,
@@ -49,6 +56,9 @@ impl Service {
             token: config.token.clone(),
             hosts,
             draining: AtomicBool::new(false),
+            loading: AtomicBool::new(false),
+            is_exposed: config.expose,
+            repository: OnceLock::new(),
         }
     }
 
@@ -63,7 +73,16 @@ impl Service {
 
     /// Whether requests are answered.
     pub(crate) fn is_ready(&self) -> bool {
-        !self.is_draining() && !self.models.current().is_empty()
+        !self.is_draining() && !self.loading.load(Ordering::Relaxed) && !self.models.current().is_empty()
+    }
+
+    pub(crate) fn set_loading(&self, is_loading: bool) {
+        self.loading.store(is_loading, Ordering::Relaxed);
+    }
+
+    /// Whether requests may change versions: the server is for this host only, or asks for a token.
+    pub(crate) fn takes_changes(&self) -> bool {
+        self.has_token() || !self.is_exposed
     }
 
     pub(crate) fn has_token(&self) -> bool {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sanderling_learner::is_deep;
-use sanderling_serve::{Config, Models, ServedModel, Server, limit};
+use sanderling_serve::{Config, Models, RepositoryConfig, ServedModel, Server, is_name, limit};
 use sanderling_server::raise_limit;
 use sanderling_transport::Address;
 
@@ -19,7 +19,33 @@ use crate::quantity;
 /// Interval between two looks at the stop flag.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Serve predictions and rows of a saved model over HTTP and gRPC
+/// Options of a folder of models.
+#[derive(Debug, clap::Args)]
+struct VersionsArgs {
+    /// Folder of models to serve: DIR/NAME/VERSION are model directories, links DIR/NAME/live name a version
+    #[arg(long, value_name = "DIR", help_heading = "Versions")]
+    models: Option<PathBuf>,
+    /// Interval of looks at the folder of models; 0s: only on request
+    #[arg(long, value_name = "TIME", default_value = "2s", requires = "models", help_heading = "Versions")]
+    look_every: String,
+    /// Memory for the tables of all loaded versions [default: the memory that is available]
+    #[arg(long, value_name = "BYTES", requires = "models", help_heading = "Versions")]
+    memory: Option<String>,
+}
+
+impl VersionsArgs {
+    fn repository(&self) -> Result<Option<RepositoryConfig>, Failure> {
+        let Some(folder) = self.models.clone() else { return Ok(None) };
+        let memory_bytes = self.memory.as_deref().map(quantity::bytes).transpose();
+        Ok(Some(RepositoryConfig {
+            folder,
+            every: quantity::time(&self.look_every).map_err(|error| usage("look-every", error))?,
+            memory_bytes: memory_bytes.map_err(|error| usage("memory", error))?,
+        }))
+    }
+}
+
+/// Serve predictions and rows of saved models over HTTP and gRPC
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -35,6 +61,8 @@ Examples:
   curl -s http://127.0.0.1:8500/v2/models/clicks
   # rows for clients of Redis: redis-cli -p 6379 MGET user:u17 user:u18
   sanderling serve runs/clicks/model --resp 127.0.0.1:6379
+  # all models of a folder: models/clicks/12, models/clicks/live -> 12
+  sanderling serve --models models
   # for other machines, with TLS and a token
   sanderling serve runs/clicks/model --listen 0.0.0.0:8500 --expose \\
       --token-file token --cert-file cert.pem --key-file key.pem
@@ -48,7 +76,10 @@ Prints the address when the model is loaded, and notifies systemd. SIGTERM or Ct
 answered, exit code 0. A second signal ends the process at once.")]
 pub(crate) struct Args {
     /// Model directory, such as runs/clicks/model
-    model: PathBuf,
+    #[arg(required_unless_present = "models", conflicts_with = "models")]
+    model: Option<PathBuf>,
+    #[command(flatten)]
+    versions: VersionsArgs,
     /// Address to listen on, host:port
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8500")]
     listen: Address,
@@ -56,7 +87,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR")]
     resp: Option<Address>,
     /// Name of the model for clients, with a version or without, such as clicks@12 [default: name of its run, version 1]
-    #[arg(long, value_name = "NAME[@VERSION]")]
+    #[arg(long, value_name = "NAME[@VERSION]", conflicts_with = "models")]
     name: Option<String>,
     /// Number of scoring threads, 1 to 256 [default: one per processor]
     #[arg(long, value_name = "N", help_heading = "Limits")]
@@ -90,9 +121,8 @@ fn usage(what: &str, error: impl std::fmt::Display) -> Failure {
 /// Splits NAME or NAME@VERSION.
 fn name_and_version(text: &str) -> Result<(&str, u64), Failure> {
     let (name, version) = text.split_once('@').unwrap_or((text, "1"));
-    let is_plain = name.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c));
     match version.parse() {
-        Ok(version) if is_plain && !name.is_empty() => Ok((name, version)),
+        Ok(version) if is_name(name) => Ok((name, version)),
         _ => {
             let expected =
                 "a name of letters, digits, '-', '_' and '.', then @ and a whole number or nothing";
@@ -130,11 +160,11 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         Some(text) => name_and_version(text).map(|(name, version)| (Some(name), version))?,
         None => (None, 1),
     };
-    if is_deep(&args.model) {
-        let path = args.model.display();
+    if let Some(path) = args.model.as_deref().filter(|path| is_deep(path)) {
+        let path = path.display();
         return Err(Failure::Usage(format!("{path}: a deep model; serve takes lr, fm and ffm models")));
     }
-    let config = args.config()?;
+    let (config, repository) = (args.config()?, args.versions.repository()?);
     raise_limit();
     let stop = crate::stop::flag();
     // Before the model is loaded, which may take long: probes see a server that is live and not ready.
@@ -142,10 +172,17 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     if config.expose {
         note_unused_expose("--expose", std::slice::from_ref(&config.listen));
     }
-    let model = ServedModel::load(&args.model, name, version)?;
-    let what = format!("{}@{}: {} rows", model.name(), model.version(), output::count(model.rows()));
-    server.publish(Models::new([model]));
-    note!("serving {what}");
+    if let Some(path) = &args.model {
+        let model = ServedModel::load(path, name, version)?;
+        let what = format!("{}@{}: {} rows", model.name(), model.version(), output::count(model.rows()));
+        server.publish(Models::new([model]));
+        note!("serving {what}");
+    }
+    if let Some(repository) = repository {
+        let folder = repository.folder.clone();
+        let followed = server.follow(repository, |event| note!("{event}"));
+        followed.map_err(|error| Failure::Usage(format!("{}: {error}", folder.display())))?;
+    }
     // Earlier notes appear before the ready line.
     log::finish();
     let lines = std::iter::once(format!("listening at {}", server.url()));

@@ -209,6 +209,32 @@ fn a_signal_drains_the_server() {
 }
 
 #[test]
+fn a_folder_of_models_is_followed() {
+    let folder = trained();
+    let clicks = folder.path().join("models/clicks");
+    std::fs::create_dir_all(&clicks).unwrap();
+    for version in ["1", "2"] {
+        std::os::unix::fs::symlink(folder.path().join("runs/clicks/model"), clicks.join(version)).unwrap();
+    }
+    std::os::unix::fs::symlink("1", clicks.join("live")).unwrap();
+    let serve = Serve::start(folder.path(), "--models models --look-every 20ms --memory 1GiB");
+    let body = json!({ "rows": [{ "user": "u1", "genres": "g1" }] });
+    let version = || serve.json("/predict", &body)["version"].clone();
+    assert_eq!(version(), "1");
+    // A person moves the link, as ln -sfn does.
+    std::os::unix::fs::symlink("2", clicks.join(".new")).unwrap();
+    std::fs::rename(clicks.join(".new"), clicks.join("live")).unwrap();
+    while version() != "2" {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // A request moves it back.
+    let answer =
+        serve.json("/v2/repository/models/clicks/load", &json!({ "parameters": { "version": "1" } }));
+    assert_eq!((&answer["aliases"]["live"], version()), (&json!("1"), json!("1")));
+    assert_eq!(std::fs::read_link(clicks.join("live")).unwrap(), Path::new("1"));
+}
+
+#[test]
 fn wrong_options_and_models_have_their_exit_code() {
     let folder = trained();
     std::fs::write(folder.path().join("data.svm"), "1 1:1\n0 2:1\n").unwrap();
@@ -218,6 +244,8 @@ fn wrong_options_and_models_have_their_exit_code() {
         ("nowhere", 4, "nowhere"),
         ("runs/sparse/model", 4, "only models with named columns can be served"),
         ("runs/clicks/model --name a/b", 2, "--name: \"a/b\" is not a name"),
+        ("runs/clicks/model --models models", 2, "cannot be used with"),
+        ("--models nowhere", 2, "nowhere: "),
         ("runs/clicks/model --timeout 0s", 2, "--timeout: must be more than 0"),
         ("runs/clicks/model --batch-max 0", 2, "batch_max = 0: must be 1 to"),
         ("runs/clicks/model --body-max 1GiB", 2, "body_max"),

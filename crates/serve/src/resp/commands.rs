@@ -1,8 +1,8 @@
 //! The commands of Redis that are answered: GET and MGET of rows, and those by which clients begin.
 
+use crate::catalog::Models;
 use crate::error::{Kind, ServeError, quoted};
 use crate::lookup;
-use crate::models::Models;
 
 /// An answer.
 #[derive(Debug, Clone, PartialEq)]

@@ -57,6 +57,11 @@ pub(crate) struct Trained {
 impl Trained {
     /// Trains a model of a type, such as `fm`.
     pub(crate) fn new(kind: &str) -> Trained {
+        Trained::with(kind, 3)
+    }
+
+    /// Trains with a number of passes, so that models differ.
+    pub(crate) fn with(kind: &str, passes: u32) -> Trained {
         let folder = tempfile::tempdir().unwrap();
         let train_file = folder.path().join("clicks.csv");
         std::fs::write(&train_file, csv(&examples(ROWS))).unwrap();
@@ -64,7 +69,7 @@ impl Trained {
             "name": "clicks",
             "data": { "train": train_file },
             "model": { "type": kind },
-            "train": { "passes": 3, "batch_size": 16 },
+            "train": { "passes": passes, "batch_size": 16 },
             "feature": [{ "name": "user" }, { "name": "genres", "type": "multi" }, { "name": "age", "type": "log" }],
         });
         let config = RunConfig::from_json(&config.to_string(), |_| ()).unwrap();

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is a failed test")]
 
 mod fixture;
+mod flips;
 
 mod grpc;
 mod inference_protocol;
@@ -9,3 +10,4 @@ mod limits;
 mod lookup;
 mod predict;
 mod resp;
+mod versions;
