@@ -39,7 +39,7 @@ EDGES: dict[str, set[str]] = {
     "server": {"wire", "transport", "store", "sync", "observe"},
     "http": set(),
     "control": {"http", "server", "observe", "transport"},
-    "serve": {"http", "learner", "sample", "store", "observe", "wire", "transport"} | {"formats"},
+    "serve": {"http", "client", "learner", "sample", "store", "observe", "wire", "transport"} | {"formats"},
     "terminal": {"files", "client", "observe"},
     "bench": {"random", "sample", "formats", "store", "observe", "wire", "transport", "client", "server", "terminal"}
     | {"testkit"},

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sanderling_learner::config::Loss;
 use sanderling_learner::{LearnError, Model, RowScorer};
 use sanderling_sample::{FeatureEncoder, Field, SampleError};
-use sanderling_store::Table;
+use sanderling_store::{Dtype, Table};
 
 use crate::error::{Kind, ServeError, listed, quoted};
 use crate::pool::Pool;
@@ -53,7 +53,24 @@ impl ServedModel {
         admit: impl FnOnce(u64) -> Result<(), String>,
     ) -> Result<ServedModel, LearnError> {
         let tables: Vec<Arc<Table>> = others.iter().flat_map(|other| other.all_tables()).cloned().collect();
-        let model = Model::load_beside(path, &tables, admit)?;
+        ServedModel::of(Model::load_beside(path, &tables, admit)?, path, name, version)
+    }
+
+    /// A version without rows, which a replica fills.
+    ///
+    /// # Errors
+    /// The directory holds no model that can be served, or the memory limit is too low for empty tables.
+    pub fn to_follow(
+        path: &Path,
+        name: Option<&str>,
+        version: u64,
+        dtype: Option<Dtype>,
+        budget_bytes: Option<u64>,
+    ) -> Result<ServedModel, LearnError> {
+        ServedModel::of(Model::to_follow(path, dtype, budget_bytes)?, path, name, version)
+    }
+
+    fn of(model: Model, path: &Path, name: Option<&str>, version: u64) -> Result<ServedModel, LearnError> {
         let config = model.config();
         let spec = config.spec().expand()?;
         if spec.feature.iter().any(|feature| feature.kind == sanderling_sample::spec::FeatureKind::Sparse) {

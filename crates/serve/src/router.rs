@@ -231,8 +231,11 @@ async fn answer_health(State(service): Shared) -> Response {
     let models = service.models.current();
     let model = |model: &Arc<crate::ServedModel>| serde_json::json!({ "name": model.name, "version": model.version.to_string(), "rows": model.rows() });
     let models: Vec<_> = models.iter().map(model).collect();
-    let mut response =
-        respond(Answer::json(&serde_json::json!({ "status": health_text(&service), "models": models })));
+    let mut health = serde_json::json!({ "status": health_text(&service), "models": models });
+    if let Some(replica) = service.replica.get() {
+        health["replica"] = replica.health();
+    }
+    let mut response = respond(Answer::json(&health));
     *response.status_mut() = health_status(&service);
     response
 }
@@ -248,7 +251,11 @@ async fn answer_ready(State(service): Shared) -> Response {
 }
 
 async fn answer_metrics(State(service): Shared) -> Response {
-    let text = service.metrics.text(&service.models.current(), service.is_ready(), service.threads.waiting());
+    let mut text =
+        service.metrics.text(&service.models.current(), service.is_ready(), service.threads.waiting());
+    if let Some(replica) = service.replica.get() {
+        text.push_str(&replica.metrics());
+    }
     ([(CONTENT_TYPE, EXPOSITION_CONTENT_TYPE)], text).into_response()
 }
 

@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::error::{Kind, ServeError};
 use crate::limit::BODIES_BYTES_MAX;
 use crate::metrics::Metrics;
+use crate::replica::Replica;
 use crate::repository::Repository;
 use crate::scoring::ScoringThreads;
 
@@ -40,6 +41,8 @@ pub(crate) struct Service {
     is_exposed: bool,
     /// The folder of models, if it follows one.
     pub(crate) repository: OnceLock<Repository>,
+    /// The replica, if it follows parameter servers.
+    pub(crate) replica: OnceLock<Replica>,
 }
 
 impl Service {
@@ -59,6 +62,7 @@ impl Service {
             loading: AtomicBool::new(false),
             is_exposed: config.expose,
             repository: OnceLock::new(),
+            replica: OnceLock::new(),
         }
     }
 

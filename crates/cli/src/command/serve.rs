@@ -1,15 +1,18 @@
 //! `sanderling serve`: predictions and rows of a saved model over HTTP and gRPC, until a signal ends it.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sanderling_learner::is_deep;
+use sanderling_observe::numbers::bytes as bytes_text;
 use sanderling_serve::{Config, Models, RepositoryConfig, ServedModel, Server, is_name, limit};
 use sanderling_server::raise_limit;
 use sanderling_transport::Address;
 
 use crate::command::ps::tell_manager;
+use crate::command::serve_from::FromArgs;
 use crate::failure::Failure;
 use crate::listening::{SecurityArgs, note_unused_expose};
 use crate::log;
@@ -28,20 +31,23 @@ struct VersionsArgs {
     /// Interval of looks at the folder of models; 0s: only on request
     #[arg(long, value_name = "TIME", default_value = "2s", requires = "models", help_heading = "Versions")]
     look_every: String,
-    /// Memory for the tables of all loaded versions [default: the memory that is available]
-    #[arg(long, value_name = "BYTES", requires = "models", help_heading = "Versions")]
+    /// Memory for the tables of all loaded versions, or of the replica [default: the memory that is available]
+    #[arg(long, value_name = "BYTES", help_heading = "Versions")]
     memory: Option<String>,
 }
 
 impl VersionsArgs {
     fn repository(&self) -> Result<Option<RepositoryConfig>, Failure> {
         let Some(folder) = self.models.clone() else { return Ok(None) };
-        let memory_bytes = self.memory.as_deref().map(quantity::bytes).transpose();
         Ok(Some(RepositoryConfig {
             folder,
             every: quantity::time(&self.look_every).map_err(|error| usage("look-every", error))?,
-            memory_bytes: memory_bytes.map_err(|error| usage("memory", error))?,
+            memory_bytes: self.memory_bytes()?,
         }))
+    }
+
+    fn memory_bytes(&self) -> Result<Option<u64>, Failure> {
+        self.memory.as_deref().map(quantity::bytes).transpose().map_err(|error| usage("memory", error))
     }
 }
 
@@ -63,6 +69,8 @@ Examples:
   sanderling serve runs/clicks/model --resp 127.0.0.1:6379
   # all models of a folder: models/clicks/12, models/clicks/live -> 12
   sanderling serve --models models
+  # rows that follow the servers of a run that trains
+  sanderling serve runs/clicks/model --from ps://127.0.0.1:7000
   # for other machines, with TLS and a token
   sanderling serve runs/clicks/model --listen 0.0.0.0:8500 --expose \\
       --token-file token --cert-file cert.pem --key-file key.pem
@@ -78,6 +86,8 @@ pub(crate) struct Args {
     /// Model directory, such as runs/clicks/model
     #[arg(required_unless_present = "models", conflicts_with = "models")]
     model: Option<PathBuf>,
+    #[command(flatten)]
+    from: FromArgs,
     #[command(flatten)]
     versions: VersionsArgs,
     /// Address to listen on, host:port
@@ -164,6 +174,9 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         let path = path.display();
         return Err(Failure::Usage(format!("{path}: a deep model; serve takes lr, fm and ffm models")));
     }
+    if args.versions.memory.is_some() && args.versions.models.is_none() && args.from.address().is_none() {
+        return Err(usage("memory", "is the limit of --models DIR or of --from ps://ADDR,..."));
+    }
     let (config, repository) = (args.config()?, args.versions.repository()?);
     raise_limit();
     let stop = crate::stop::flag();
@@ -173,10 +186,29 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         note_unused_expose("--expose", std::slice::from_ref(&config.listen));
     }
     if let Some(path) = &args.model {
-        let model = ServedModel::load(path, name, version)?;
-        let what = format!("{}@{}: {} rows", model.name(), model.version(), output::count(model.rows()));
-        server.publish(Models::new([model]));
-        note!("serving {what}");
+        let model = if let Some(from) = args.from.address() {
+            let memory = args.versions.memory_bytes()?;
+            let model = ServedModel::to_follow(path, name, version, args.from.dtype(), memory)?;
+            let model = Arc::new(model);
+            if let Some(replica) = args.from.replica(memory)? {
+                server
+                    .follow_servers(replica, Arc::clone(&model), |line| note!("{line}"))
+                    .map_err(|error| Failure::Usage(format!("--from {from}: {error}")))?;
+            }
+            while !server.is_ready() && !stop.load(Ordering::Relaxed) {
+                std::thread::sleep(LOOK_EVERY);
+            }
+            model
+        } else {
+            args.from.replica(None)?;
+            let model = Arc::new(ServedModel::load(path, name, version)?);
+            let mut models = Models::default();
+            models.insert(Arc::clone(&model));
+            server.publish(models);
+            model
+        };
+        let (rows, bytes) = (output::count(model.rows()), bytes_text(model.table_bytes()));
+        note!("serving {}@{}: {rows} rows, {bytes} without optimizer state", model.name(), model.version());
     }
     if let Some(repository) = repository {
         let folder = repository.folder.clone();

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use sanderling_client::Cluster;
 use sanderling_formats::{BadRowPolicy, BadRows};
 use sanderling_learner::{Config as RunConfig, Model, RunOptions, predict, train};
 use sanderling_serve::{Config, Models, ServedModel, Server};
@@ -62,9 +63,19 @@ impl Trained {
 
     /// Trains with a number of passes, so that models differ.
     pub(crate) fn with(kind: &str, passes: u32) -> Trained {
+        Trained::at(kind, passes, &examples(ROWS), None)
+    }
+
+    /// Trains on examples, with tables on servers or without.
+    pub(crate) fn at(
+        kind: &str,
+        passes: u32,
+        examples: &[Example],
+        servers: Option<&Arc<Cluster>>,
+    ) -> Trained {
         let folder = tempfile::tempdir().unwrap();
         let train_file = folder.path().join("clicks.csv");
-        std::fs::write(&train_file, csv(&examples(ROWS))).unwrap();
+        std::fs::write(&train_file, csv(examples)).unwrap();
         let config = serde_json::json!({
             "name": "clicks",
             "data": { "train": train_file },
@@ -73,7 +84,8 @@ impl Trained {
             "feature": [{ "name": "user" }, { "name": "genres", "type": "multi" }, { "name": "age", "type": "log" }],
         });
         let config = RunConfig::from_json(&config.to_string(), |_| ()).unwrap();
-        let options = RunOptions { runs_dir: folder.path().join("runs"), ..RunOptions::default() };
+        let (runs_dir, servers) = (folder.path().join("runs"), servers.cloned());
+        let options = RunOptions { runs_dir, servers, ..RunOptions::default() };
         train(config, &options, &AtomicBool::new(false), &mut |_| ()).unwrap();
         let path = folder.path().join("runs/clicks/model");
         Trained { folder, path }
@@ -81,13 +93,17 @@ impl Trained {
 
     /// The scores that the learner gives the rows of a file.
     pub(crate) fn scores(&self, examples: &[Example]) -> Vec<f32> {
+        self.scores_of(&Model::load(&self.path).unwrap(), examples)
+    }
+
+    /// The scores that the learner gives the rows of a file with a model.
+    pub(crate) fn scores_of(&self, model: &Model, examples: &[Example]) -> Vec<f32> {
         let file = self.folder.path().join("new.csv");
         std::fs::write(&file, csv(examples)).unwrap();
-        let model = Model::load(&self.path).unwrap();
         let reading = model.config().data.reading.clone();
         let (bad_rows, stop) = (Arc::new(BadRows::new(BadRowPolicy::Fail)), Arc::default());
         let (inputs, mut scores) = ([file.to_str().unwrap().to_owned()], Vec::new());
-        predict(&model, &inputs, &reading, &bad_rows, &stop, |rows, _| {
+        predict(model, &inputs, &reading, &bad_rows, &stop, |rows, _| {
             scores.extend_from_slice(rows);
             Ok(())
         })

@@ -9,5 +9,6 @@ mod inference_protocol;
 mod limits;
 mod lookup;
 mod predict;
+mod replica;
 mod resp;
 mod versions;

@@ -80,7 +80,7 @@ impl Table {
     /// that, from which the next drain goes on. Returns `None` if `f` broke; the subscriber stays at `since`.
     ///
     /// A row is passed once, at its present value, however often it changed. A change that was complete before is in
-    /// this drain, one beside it in this or the next one. Pushes do not wait. Drains run one at a time; `f` may use
+    /// this drain, one beside it in this or the next one. Pushes do not wait. `f` may use
     /// the table, but must not drain or subscribe.
     ///
     /// # Errors
@@ -95,7 +95,8 @@ impl Table {
         let began = Instant::now();
         let too_late = |oldest: u64| Err(self.too_late(since, oldest));
         let Some(changes) = self.changes.get() else { return too_late(0) };
-        let stream = &mut *lock(&changes.stream);
+        let mut guard = lock(&changes.stream);
+        let stream = &mut *guard;
         if !(stream.oldest..=stream.epoch).contains(&since) {
             return too_late(stream.oldest);
         }
@@ -119,16 +120,19 @@ impl Table {
             earlier.append(&mut hashes);
             stream.forget();
         }
+        let epoch = stream.epoch;
+        // Other subscribers need not wait for `f`, which may write to a disk, unless there are marks left to take.
+        let _guard = (!lines.is_empty()).then_some(guard);
         sort(&mut earlier);
         let mut frame = ChangeFrame { may_repeat: !lines.is_empty(), ..ChangeFrame::default() };
-        let mut flow = self.pass_changes(stream.epoch, &earlier, &mut frame, &mut f);
+        let mut flow = self.pass_changes(epoch, &earlier, &mut frame, &mut f);
         drop(earlier);
         while flow.is_continue() && !lines.is_empty() {
             hashes.clear();
             self.take_changed(changes, &mut lines, changes.keys_max, &mut hashes);
-            flow = self.pass_changes(stream.epoch, &hashes, &mut frame, &mut f);
+            flow = self.pass_changes(epoch, &hashes, &mut frame, &mut f);
         }
-        Ok(flow.is_continue().then_some(stream.epoch))
+        Ok(flow.is_continue().then_some(epoch))
     }
 
     /// Returns whether a drain since this epoch would find changes.
