@@ -130,6 +130,20 @@ def test_labels_may_be_absent_from_what_is_predicted(tmp_path: Path, result: san
     np.testing.assert_array_equal(model.predict(tmp_path / "ask.tsv"), model.predict(tmp_path / "same.csv"))
 
 
+def test_a_line_is_a_row_of_a_model_of_lines(tmp_path: Path) -> None:
+    lines = [f"{row % 3 % 2} {row % 7}:1 {row % 5 + 10}:.5" for row in range(300)]
+    file = tmp_path / "rows.svm"
+    file.write_text("".join(f"{line}\n" for line in lines))
+    model = sanderling.train({"data": {"train": file}, "model": {"type": "fm"}}, runs_dir=tmp_path / "runs").load()
+    wanted = model.predict(file)
+    np.testing.assert_array_equal(model.predict([{"line": line} for line in lines]), wanted)
+    assert np.float32(model.predict({"line": lines[1].partition(" ")[2]})) == wanted[1], "no label is needed"
+    with pytest.raises(sanderling.BadRowError, match=r'row: has no column "line"'):
+        model.predict({"features": "3:1"})
+    with pytest.raises(sanderling.BadRowError, match=r"column line: expected index:value \(word 2\)"):
+        model.predict({"line": "3:1 x"})
+
+
 def test_tables_are_the_model(clicks: Path, result: sanderling.TrainResult) -> None:
     model = result.load()
     assert {"user", "item"} <= set(model.tables)

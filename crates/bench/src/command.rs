@@ -8,11 +8,12 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::output;
 
+mod lookup;
 mod rpc;
 mod rpc_server;
 mod store;
 
-/// Measure what this machine can do: table operations, transports
+/// Measure what this machine can do: table operations, transports, reads from servers
 #[derive(Debug, clap::Parser)]
 #[command(
     name = "sanderling-bench",
@@ -37,6 +38,7 @@ pub(crate) struct Args {
 enum Part {
     Store(store::Args),
     Rpc(rpc::Args),
+    Lookup(lookup::Args),
     #[command(name = rpc_server::NAME, hide = true)]
     RpcServer(rpc_server::Args),
 }
@@ -45,6 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     match &args.part {
         Part::Store(args) => store::run(args),
         Part::Rpc(args) => rpc::run(args),
+        Part::Lookup(args) => lookup::run(args),
         Part::RpcServer(args) => rpc_server::run(args),
     }
 }

@@ -5,6 +5,7 @@
 //! goes out.
 
 pub mod keys;
+pub mod lookup;
 pub mod options;
 pub mod result;
 pub mod rounds;

@@ -141,7 +141,7 @@ fn main() -> Result<(), Failure> {
             let mut rows = 0;
             for block in blocks {
                 batch.clear();
-                decoder.decode_libsvm(block, Path::new("text"), 0, &mut batch)?;
+                decoder.decode_lines(block, false, Path::new("text"), &mut batch)?;
                 rows += batch.len();
             }
             Ok(rows)

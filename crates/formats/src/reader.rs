@@ -410,20 +410,21 @@ impl Decoder {
         append_kept(&self.encoder, &self.bad_rows, &origin, rows, batch)
     }
 
-    /// Appends the rows of libsvm lines that are already in memory.
+    /// Appends the rows of libsvm lines, or of libffm ones, that are already in memory.
     ///
     /// # Errors
     /// As [`Decoder::decode`].
-    pub fn decode_libsvm(
+    pub fn decode_lines(
         &mut self,
         block: &Block,
+        is_libffm: bool,
         path: &Path,
-        row_id_base: u64,
         batch: &mut Batch,
     ) -> Result<(), SampleError> {
         let (encoder, bad_rows, isa) = (&*self.encoder, &*self.bad_rows, self.isa);
-        let lines = Lines { encoder, bad_rows, path, row_id_base, isa };
-        libsvm::decode(&lines, block, &mut self.scratch, batch)
+        let lines = Lines { encoder, bad_rows, path, row_id_base: 0, isa };
+        let decode = if is_libffm { libffm::decode } else { libsvm::decode };
+        decode(&lines, block, &mut self.scratch, batch)
     }
 }
 

@@ -70,6 +70,9 @@ pub use similar::{Nearest, Neighbour, Similarity, dot, factors_of};
 mod evaluate;
 pub use evaluate::{Evaluation, Predicted, evaluate, predict};
 
+mod line_rows;
+pub use line_rows::LINE_COLUMN;
+
 mod row_scorer;
 pub use row_scorer::RowScorer;
 

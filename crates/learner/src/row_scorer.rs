@@ -6,6 +6,7 @@ use sanderling_sample::{Batch, Encoder, Field, FieldError, Rows};
 
 use crate::error::LearnError;
 use crate::evaluate::Scorer;
+use crate::line_rows::{LINE_COLUMN, LineRows};
 use crate::model::{Model, Purpose};
 
 /// Encodes and scores rows one after the other; a scratch for one thread.
@@ -13,6 +14,8 @@ pub struct RowScorer {
     encoder: Arc<Encoder>,
     scorer: Scorer,
     batch: Batch,
+    /// The decoder of a model whose rows are lines, and the only column of such rows.
+    lines: Option<(LineRows, [String; 1])>,
 }
 
 impl RowScorer {
@@ -23,25 +26,29 @@ impl RowScorer {
     pub fn new(model: &Model) -> Result<RowScorer, LearnError> {
         let encoder = model.encoder(Purpose::Predict)?;
         let (scorer, batch) = (Scorer::new(model), encoder.new_batch());
-        Ok(RowScorer { encoder, scorer, batch })
+        let lines = encoder.is_sparse().then(|| (LineRows::new(&encoder), [LINE_COLUMN.to_owned()]));
+        Ok(RowScorer { encoder, scorer, batch, lines })
     }
 
-    /// The columns of a row; fields run parallel to them.
+    /// The columns of a row; fields run parallel to them. A model of libsvm or libffm lines has one, [`LINE_COLUMN`].
     #[must_use]
     pub fn columns(&self) -> &[String] {
-        self.encoder.input_columns()
+        match &self.lines {
+            Some((_, column)) => column,
+            None => self.encoder.input_columns(),
+        }
     }
 
     /// Whether a row may lack a column, such as the label.
     #[must_use]
     pub fn is_optional(&self, column: usize) -> bool {
-        self.encoder.is_optional(column)
+        self.lines.is_none() && self.encoder.is_optional(column)
     }
 
     /// Whether a column holds lists: a feature of type `multi` reads it.
     #[must_use]
     pub fn takes_list(&self, column: usize) -> bool {
-        self.encoder.takes_list(column)
+        self.lines.is_none() && self.encoder.takes_list(column)
     }
 
     /// Encodes a row, to be scored with those before it by [`RowScorer::score`].
@@ -49,7 +56,10 @@ impl RowScorer {
     /// # Errors
     /// The field that does not encode; the row is left out.
     pub fn add(&mut self, fields: &[Field<'_>]) -> Result<(), FieldError> {
-        self.encoder.encode_row(fields, self.batch.len() as u64 + 1, &mut self.batch).map(|_| ())
+        match &mut self.lines {
+            Some((lines, _)) => lines.add(fields, &mut self.batch),
+            None => self.encoder.encode_row(fields, self.batch.len() as u64 + 1, &mut self.batch).map(|_| ()),
+        }
     }
 
     /// Number of rows that wait to be scored.

@@ -6,6 +6,9 @@ use crate::error::{FieldError, SampleError};
 use crate::field::{Field, raw_key, wanted};
 use crate::spec::{Feature, FeatureKind, Label, Spec};
 
+/// Input columns at most: that of the feature, and that of the label.
+const INPUTS_MAX: usize = 2;
+
 /// Encodes values of one feature of a spec.
 pub struct FeatureEncoder {
     encoder: Encoder,
@@ -38,6 +41,7 @@ impl FeatureEncoder {
         let one = Spec { feature: vec![feature.clone()], label, weight: None, negatives: None };
         let options = EncodeOptions { missing, label: LabelUse::Optional, down_sample: false };
         let encoder = Encoder::new(&one, &options)?;
+        debug_assert!(encoder.input_columns().len() <= INPUTS_MAX, "{:?}", encoder.input_columns());
         let batch = encoder.new_batch();
         Ok(FeatureEncoder { encoder, batch, is_sparse })
     }
@@ -59,10 +63,11 @@ impl FeatureEncoder {
             self.batch.columns[0].keys.push(self.encoder.sparse_key(0, index));
             return Ok(&self.batch.columns[0].keys);
         }
-        let fields: Vec<Field<'_>> = (0..self.encoder.input_columns().len())
-            .map(|input| if input == self.encoder.label_input() { Field::Missing } else { value })
-            .collect();
-        self.encoder.encode_row(&fields, 0, &mut self.batch)?;
+        let mut fields = [value; INPUTS_MAX];
+        if let Some(label) = fields.get_mut(self.encoder.label_input()) {
+            *label = Field::Missing;
+        }
+        self.encoder.encode_row(&fields[..self.encoder.input_columns().len()], 0, &mut self.batch)?;
         Ok(&self.batch.columns[0].keys)
     }
 }

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use sanderling_learner::LINE_COLUMN;
 use sanderling_sample::Field;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
@@ -33,7 +34,7 @@ impl Cell<'_> {
     }
 }
 
-/// A row: values by column.
+/// A row: values by column. A line of libsvm or libffm text is a row of one column.
 #[derive(Debug)]
 pub(crate) struct Row<'a>(pub(crate) Vec<(Cow<'a, str>, Cell<'a>)>);
 
@@ -109,7 +110,15 @@ impl<'de: 'a, 'a> Deserialize<'de> for Row<'a> {
             type Value = Row<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a row: an object of columns and values")
+                f.write_str("a row: an object of columns and values, or a line of text")
+            }
+
+            fn visit_borrowed_str<E: Error>(self, line: &'de str) -> Result<Row<'de>, E> {
+                Ok(Row(vec![(LINE_COLUMN.into(), Cell::Text(Cow::Borrowed(line)))]))
+            }
+
+            fn visit_str<E: Error>(self, line: &str) -> Result<Row<'de>, E> {
+                Ok(Row(vec![(LINE_COLUMN.into(), Cell::Text(Cow::Owned(line.to_owned())))]))
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Row<'de>, A::Error> {
@@ -120,7 +129,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Row<'a> {
                 Ok(Row(row))
             }
         }
-        deserializer.deserialize_map(RowVisitor)
+        deserializer.deserialize_any(RowVisitor)
     }
 }
 

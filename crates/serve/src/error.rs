@@ -90,6 +90,11 @@ impl ServeError {
         ServeError::invalid(format!("row {row}: column {column}: expected {expected}, found {found}"))
     }
 
+    /// A table that does not answer, which is a bug: requests are checked before.
+    pub(crate) fn of_table(error: &sanderling_store::StoreError) -> ServeError {
+        ServeError::new(Kind::Internal, error.to_string())
+    }
+
     /// More rows than a request may have.
     pub(crate) fn too_many(found: usize, what: &str, max: usize) -> ServeError {
         let text = format!("{found} {what} in one request, at most {max}: send several requests");

@@ -13,6 +13,12 @@ pub mod proto {
     tonic::include_proto!("inference");
 }
 
+/// The messages of the service of rows, as `proto/lookup.proto` describes them.
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)] // generated
+pub mod lookup_proto {
+    tonic::include_proto!("sanderling.serve");
+}
+
 mod config;
 pub use config::Config;
 
@@ -76,5 +82,5 @@ pub use replica::ReplicaConfig;
 mod server;
 pub use server::{Server, StartError};
 
-/// The descriptor of the service, for reflection.
-const DESCRIPTION: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/open_inference.bin"));
+/// The descriptors of the services, for reflection.
+const DESCRIPTION: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/services.bin"));

@@ -32,6 +32,8 @@ pub const QUEUE_MAX: usize = 1 << 16;
 pub const BATCH_MAX: usize = 1 << 20;
 /// Bytes of a request at most.
 pub const BODY_BYTES_MAX: usize = 64 << 20;
+/// Tables of a request of the gRPC service of rows.
+pub(crate) const LOOKUP_TABLES_MAX: usize = 256;
 /// Connections of the RESP front. A further one gets an error.
 pub(crate) const RESP_CONNECTIONS_MAX: usize = 256;
 /// Bytes of a command of the RESP front. A longer one ends the connection.

@@ -1,196 +1,266 @@
-//! Rows of tables by key, or by the text of a feature, which becomes the key as in training.
+//! Rows of tables by key, or by the text of a feature, which becomes the key as in training; single or pooled.
 
+mod grpc;
+mod json;
+mod octets;
+pub(crate) use grpc::LookupService;
+pub(crate) use json::{Form, answer_body, answer_query};
+
+use axum::body::Bytes;
 use sanderling_sample::Field;
-use serde::{Deserialize, Serialize};
+use sanderling_store::{Absent, Pooling, Table};
 
-use crate::catalog::Models;
-use crate::cell::Cell;
 use crate::error::{ServeError, listed, quoted};
 use crate::models::ServedModel;
-use crate::predict::version_text;
-use crate::query;
-use crate::work::{Answer, Asked};
 
-/// A request for rows of a table.
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Request<'a> {
-    #[serde(borrow)]
-    keys: Vec<Cell<'a>>,
-    #[serde(borrow)]
-    values: Vec<Cell<'a>>,
-    /// The feature that the values are of; empty: the only one that reads the table, or the one of its name.
+/// The keys of a request to one table. Each of its items, keys or values, has one key; a value may have any number.
+#[derive(Debug, Default)]
+pub(crate) struct Items {
+    keys: Vec<u64>,
+    /// The end of the keys of each item; empty while each item has one key.
+    ends: Vec<u32>,
+    /// The feature of the values, for errors.
     feature: String,
-    model: String,
-    #[serde(borrow)]
-    version: Option<Cell<'a>>,
 }
 
-#[derive(Serialize)]
-struct Reply<'a> {
-    model: &'a str,
-    version: String,
-    table: &'a str,
-    dim: usize,
-    rows: Vec<ReplyRow<'a>>,
-}
-
-#[derive(Serialize)]
-struct ReplyRow<'a> {
-    key: u64,
-    /// The key again, for readers whose numbers have 53 bits.
-    hex: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    value: Option<&'a Value<'a>>,
-    found: bool,
-    weights: Option<Vec<f32>>,
-}
-
-/// A value as the client wrote it.
-struct Value<'a>(&'a Cell<'a>);
-
-impl Serialize for Value<'_> {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.0 {
-            Cell::Text(text) => serializer.serialize_str(text),
-            Cell::Int(number) => serializer.serialize_i64(*number),
-            Cell::Unsigned(number) => serializer.serialize_u64(*number),
-            Cell::Float(number) => serializer.serialize_f64(*number),
-            Cell::Bool(is_true) => serializer.serialize_bool(*is_true),
-            Cell::Missing | Cell::List(_) => serializer.serialize_none(),
-        }
+impl From<Vec<u64>> for Items {
+    fn from(keys: Vec<u64>) -> Items {
+        Items { keys, ..Items::default() }
     }
 }
 
-/// Answers `GET /tables/TABLE/rows?key=1&value=u17`.
-pub(crate) fn answer_query(
-    models: &Models,
-    asked: &Asked,
-    table: &str,
-    query: &str,
-) -> Result<Answer, ServeError> {
-    let mut request = Request::default();
-    for (name, value) in query::pairs(query)? {
-        match &*name {
-            "key" => request.keys.push(Cell::Text(value.into())),
-            "value" => request.values.push(Cell::Text(value.into())),
-            "feature" => request.feature = value,
-            "model" => request.model = value,
-            "version" => request.version = Some(Cell::Text(value.into())),
-            _ => {
-                let text =
-                    format!("no parameter {}; there are key, value, feature, model, version", quoted(&name));
-                return Err(ServeError::invalid(text));
+/// The rows of a request, item by item, or group by group if they are pooled.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Found {
+    pub(crate) dim: usize,
+    /// Row-major. A row that is absent has zeros, and adds nothing to a pooled one.
+    pub(crate) weights: Vec<f32>,
+    /// Places of the items without a row, ascending.
+    pub(crate) absent: Vec<u32>,
+}
+
+impl Found {
+    /// Number of rows.
+    pub(crate) fn len(&self) -> usize {
+        self.weights.len() / self.dim.max(1)
+    }
+}
+
+impl Items {
+    /// Number of items.
+    pub(crate) fn len(&self) -> usize {
+        if self.ends.is_empty() { self.keys.len() } else { self.ends.len() }
+    }
+
+    pub(crate) fn keys(&self) -> &[u64] {
+        &self.keys
+    }
+
+    /// Appends the keys of a value.
+    fn add(&mut self, keys: &[u64]) {
+        if self.ends.is_empty() {
+            if let [key] = keys {
+                self.keys.push(*key);
+                return;
             }
+            self.ends.extend(1..=self.keys.len() as u32);
         }
+        self.keys.extend_from_slice(keys);
+        self.ends.push(self.keys.len() as u32);
     }
-    answer(models, asked, table, &request)
-}
 
-/// Answers `POST /tables/TABLE/rows`.
-pub(crate) fn answer_body(
-    models: &Models,
-    asked: &Asked,
-    table: &str,
-    body: &[u8],
-) -> Result<Answer, ServeError> {
-    let request: Request<'_> =
-        serde_json::from_slice(body).map_err(|error| ServeError::invalid(format!("the body: {error}")))?;
-    answer(models, asked, table, &request)
-}
-
-fn answer(models: &Models, asked: &Asked, table: &str, request: &Request<'_>) -> Result<Answer, ServeError> {
-    let model = models.find(&request.model, &version_text(request.version.as_ref())?)?;
-    asked.of(&model);
-    let (count, found) = (request.keys.len() + request.values.len(), model.table(table)?);
-    if count == 0 {
-        return Err(ServeError::invalid("no keys; give key or value, such as ?value=u17"));
-    }
-    if count > asked.batch_max {
-        return Err(ServeError::too_many(count, "keys", asked.batch_max));
-    }
-    let row = |key: u64, value: Option<&'_ Value<'_>>| {
-        let weights = found.get(key).map(|row| row.weights);
-        (key, format!("{key:016x}"), value.is_some(), weights)
-    };
-    let mut rows = Vec::with_capacity(count);
-    for key in &request.keys {
-        rows.push(row(key_of(key)?, None));
-    }
-    let values: Vec<Value<'_>> = request.values.iter().map(Value).collect();
-    if !values.is_empty() {
-        let feature = feature_of(&model, table, &request.feature)?;
+    /// Appends values of a table's feature. An empty name means the only feature that reads the table.
+    pub(crate) fn add_values<'a>(
+        &mut self,
+        model: &ServedModel,
+        table: &str,
+        feature: &str,
+        values: impl Iterator<Item = Field<'a>>,
+    ) -> Result<(), ServeError> {
+        let feature = feature_of(model, table, feature)?;
+        feature.clone_into(&mut self.feature);
         model.with_encoder(feature, |encoder| {
-            for value in &values {
-                let invalid = |text: String| ServeError::invalid(format!("feature {feature:?}: {text}"));
-                let field = value.0.scalar().ok_or_else(|| invalid("a list has no single key".to_owned()))?;
-                let keys = encoder.keys(field).map_err(|error| {
-                    invalid(format!("expected {}, found {}", error.expected, error.found))
+            for value in values {
+                let keys = encoder.keys(value).map_err(|error| {
+                    let text = format!("expected {}, found {}", error.expected, error.found);
+                    ServeError::invalid(format!("feature {feature:?}: {text}"))
                 })?;
-                let &[key] = keys else {
-                    return Err(invalid(format!("a value has {} keys, not one", keys.len())));
-                };
-                rows.push(row(key, Some(value)));
+                self.add(keys);
             }
             Ok(())
-        })?;
+        })
     }
-    let mut given = values.iter();
-    let rows = rows.into_iter().map(|(key, hex, is_value, weights)| {
-        let value = if is_value { given.next() } else { None };
-        ReplyRow { key, hex, value, found: weights.is_some(), weights }
-    });
-    asked.count_rows(count);
-    let (name, version) = (&*model.name, model.version.to_string());
-    Answer::json(&Reply { model: name, version, table, dim: found.dim(), rows: rows.collect() })
-}
 
-/// Passes the weights of each value of a table's feature to `each`; `None`: no row, or a missing value.
-pub(crate) fn weights_of<'a>(
-    model: &ServedModel,
-    table: &str,
-    values: impl Iterator<Item = &'a [u8]>,
-    mut each: impl FnMut(Option<Vec<f32>>),
-) -> Result<(), ServeError> {
-    let found = model.table(table)?;
-    let feature = feature_of(model, table, "")?;
-    model.with_encoder(feature, |encoder| {
-        for value in values {
-            match encoder.keys(Field::Text(value)) {
-                Ok(&[key]) => each(found.get(key).map(|row| row.weights)),
-                Ok([]) => each(None),
-                Ok(keys) => {
-                    let text = format!("feature {feature:?}: a value has {} keys, not one", keys.len());
-                    return Err(ServeError::invalid(text));
-                }
-                Err(error) => {
-                    let text =
-                        format!("feature {feature:?}: expected {}, found {}", error.expected, error.found);
-                    return Err(ServeError::invalid(text));
-                }
+    /// The keys of each item.
+    fn of_each(&self) -> impl Iterator<Item = &[u64]> {
+        let mut start = 0;
+        (0..self.len()).map(move |at| {
+            let end = self.ends.get(at).map_or(at + 1, |end| *end as usize);
+            let keys = &self.keys[start..end];
+            start = end;
+            keys
+        })
+    }
+
+    /// Fails if an item has not exactly one key, or no key where that `may_lack` it.
+    pub(crate) fn check_single(&self, may_lack: bool) -> Result<(), ServeError> {
+        if self.ends.is_empty() {
+            return Ok(());
+        }
+        match self.of_each().map(<[u64]>::len).find(|keys| *keys > 1 || *keys == 0 && !may_lack) {
+            None => Ok(()),
+            Some(keys) => {
+                let text = format!("feature {:?}: a value has {keys} keys, not one", self.feature);
+                Err(ServeError::invalid(text))
             }
         }
-        Ok(())
+    }
+
+    /// One row per item.
+    ///
+    /// # Errors
+    /// A value with several keys.
+    pub(crate) fn rows(&self, table: &Table) -> Result<Found, ServeError> {
+        self.check_single(true)?;
+        let dim = table.dim();
+        let (mut weights, mut absent) = (vec![0.0; self.keys.len() * dim], Vec::new());
+        table
+            .pull(&self.keys, Absent::Zero, &mut weights, Some(&mut absent))
+            .map_err(|error| ServeError::of_table(&error))?;
+        if self.ends.is_empty() || self.keys.len() == self.len() {
+            return Ok(Found { dim, weights, absent });
+        }
+        // Some values are missing, and have no key.
+        let (mut spread, mut pulled) = (vec![0.0; self.len() * dim], weights.chunks_exact(dim).zip(0_u32..));
+        let mut places = Vec::new();
+        for (at, keys) in self.of_each().enumerate() {
+            match keys.first().and_then(|_| pulled.next()) {
+                Some((row, key)) if absent.binary_search(&key).is_err() => {
+                    spread[at * dim..][..dim].copy_from_slice(row);
+                }
+                _ => places.push(at as u32),
+            }
+        }
+        Ok(Found { dim, weights: spread, absent: places })
+    }
+
+    /// One row per group of consecutive items; `ends` has the end of each group.
+    pub(crate) fn pooled(&self, table: &Table, pooling: Pooling, ends: &[u32]) -> Result<Found, ServeError> {
+        let end_of_keys = |items: u32| match (self.ends.is_empty(), items) {
+            (true, items) => items,
+            (false, 0) => 0,
+            (false, items) => self.ends[items as usize - 1],
+        };
+        let offsets: Vec<u32> = std::iter::once(0).chain(ends.iter().copied()).map(end_of_keys).collect();
+        let dim = table.dim();
+        let (mut weights, mut missing) = (vec![0.0; ends.len() * dim], Vec::new());
+        table
+            .pull_pooled(&self.keys, None, &offsets, pooling, Absent::Zero, &mut weights, Some(&mut missing))
+            .map_err(|error| ServeError::of_table(&error))?;
+        let absent = if self.ends.is_empty() { missing } else { self.without_rows(&missing) };
+        Ok(Found { dim, weights, absent })
+    }
+
+    /// Places of the items none of whose keys has a row.
+    fn without_rows(&self, missing: &[u32]) -> Vec<u32> {
+        let (mut missing, mut start) = (missing, 0);
+        let lacks = |end: &u32| {
+            let lacking = missing.iter().take_while(|key| **key < *end).count();
+            let keys = *end - start;
+            (missing, start) = (&missing[lacking..], *end);
+            lacking == keys as usize
+        };
+        let lacking: Vec<bool> = self.ends.iter().map(lacks).collect();
+        (0..).zip(lacking).filter(|(_, lacks)| *lacks).map(|(at, _)| at).collect()
+    }
+}
+
+/// How the rows of a request are pooled: by the lengths of groups of items, or all in one.
+#[derive(Debug, Clone)]
+pub(crate) struct Groups {
+    pub(crate) pooling: Pooling,
+    ends: Vec<u32>,
+}
+
+impl Groups {
+    /// Groups by their lengths.
+    ///
+    /// # Errors
+    /// The lengths do not add up to the items.
+    pub(crate) fn of_lengths(pooling: Pooling, lengths: &[u32], items: usize) -> Result<Groups, ServeError> {
+        let mut end = 0_u32;
+        let add = |length: &u32| {
+            end = end.saturating_add(*length);
+            end
+        };
+        let ends: Vec<u32> = lengths.iter().map(add).collect();
+        if end as usize != items {
+            return Err(ServeError::invalid(format!("the lengths add up to {end}, not to the {items} keys")));
+        }
+        Ok(Groups { pooling, ends })
+    }
+
+    /// Groups by the start of each and the end of the last.
+    ///
+    /// # Errors
+    /// The offsets do not ascend from 0 to the number of items.
+    pub(crate) fn of_offsets(pooling: Pooling, offsets: &[u32], items: usize) -> Result<Groups, ServeError> {
+        let fits = offsets.first() == Some(&0)
+            && offsets.last().is_some_and(|last| *last as usize == items)
+            && offsets.is_sorted();
+        if !fits {
+            return Err(ServeError::invalid(format!("offsets ascend from 0 to the {items} keys")));
+        }
+        Ok(Groups { pooling, ends: offsets[1..].to_vec() })
+    }
+
+    /// One group of all items.
+    pub(crate) fn one(pooling: Pooling, items: usize) -> Groups {
+        Groups { pooling, ends: vec![items as u32] }
+    }
+
+    /// Number of groups.
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+}
+
+/// The rows of items, pooled if there are groups.
+pub(crate) fn find(table: &Table, items: &Items, groups: Option<&Groups>) -> Result<Found, ServeError> {
+    match groups {
+        None => items.rows(table),
+        Some(groups) => items.pooled(table, groups.pooling, &groups.ends),
+    }
+}
+
+/// The pooling of a name in a request.
+pub(crate) fn pooling_named(name: &str) -> Result<Pooling, ServeError> {
+    Pooling::named(name).ok_or_else(|| {
+        let names = listed(Pooling::ALL.map(Pooling::name));
+        ServeError::invalid(format!("no pooling {}; there are {names}", quoted(name)))
     })
 }
 
-/// A key: a whole number, decimal digits, or 0x and hexadecimal digits.
-fn key_of(cell: &Cell<'_>) -> Result<u64, ServeError> {
-    let key = match cell {
-        Cell::Int(number) => u64::try_from(*number).ok(),
-        Cell::Unsigned(number) => Some(*number),
-        Cell::Text(text) => match text.strip_prefix("0x") {
-            Some(hex) => u64::from_str_radix(hex, 16).ok(),
-            None => text.parse().ok(),
-        },
-        _ => None,
-    };
-    key.ok_or_else(|| {
-        let found =
-            if let Cell::Text(text) = cell { quoted(text) } else { "a value of another type".to_owned() };
-        let expected = "a key is a number from 0 to 2^64 - 1, or 0x and hex digits";
-        ServeError::invalid(format!("{expected}, found {found}; the text of a feature is a value"))
-    })
+/// Weights as the bytes of an answer, which shares their memory.
+struct Weights(Vec<f32>);
+
+impl AsRef<[u8]> for Weights {
+    fn as_ref(&self) -> &[u8] {
+        // Little-endian, as the crate `wire` requires of the machine.
+        bytemuck::cast_slice(&self.0)
+    }
+}
+
+/// Weights as little-endian numbers of 4 bytes, or rounded to 2.
+fn bytes_of(weights: Vec<f32>, is_half: bool) -> Bytes {
+    if is_half { halves_of(&weights).into() } else { Bytes::from_owner(Weights(weights)) }
+}
+
+/// Weights rounded to 2 bytes each.
+fn halves_of(weights: &[f32]) -> Vec<u8> {
+    let mut halves = vec![0; weights.len()];
+    sanderling_wire::narrow(weights, &mut halves);
+    bytemuck::cast_slice(&halves).to_vec()
 }
 
 /// The feature whose values are looked up in a table.
@@ -210,4 +280,113 @@ fn feature_of<'a>(model: &'a ServedModel, table: &str, wanted: &'a str) -> Resul
         };
         ServeError::invalid(text)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use sanderling_store::{Init, Optimizer, PushScale, TableConfig};
+
+    use super::*;
+
+    const DIM: usize = 3;
+
+    /// A table whose even keys below 20 have rows.
+    fn table() -> Table {
+        let optimizer = Optimizer::Sgd { lr: 1.0, l2: 0.0 };
+        let table = Table::new(TableConfig::single("user", DIM, Init::Zero, optimizer)).expect("a table");
+        let keys: Vec<u64> = (0..20).step_by(2).collect();
+        let grads: Vec<f32> = keys.iter().flat_map(|key| row(*key).map(|weight| -weight)).collect();
+        table.push(&keys, &grads, PushScale::default()).expect("rows");
+        table
+    }
+
+    fn row(key: u64) -> [f32; DIM] {
+        [key as f32 + 1.0, 0.5, -(key as f32)]
+    }
+
+    fn has_row(key: u64) -> bool {
+        key < 20 && key.is_multiple_of(2)
+    }
+
+    fn items_of(lists: &[Vec<u64>]) -> Items {
+        let mut items = Items::default();
+        lists.iter().for_each(|keys| items.add(keys));
+        items
+    }
+
+    proptest! {
+        #[test]
+        fn rows_are_those_of_their_items(lists in prop::collection::vec(prop::collection::vec(0_u64..24, 0..3), 0..9)) {
+            let (table, items) = (table(), items_of(&lists));
+            prop_assert_eq!(items.len(), lists.len());
+            let expected = lists.iter().map(|keys| match keys[..] {
+                [key] if has_row(key) => Some(row(key)),
+                _ => None,
+            });
+            let expected: Vec<Option<[f32; DIM]>> = expected.collect();
+            match items.rows(&table) {
+                Err(_) => prop_assert!(lists.iter().any(|keys| keys.len() > 1)),
+                Ok(found) => {
+                    prop_assert!(lists.iter().all(|keys| keys.len() < 2));
+                    let weights: Vec<f32> = expected.iter().flat_map(|row| row.unwrap_or_default()).collect();
+                    prop_assert_eq!(found.weights, weights);
+                    let absent = (0_u32..).zip(&expected).filter(|(_, row)| row.is_none()).map(|(at, _)| at);
+                    prop_assert_eq!(found.absent, absent.collect::<Vec<u32>>());
+                }
+            }
+        }
+
+        #[test]
+        fn pooled_rows_are_sums_of_their_group(
+            lists in prop::collection::vec(prop::collection::vec(0_u64..24, 0..3), 0..9),
+            cuts in prop::collection::vec(0_usize..10, 0..4),
+            is_mean in any::<bool>(),
+        ) {
+            let (table, items) = (table(), items_of(&lists));
+            let mut offsets: Vec<usize> = cuts.into_iter().filter(|cut| *cut <= lists.len()).collect();
+            offsets.extend([0, lists.len()]);
+            offsets.sort_unstable();
+            let pooling = if is_mean { Pooling::Mean } else { Pooling::Sum };
+            let expected: Vec<f32> = offsets.windows(2).flat_map(|span| {
+                let keys: Vec<u64> = lists[span[0]..span[1]].concat();
+                let mut sum = [0.0; DIM];
+                for key in keys.iter().filter(|key| has_row(**key)) {
+                    sum.iter_mut().zip(row(*key)).for_each(|(sum, weight)| *sum += weight);
+                }
+                sum.map(|sum| if is_mean && !keys.is_empty() { sum / keys.len() as f32 } else { sum })
+            }).collect();
+            let offsets: Vec<u32> = offsets.into_iter().map(|offset| offset as u32).collect();
+            let lengths: Vec<u32> = offsets.windows(2).map(|span| span[1] - span[0]).collect();
+            let absent = (0_u32..).zip(&lists).filter(|(_, keys)| !keys.iter().any(|key| has_row(*key)));
+            let absent: Vec<u32> = absent.map(|(at, _)| at).collect();
+            for groups in [
+                Groups::of_offsets(pooling, &offsets, lists.len()),
+                Groups::of_lengths(pooling, &lengths, lists.len()),
+            ] {
+                let found = find(&table, &items, Some(&groups.expect("they fit"))).expect("pooled rows");
+                for (found, expected) in found.weights.iter().zip(&expected) {
+                    prop_assert!((found - expected).abs() < 1e-4, "{found} is not {expected}");
+                }
+                prop_assert_eq!(found.weights.len(), expected.len());
+                prop_assert_eq!(&found.absent, &absent);
+            }
+        }
+    }
+
+    #[test]
+    fn groups_that_do_not_fit_are_refused() {
+        for offsets in [&[][..], &[0], &[1, 3], &[0, 2], &[0, 3, 2, 3], &[0, 4]] {
+            assert!(Groups::of_offsets(Pooling::Sum, offsets, 3).is_err(), "{offsets:?}");
+        }
+        for lengths in [&[][..], &[2], &[2, 2], &[u32::MAX, 4]] {
+            assert!(Groups::of_lengths(Pooling::Sum, lengths, 3).is_err(), "{lengths:?}");
+        }
+    }
+
+    #[test]
+    fn halves_are_rounded_and_stay_finite() {
+        assert_eq!(bytes_of(vec![1.0, -0.5, 1e9], true)[..], [0x00, 0x3c, 0x00, 0xb8, 0xff, 0x7b]);
+        assert_eq!(bytes_of(vec![1.0], false)[..], [0, 0, 0x80, 0x3f]);
+    }
 }

@@ -73,10 +73,6 @@ impl ServedModel {
     fn of(model: Model, path: &Path, name: Option<&str>, version: u64) -> Result<ServedModel, LearnError> {
         let config = model.config();
         let spec = config.spec().expand()?;
-        if spec.feature.iter().any(|feature| feature.kind == sanderling_sample::spec::FeatureKind::Sparse) {
-            let reason = "reads libsvm or libffm lines; only models with named columns can be served";
-            return Err(LearnError::Model { path: path.into(), reason: reason.to_owned() });
-        }
         // The first request finds a scorer.
         let scorers = Pool::default();
         let columns = scorers.lend(

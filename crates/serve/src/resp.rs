@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 
-use self::commands::{Action, Reply, action, rows};
+use self::commands::{Action, Reply, Version, action, rows};
 use self::parse::{Bounds, parse};
 use crate::error::{Kind, ServeError};
 use crate::limit::{RESP_COMMAND_BYTES_MAX, RESP_CONNECTIONS_MAX, RESP_WORDS, RESP_WRITE_TIMEOUT};
@@ -43,8 +43,8 @@ pub(crate) async fn serve(listener: TcpListener, service: Arc<Service>, mut ende
         };
         // Without it, replies are late at worst.
         let _ = stream.set_nodelay(true);
-        let connection =
-            Connection { stream, service: Arc::clone(&service), is_admitted: false, _slot: slot };
+        let (service, version) = (Arc::clone(&service), Version::Resp2);
+        let connection = Connection { stream, service, is_admitted: false, version, _slot: slot };
         tokio::spawn(connection.run(ended.clone()));
     }
     // All slots are free when the last connection has ended.
@@ -73,6 +73,7 @@ struct Connection {
     stream: TcpStream,
     service: Arc<Service>,
     is_admitted: bool,
+    version: Version,
     _slot: OwnedSemaphorePermit,
 }
 
@@ -96,7 +97,8 @@ impl Connection {
                         }
                     }
                     Err(reason) => {
-                        Reply::Error(format!("ERR Protocol error: {reason}")).write(&mut replies);
+                        Reply::Error(format!("ERR Protocol error: {reason}"))
+                            .write(&mut replies, self.version);
                         break false;
                     }
                 }
@@ -153,6 +155,7 @@ impl Connection {
             Action::Reply(reply) => (reply, true),
             Action::Close(reply) => (reply, false),
             Action::Login(token) => (self.login(&token), true),
+            Action::Hello(version, token) => (self.hello(version, token.as_deref()), true),
             Action::Rows(_) if !self.is_admitted && self.service.has_token() => {
                 (Reply::Error("NOAUTH Authentication required.".to_owned()), true)
             }
@@ -167,8 +170,21 @@ impl Connection {
         let code = if matches!(reply, Reply::Error(_)) { "Error" } else { "Ok" };
         let endpoint = if asked.model().is_some() { "rows" } else { "other" };
         self.service.metrics.record(PROTOCOL, endpoint, &asked, code.to_owned(), start.elapsed());
-        reply.write(replies);
+        reply.write(replies, self.version);
         goes_on
+    }
+
+    fn hello(&mut self, version: Option<Version>, token: Option<&[u8]>) -> Reply {
+        match token.map(|token| self.login(token)) {
+            None | Some(Reply::Simple(_)) => {}
+            Some(refused) => return refused,
+        }
+        if !self.is_admitted && self.service.has_token() {
+            let text = "NOAUTH HELLO must be called with the client already authenticated, or with AUTH";
+            return Reply::Error(text.to_owned());
+        }
+        self.version = version.unwrap_or(self.version);
+        Reply::Hello
     }
 
     fn login(&mut self, token: &[u8]) -> Reply {

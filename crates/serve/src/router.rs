@@ -20,6 +20,8 @@ use tonic_health::pb::health_server::{Health, HealthServer};
 use crate::catalog::Models;
 use crate::error::{Kind, ServeError};
 use crate::grpc::Inference;
+use crate::lookup::{Form, LookupService};
+use crate::lookup_proto::lookup_server::LookupServer;
 use crate::proto::grpc_inference_service_server::GrpcInferenceServiceServer;
 use crate::repository::Change;
 use crate::service::Service;
@@ -48,7 +50,10 @@ pub(crate) fn router(
             .register_encoded_file_descriptor_set(crate::DESCRIPTION)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
+    let lookup = LookupServer::new(LookupService(Arc::clone(service)))
+        .max_decoding_message_size(service.body_bytes_max);
     let grpc = Routes::new(inference)
+        .add_service(lookup)
         .add_service(health.max_decoding_message_size(SMALL_BYTES_MAX))
         .add_service(description().build_v1()?.max_decoding_message_size(SMALL_BYTES_MAX))
         // Older tools use this version.
@@ -105,7 +110,7 @@ impl Endpoint {
             (_, Some("ModelInfer")) => "infer",
             (path, _) if path.starts_with("/grpc.health.v1.Health/") => "health",
             (path, _) if path.starts_with("/v2/models/") && path.ends_with("/infer") => "infer",
-            (path, _) if path.starts_with("/tables/") => "rows",
+            (path, _) if path.starts_with("/tables/") || path == "/sanderling.serve.Lookup/Rows" => "rows",
             (path, _) if path.starts_with("/v2/repository/models/") => "change",
             ("/v2" | "/models", _) | (_, Some(_)) => "metadata",
             (path, _) if path.starts_with("/v2/") => "metadata",
@@ -270,13 +275,15 @@ async fn answer_predict(State(service): Shared, request: Request) -> Response {
 async fn answer_query(State(service): Shared, Path(table): Path<String>, request: Request) -> Response {
     let query = request.uri().query().unwrap_or_default().to_owned();
     let asked = request.extensions().get::<Asked>().cloned().unwrap_or_default();
-    let models = service.models.current();
-    respond(service.threads.run(move || lookup::answer_query(&models, &asked, &table, &query)).await)
+    let (models, form) = (service.models.current(), Form::accepted(request.headers()));
+    respond(service.threads.run(move || lookup::answer_query(&models, &asked, &table, &query, form)).await)
 }
 
 async fn answer_rows(State(service): Shared, Path(table): Path<String>, request: Request) -> Response {
-    let work = move |models: &Models, asked: &Asked, _: &HeaderMap, body: &[u8]| {
-        lookup::answer_body(models, asked, &table, body)
+    let query = request.uri().query().unwrap_or_default().to_owned();
+    let work = move |models: &Models, asked: &Asked, headers: &HeaderMap, body: &[u8]| {
+        let body = (Form::sent(headers), body);
+        lookup::answer_body(models, asked, &table, &query, body, Form::accepted(headers))
     };
     on_body(&service, request, work).await
 }
@@ -392,6 +399,7 @@ mod tests {
             ("/v2/health/ready", "health", true, false),
             ("/grpc.health.v1.Health/Check", "health", true, false),
             ("/inference.GRPCInferenceService/ServerReady", "health", true, false),
+            ("/sanderling.serve.Lookup/Rows", "rows", false, true),
             ("/inference.GRPCInferenceService/ModelReady", "metadata", false, false),
             ("/inference.GRPCInferenceService/ModelInfer", "infer", false, true),
             ("/metrics", "metrics", false, false),

@@ -18,6 +18,7 @@ use tonic_health::server::{HealthReporter, health_reporter};
 use crate::catalog::Models;
 use crate::config::Config;
 use crate::limit::PORT;
+use crate::lookup_proto::lookup_server;
 use crate::models::ServedModel;
 use crate::proto::grpc_inference_service_server;
 use crate::publisher::Publisher;
@@ -269,12 +270,12 @@ impl Port {
     }
 }
 
-/// Reports readiness to the gRPC health service, for the whole server and for the inference service.
+/// Reports readiness to the gRPC health service, for the whole server and for each of its services.
 async fn report(reporter: HealthReporter, mut readiness: watch::Receiver<bool>) {
     loop {
         let is_ready = *readiness.borrow_and_update();
         let status = if is_ready { ServingStatus::Serving } else { ServingStatus::NotServing };
-        for name in ["", grpc_inference_service_server::SERVICE_NAME] {
+        for name in ["", grpc_inference_service_server::SERVICE_NAME, lookup_server::SERVICE_NAME] {
             reporter.set_service_status(name, status).await;
         }
         if readiness.changed().await.is_err() {

@@ -46,6 +46,11 @@ impl Asked {
         self.rows.fetch_add(rows as u64, Ordering::Relaxed);
     }
 
+    /// Fails if a request has more keys than one may have.
+    pub(crate) fn check_keys(&self, keys: usize) -> Result<(), ServeError> {
+        if keys > self.batch_max { Err(ServeError::too_many(keys, "keys", self.batch_max)) } else { Ok(()) }
+    }
+
     pub(crate) fn model(&self) -> Option<&(String, u64)> {
         self.model.get()
     }
@@ -70,6 +75,11 @@ impl Answer {
         let body = serde_json::to_vec(value);
         let body = body.map_err(|error| ServeError::new(Kind::Internal, error.to_string()))?;
         Ok(Answer { body, kind: JSON, json_bytes: None })
+    }
+
+    /// An answer in bytes.
+    pub(crate) fn octets(body: Vec<u8>) -> Answer {
+        Answer { body, kind: OCTETS, json_bytes: None }
     }
 
     /// Appends bytes to the JSON.

@@ -65,6 +65,7 @@ pub use table::Table;
 pub use table::kept::Attached;
 pub use table::kept_folders::{KeptBytes, KeptTable, forget_all_kept, forget_kept, kept_tables, pages_cost};
 pub use table::stats::TableStats;
+pub use update::ordered::{RowVersions, is_newer_version};
 pub use update::push::{CheckedPush, PushClock};
 pub use update::whole::{RowColumns, WholeRows};
 pub use update::writer::{RowHandle, TableWriter};

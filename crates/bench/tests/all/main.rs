@@ -2,5 +2,6 @@
 #![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
 mod command;
+mod lookup;
 mod peers;
 mod store;

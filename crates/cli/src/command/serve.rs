@@ -63,6 +63,8 @@ Examples:
       -d '{\"rows\":[{\"user\":\"u17\",\"genres\":\"a\"}],\"explain\":true}'
   # the row of a key, and of a value
   curl -s 'http://127.0.0.1:8500/tables/user/rows?key=42&value=u17'
+  # the sum of rows
+  curl -s 'http://127.0.0.1:8500/tables/user/rows?value=u17&value=u18&pooling=sum'
   # inputs and outputs in the Open Inference Protocol
   curl -s http://127.0.0.1:8500/v2/models/clicks
   # rows for clients of Redis: redis-cli -p 6379 MGET user:u17 user:u18
@@ -78,7 +80,7 @@ Examples:
 A web page at / shows the model and has a form to try it. Clients of the Open Inference Protocol (KServe, Triton) work over \
 HTTP and gRPC on the same port. Metrics for Prometheus are at /metrics, health is at /health. docs/serving.md lists all paths.
 
-Scores equal those of sanderling predict. Models of type lr, fm and ffm with named columns can be served.
+Scores equal those of sanderling predict. Models of type lr, fm and ffm can be served.
 
 Prints the address when the model is loaded, and notifies systemd. SIGTERM or Ctrl-C drains the server: pending requests are \
 answered, exit code 0. A second signal ends the process at once.")]

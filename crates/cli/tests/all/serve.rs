@@ -160,7 +160,7 @@ fn the_curl_commands_of_the_page_and_the_help_are_answered() {
     let serve = Serve::start(folder.path(), "runs/clicks/model");
     let page = include_str!("../../../../docs/serving.md");
     let (_, help, _) = run(folder.path(), "serve --help");
-    for (text, count) in [(page, 6), (&help, 4)] {
+    for (text, count) in [(page, 8), (&help, 5)] {
         let commands = curl_commands(text);
         assert_eq!(commands.len(), count, "{commands:?}");
         for words in commands {
@@ -237,12 +237,8 @@ fn a_folder_of_models_is_followed() {
 #[test]
 fn wrong_options_and_models_have_their_exit_code() {
     let folder = trained();
-    std::fs::write(folder.path().join("data.svm"), "1 1:1\n0 2:1\n").unwrap();
-    std::fs::write(folder.path().join("sparse.toml"), "data = { train = \"data.svm\" }\n").unwrap();
-    assert_eq!(run(folder.path(), "train sparse.toml -q").0, Some(0));
     for (options, code, reason) in [
         ("nowhere", 4, "nowhere"),
-        ("runs/sparse/model", 4, "only models with named columns can be served"),
         ("runs/clicks/model --name a/b", 2, "--name: \"a/b\" is not a name"),
         ("runs/clicks/model --models models", 2, "cannot be used with"),
         ("--models nowhere", 2, "nowhere: "),

@@ -73,16 +73,35 @@ impl Trained {
         examples: &[Example],
         servers: Option<&Arc<Cluster>>,
     ) -> Trained {
+        let features = serde_json::json!([{ "name": "user" }, { "name": "genres", "type": "multi" }, { "name": "age", "type": "log" }]);
+        Trained::train("clicks.csv", &csv(examples), kind, passes, Some(features), servers)
+    }
+
+    /// Trains a model of a type on a file of this name and text.
+    pub(crate) fn of_file(name: &str, text: &str, kind: &str, features: Option<Value>) -> Trained {
+        Trained::train(name, text, kind, 3, features, None)
+    }
+
+    fn train(
+        name: &str,
+        text: &str,
+        kind: &str,
+        passes: u32,
+        features: Option<Value>,
+        servers: Option<&Arc<Cluster>>,
+    ) -> Trained {
         let folder = tempfile::tempdir().unwrap();
-        let train_file = folder.path().join("clicks.csv");
-        std::fs::write(&train_file, csv(examples)).unwrap();
-        let config = serde_json::json!({
+        let train_file = folder.path().join(name);
+        std::fs::write(&train_file, text).unwrap();
+        let mut config = serde_json::json!({
             "name": "clicks",
             "data": { "train": train_file },
             "model": { "type": kind },
             "train": { "passes": passes, "batch_size": 16 },
-            "feature": [{ "name": "user" }, { "name": "genres", "type": "multi" }, { "name": "age", "type": "log" }],
         });
+        if let Some(features) = features {
+            config["feature"] = features;
+        }
         let config = RunConfig::from_json(&config.to_string(), |_| ()).unwrap();
         let (runs_dir, servers) = (folder.path().join("runs"), servers.cloned());
         let options = RunOptions { runs_dir, servers, ..RunOptions::default() };
@@ -93,13 +112,22 @@ impl Trained {
 
     /// The scores that the learner gives the rows of a file.
     pub(crate) fn scores(&self, examples: &[Example]) -> Vec<f32> {
-        self.scores_of(&Model::load(&self.path).unwrap(), examples)
+        self.scores_of_file("new.csv", &csv(examples))
     }
 
-    /// The scores that the learner gives the rows of a file with a model.
+    /// The scores that the learner gives the rows of a file of this name and text.
+    pub(crate) fn scores_of_file(&self, name: &str, text: &str) -> Vec<f32> {
+        self.scores_of_model(&Model::load(&self.path).unwrap(), name, text)
+    }
+
+    /// The scores that the learner gives the rows of examples with a model.
     pub(crate) fn scores_of(&self, model: &Model, examples: &[Example]) -> Vec<f32> {
-        let file = self.folder.path().join("new.csv");
-        std::fs::write(&file, csv(examples)).unwrap();
+        self.scores_of_model(model, "new.csv", &csv(examples))
+    }
+
+    fn scores_of_model(&self, model: &Model, name: &str, text: &str) -> Vec<f32> {
+        let file = self.folder.path().join(name);
+        std::fs::write(&file, text).unwrap();
         let reading = model.config().data.reading.clone();
         let (bad_rows, stop) = (Arc::new(BadRows::new(BadRowPolicy::Fail)), Arc::default());
         let (inputs, mut scores) = ([file.to_str().unwrap().to_owned()], Vec::new());

@@ -95,12 +95,12 @@ fn wrong_commands_are_refused_with_their_reason() {
             &["MGET", "user:1", "user:2", "user:3"],
             "-ERR 3 keys in one request, at most 2: send several requests\r\n",
         ),
-        (&["HELLO", "3"], "-NOPROTO unsupported protocol version: this server has RESP2\r\n"),
+        (&["HELLO", "4"], "-NOPROTO unsupported protocol version: this server has RESP2 and RESP3\r\n"),
         (&["COMMAND", "DOCS"], "*0\r\n"),
         (&["AUTH", "x"], "-ERR AUTH called without any password configured\r\n"),
         (
             &["FLUSHALL"],
-            "-ERR unknown command \"FLUSHALL\"; there are GET, MGET, PING, ECHO, AUTH, SELECT, QUIT\r\n",
+            "-ERR unknown command \"FLUSHALL\"; there are GET, MGET, PING, ECHO, HELLO, AUTH, SELECT, QUIT\r\n",
         ),
     ] {
         client.check(&command(words), expected.as_bytes());
@@ -129,6 +129,26 @@ fn clients_wait_for_a_model_and_bring_the_token() {
     client.check(&command(&["GET", "user:nobody"]), b"-LOADING no model is loaded yet; try again\r\n");
     served.server.publish(Models::new([trained.model(1)]));
     client.check(&command(&["GET", "user:nobody"]), b"$-1\r\n");
+    let mut newer = Client::new(&served);
+    newer.check(
+        &command(&["HELLO", "3"]),
+        b"-NOAUTH HELLO must be called with the client already authenticated",
+    );
+    newer.check(b"", b", or with AUTH\r\n");
+    newer.check(
+        &command(&["HELLO", "3", "AUTH", "default", "wrong"]),
+        b"-WRONGPASS invalid username-password pair\r\n",
+    );
+    newer.check(
+        &command(&["HELLO", "3", "AUTH", "default", token, "SETNAME", "me"]),
+        b"%7\r\n$6\r\nserver\r\n",
+    );
+    let mut rest = [0; 256];
+    while !String::from_utf8_lossy(&rest).contains("*0\r\n") {
+        let read = newer.0.read(&mut rest).unwrap();
+        assert!(read > 0);
+    }
+    newer.check(&command(&["MGET", "user:nobody"]), b"*1\r\n_\r\n");
     // A connection that waits for its client does not delay the end.
     served.server.stop();
     assert!(client.is_closed());

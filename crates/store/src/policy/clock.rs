@@ -130,6 +130,12 @@ impl UseClock {
         ImportClock { now: self.now(), past: PAST_MAX }
     }
 
+    /// Advances to the clock of a table with `pushes` pushes, for rows that keep its readings.
+    pub(crate) fn reach(&self, pushes: u64) -> ImportClock {
+        self.move_on(pushes.saturating_sub(self.total()));
+        ImportClock { now: self.now(), past: PAST_MAX }
+    }
+
     /// Starts at another clock's latest reading. The readings span less than half of the 32-bit range; later parts
     /// of the import may have earlier ones.
     fn begin_at(&self, readings: &[u32]) {

@@ -39,6 +39,9 @@ enum FreeListTarget {
     Shared,
 }
 
+/// The lane and free list of an eviction, and the write gate that its caller holds.
+type Target<'a> = (usize, FreeListTarget, &'a SharedGuard<'a>);
+
 /// Decides which rows have expired.
 struct EvictionPolicy<'a> {
     table: &'a Table,
@@ -105,35 +108,38 @@ impl Table {
     ///
     /// The caller must hold no index guard and no key lock.
     pub(crate) fn evict(&self, lane: usize, wanted: usize, shared: &SharedGuard<'_>) -> usize {
-        if self.config().eviction == Eviction::Never || self.row_allocator.charged() == 0 {
+        if self.config().eviction == Eviction::Never
+            || self.row_allocator.charged() == 0
+            || self.is_follower.load(Relaxed)
+        {
             return 0;
         }
         if !self.under_pressure.load(Relaxed) {
             self.under_pressure.store(true, Relaxed);
         }
         self.note_use(shared);
-        self.evict_for(lane, FreeListTarget::Lane, wanted.max(EVICTED_MIN))
+        self.evict_for((lane, FreeListTarget::Lane, shared), wanted.max(EVICTED_MIN))
     }
 
-    fn evict_for(&self, lane: usize, target: FreeListTarget, wanted: usize) -> usize {
+    fn evict_for(&self, target: Target<'_>, wanted: usize) -> usize {
         let cursor = &mut *lock(&self.eviction_cursor);
         if self.config().eviction != Eviction::Clock {
-            return self.evict_stale((lane, target), cursor, wanted);
+            return self.evict_stale(target, cursor, wanted);
         }
-        let removed = self.evict_unused((lane, target), cursor, wanted, SCANNED_MAX, |_| true);
+        let lane = target.0;
+        let removed = self.evict_unused(target, cursor, wanted, SCANNED_MAX, |_| true);
         if removed * 2 > cursor.found.len() {
             return removed;
         }
         // Most candidates were unused rows: reserved, free, or of other threads. Filter them before the choice, and
         // scan all rows if needed.
-        removed
-            + self.evict_unused((lane, target), cursor, wanted, usize::MAX, |row| self.is_in_use(lane, row))
+        removed + self.evict_unused(target, cursor, wanted, usize::MAX, |row| self.is_in_use(lane, row))
     }
 
     /// Evicts the least recently used of the next rows that are `good`; scans at most `rows_max`.
     fn evict_unused(
         &self,
-        (lane, target): (usize, FreeListTarget),
+        target: Target<'_>,
         cursor: &mut EvictionCursor,
         wanted: usize,
         rows_max: usize,
@@ -150,17 +156,12 @@ impl Table {
             found.select_nth_unstable_by_key(wanted - 1, |row| std::cmp::Reverse(age(now, row.last_use)));
             found.truncate(wanted);
         }
-        self.remove_all(lane, target, cursor)
+        self.remove_all(target, cursor)
     }
 
     /// Evicts the first expired rows that a scan of the whole table finds.
-    fn evict_stale(
-        &self,
-        (lane, target): (usize, FreeListTarget),
-        cursor: &mut EvictionCursor,
-        wanted: usize,
-    ) -> usize {
-        let mut policy = EvictionPolicy::new(self, lane);
+    fn evict_stale(&self, target: Target<'_>, cursor: &mut EvictionCursor, wanted: usize) -> usize {
+        let mut policy = EvictionPolicy::new(self, target.0);
         if cursor.scan_pause.is_some_and(|pause| policy.now_whole < pause.until) {
             return 0;
         }
@@ -168,7 +169,7 @@ impl Table {
         while left > 0 {
             let rows = left.min(SCANNED_MAX as u64);
             left -= self.scan(cursor, rows as usize, wanted, |row| policy.should_evict(row));
-            let removed = self.remove_all(lane, target, cursor);
+            let removed = self.remove_all(target, cursor);
             if removed > 0 {
                 return removed;
             }
@@ -187,8 +188,11 @@ impl Table {
     ///
     /// Called by [`crate::Maintenance`], so that pushes need not wait. The caller must hold the shared write gate,
     /// but no index guard and no key lock.
-    pub(crate) fn refill(&self, lane: usize, budget: usize, _: &SharedGuard<'_>) -> usize {
-        if self.config().eviction != Eviction::Clock || !self.under_pressure.load(Relaxed) {
+    pub(crate) fn refill(&self, lane: usize, budget: usize, shared: &SharedGuard<'_>) -> usize {
+        if self.config().eviction != Eviction::Clock
+            || !self.under_pressure.load(Relaxed)
+            || self.is_follower.load(Relaxed)
+        {
             return 0;
         }
         let rows = self.row_allocator.charged();
@@ -203,7 +207,7 @@ impl Table {
         let turn = (enough / 4).clamp(1, EVICTED_MIN);
         let mut refilled = 0;
         while refilled < budget && places().min(self.row_allocator.reserved_rows()) + turn <= enough {
-            match self.evict_for(lane, FreeListTarget::Shared, turn.min(budget - refilled)) {
+            match self.evict_for((lane, FreeListTarget::Shared, shared), turn.min(budget - refilled)) {
                 0 => break,
                 rows => refilled += rows,
             }
@@ -218,14 +222,15 @@ impl Table {
 
     /// Scans the next `rows` rows and evicts expired ones; returns their number. Called by [`crate::Maintenance`],
     /// so that they are gone before pushes need room.
-    pub(crate) fn sweep(&self, lane: usize, rows: usize) -> usize {
-        if !matches!(self.config().eviction, Eviction::Age { .. } | Eviction::Norm { .. }) {
+    pub(crate) fn sweep(&self, lane: usize, rows: usize, shared: &SharedGuard<'_>) -> usize {
+        let expires = matches!(self.config().eviction, Eviction::Age { .. } | Eviction::Norm { .. });
+        if !expires || self.is_follower.load(Relaxed) {
             return 0;
         }
         let cursor = &mut *lock(&self.eviction_cursor);
         let mut policy = EvictionPolicy::new(self, lane);
         self.scan(cursor, rows.min(SCANNED_MAX), usize::MAX, |row| policy.is_expired(row));
-        self.remove_all(lane, FreeListTarget::Shared, cursor)
+        self.remove_all((lane, FreeListTarget::Shared, shared), cursor)
     }
 
     /// Advances the cursor by up to `rows` rows, or until `enough` are found good; returns the number of scanned
@@ -275,7 +280,7 @@ impl Table {
 
     /// Removes the candidates, except rows that are not in use (these have arbitrary contents) or were used
     /// meanwhile. Eviction by norm checks them again, because the scan may have seen rows under construction.
-    fn remove_all(&self, lane: usize, target: FreeListTarget, cursor: &mut EvictionCursor) -> usize {
+    fn remove_all(&self, (lane, target, shared): Target<'_>, cursor: &mut EvictionCursor) -> usize {
         if cursor.found.is_empty() {
             // Avoids a removal, which would invalidate cached rows.
             return 0;
@@ -305,6 +310,7 @@ impl Table {
                     if let Some(notes) = self.notes() {
                         notes.note_removed(lane, hash);
                     }
+                    self.removal_log.note(&self.slab, row.row, row.key, shared);
                     retired.push(row.row);
                 }
             }
@@ -334,6 +340,10 @@ mod tests {
 
     fn push(t: &Table, keys: &[u64], gradient: f32) -> Result<(), StoreError> {
         t.push(keys, &vec![gradient; keys.len()], PushScale::default())
+    }
+
+    fn remove_found(t: &Table, cursor: &mut EvictionCursor) -> usize {
+        t.remove_all((lane(), FreeListTarget::Lane, &t.write_gate.lock_shared(lane())), cursor)
     }
 
     /// A table that is full after its second push.
@@ -411,9 +421,9 @@ mod tests {
         let mut columns = RowColumns::default();
         columns.push(crate::Row { version: row.version + 1, ..row }.as_ref());
         t.import(columns.rows()).unwrap();
-        assert_eq!(t.remove_all(lane(), FreeListTarget::Lane, &mut cursor), 0);
+        assert_eq!(remove_found(&t, &mut cursor), 0);
         assert!(t.get(1).is_some());
-        assert_eq!(t.remove_all(lane(), FreeListTarget::Lane, &mut chosen(&t)), 1);
+        assert_eq!(remove_found(&t, &mut chosen(&t)), 1);
         assert!(t.get(1).is_none());
     }
 
@@ -431,7 +441,7 @@ mod tests {
             import(0.0);
             let mut cursor = chosen(&t);
             import(weight);
-            assert_eq!(t.remove_all(lane(), FreeListTarget::Lane, &mut cursor), removed, "{weight}");
+            assert_eq!(remove_found(&t, &mut cursor), removed, "{weight}");
             assert_eq!(t.get(1).is_none(), removed == 1, "{weight}");
         }
     }

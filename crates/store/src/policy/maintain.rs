@@ -65,7 +65,7 @@ impl Table {
         let sampled = hot_keys.hashes.len();
         hot_keys.hashes.clear();
         drop(hot_keys);
-        let evicted = self.sweep(lane, budget) + self.refill(lane, budget, &shared);
+        let evicted = self.sweep(lane, budget, &shared) + self.refill(lane, budget, &shared);
         Maintained { sampled, promoted, evicted, moved }
     }
 

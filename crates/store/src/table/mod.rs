@@ -10,6 +10,8 @@
 mod free_rows;
 pub(crate) mod kept;
 pub(crate) mod kept_folders;
+pub(crate) mod removal_log;
+mod replicas;
 pub(crate) mod row;
 pub(crate) mod stats;
 #[cfg(all(test, not(loom)))]
@@ -44,6 +46,7 @@ use crate::sync::lanes::{Lanes, lane};
 use crate::sync::write_gate::WriteGate;
 use crate::sync::{Mutex, lock};
 use crate::table::free_rows::FreeRowSearch;
+use crate::table::removal_log::RemovalLog;
 use crate::table::stats::{Counters, TableStats};
 use crate::{Eviction, StoreError, TableConfig, Writes};
 
@@ -105,6 +108,10 @@ pub struct Table {
     pub(crate) search: Mutex<FreeRowSearch>,
     /// The stream of changes, from its first subscriber on.
     pub(crate) changes: OnceLock<Changes>,
+    /// Numbered removals, if the table has followers.
+    pub(crate) removal_log: RemovalLog,
+    /// The table copies another one, and evicts nothing by itself.
+    pub(crate) is_follower: AtomicBool,
 }
 
 impl Table {
@@ -199,6 +206,8 @@ impl Table {
             kept,
             search: Mutex::default(),
             changes: OnceLock::new(),
+            removal_log: RemovalLog::new(),
+            is_follower: AtomicBool::new(false),
         })
     }
 
@@ -395,7 +404,7 @@ impl Table {
     pub fn remove(&self, key: u64) -> bool {
         self.assert_not_writing();
         let (lane, hash) = (lane(), self.hash_key.hash(key));
-        let _sharing = self.write_gate.lock_shared(lane);
+        let shared = self.write_gate.lock_shared(lane);
         let _removing = self.removals.begin();
         let locked = self.directory.lock(hash);
         let row = locked.remove();
@@ -404,6 +413,7 @@ impl Table {
             if let Some(notes) = self.notes() {
                 notes.note_removed(lane, hash);
             }
+            self.removal_log.note(&self.slab, row, key, &shared);
         }
         drop(locked);
         if row != NO_ROW {

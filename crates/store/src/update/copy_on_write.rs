@@ -90,7 +90,7 @@ pub(super) fn edit_rows_cow(
     updater: InPlaceEditor<'_, impl Edit, Width>,
     cow_gate: &WriteGate,
 ) -> u64 {
-    let (table, shared, clock) = (updater.table, updater.shared, updater.edit.use_clock());
+    let (table, shared) = (updater.table, updater.shared);
     let take = |rows: usize, spare: &mut Vec<u32>| {
         table.row_allocator.take(lane, rows, &table.slab, &table.budget, &table.directory, spare);
     };
@@ -137,9 +137,7 @@ pub(super) fn edit_rows_cow(
     };
     let mut rejected = 0;
     lookup.absent = std::mem::take(&mut mover.updater.absent);
-    if let Some(clock) = clock {
-        table.admit(lane, lookup, clock);
-    }
+    mover.updater.edit.admit(table, lane, lookup);
     // Repeats only if rows were evicted meanwhile, and perhaps created again by other threads.
     while !lookup.absent.is_empty() || !mover.waiting.is_empty() {
         if !lookup.absent.is_empty() {

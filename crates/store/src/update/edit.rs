@@ -20,6 +20,12 @@ pub(crate) trait Edit {
     fn use_clock(&self) -> Option<u32>;
     /// Whether a new row's weights and state are stored completely, for the key at this position of the chunk.
     fn initializes(&self, at: usize) -> bool;
+    /// Keeps the positions in `lookup.absent` of keys that get a row.
+    fn admit(&mut self, table: &Table, lane: usize, lookup: &mut Lookup) {
+        if let Some(clock) = self.use_clock() {
+            table.admit(lane, lookup, clock);
+        }
+    }
     /// Changes the row of the key at this position of the chunk.
     fn edit(&mut self, vector: impl Vector, at: usize, row: RowMut<'_>, is_new: bool);
     /// From here on, rows may differ from the [`CachedRows`].
@@ -45,8 +51,7 @@ pub(crate) fn edit_rows(
     table.directory.advance_growth(lane, 0);
     // Once per chunk: a first subscriber waits for this thread.
     let notes = table.notes();
-    let clock = edit.use_clock();
-    if clock.is_some() {
+    if edit.use_clock().is_some() {
         table.note(lane, lookup);
     }
     if let Some(cow_gate) = &table.cow_gate {
@@ -73,9 +78,7 @@ pub(crate) fn edit_rows(
     if lookup.absent.is_empty() {
         return 0;
     }
-    if let Some(clock) = clock {
-        table.admit(lane, lookup, clock);
-    }
+    updater.edit.admit(table, lane, lookup);
     updater.edit.invalidate_cached();
     table.create_absent(lane, lookup, keys, Some(shared), &mut updater)
 }

@@ -84,8 +84,7 @@ pub(super) fn edit_rows_kept(
     updater: InPlaceEditor<'_, impl Edit, Width>,
     undo: &UndoSlots,
 ) -> u64 {
-    let (table, shared, vector, clock) =
-        (updater.table, updater.shared, updater.vector, updater.edit.use_clock());
+    let (table, shared, vector) = (updater.table, updater.shared, updater.vector);
     let mut editor = KeptEditor { updater, slot: undo.take(lane) };
     // A key that had no row may have got one, and must not be admitted like a new one.
     let may_use = |cached: &CachedRows<'_>| table.admission_filter.admits_all() || cached.is_complete();
@@ -97,9 +96,7 @@ pub(super) fn edit_rows_kept(
     if lookup.absent.is_empty() {
         return 0;
     }
-    if let Some(clock) = clock {
-        table.admit(lane, lookup, clock);
-    }
+    editor.updater.edit.admit(table, lane, lookup);
     editor.updater.edit.invalidate_cached();
     table.create_absent(lane, lookup, keys, Some(shared), &mut editor)
 }

@@ -7,6 +7,7 @@ pub(crate) mod failures;
 pub(crate) mod init;
 mod kept;
 pub(crate) mod kernel;
+pub(crate) mod ordered;
 pub(crate) mod push;
 pub(crate) mod whole;
 pub(crate) mod writer;

@@ -13,11 +13,26 @@ use crate::table::Table;
 use crate::update::edit::{Edit, edit_rows};
 use crate::update::failures::PushFailures;
 use crate::update::kernel::OptimizerStep;
+use crate::update::ordered::{ReplicatedEdit, Replication, RowVersions};
 use crate::{PulledRows, PushScale, StoreError, bad_gradient};
 
 /// The reading of the use clock at a push.
 #[derive(Debug, Clone, Copy)]
 pub struct PushClock(u32);
+
+impl PushClock {
+    /// The clock of a push that another replica has counted.
+    #[must_use]
+    pub fn of_reading(reading: u32) -> PushClock {
+        PushClock(reading)
+    }
+
+    /// The reading, which rows store as their last use.
+    #[must_use]
+    pub fn reading(self) -> u32 {
+        self.0
+    }
+}
 
 impl Table {
     /// Applies the optimizer with `grads`, `keys.len() * dim` values, row-major.
@@ -158,7 +173,36 @@ impl<'a> CheckedPush<'a> {
     }
 
     /// Applies the keys at these positions, as a part of a push that [`Table::count_push`] has counted.
-    pub fn apply_part(&self, part: Range<usize>, PushClock(clock): PushClock) -> Result<(), StoreError> {
+    pub fn apply_part(&self, part: Range<usize>, clock: PushClock) -> Result<(), StoreError> {
+        self.apply_as(part, clock, &mut Replication::None)
+    }
+
+    /// Applies the push, as counted by [`Table::count_push`], and reports the version of each row after it.
+    pub fn apply_and_report(&self, clock: PushClock, versions: &mut RowVersions) -> Result<(), StoreError> {
+        versions.assign(self.len());
+        self.apply_as(0..self.len(), clock, &mut Replication::Report(versions))
+    }
+
+    /// Applies a push that another table has [reported](CheckedPush::apply_and_report), in the order of versions.
+    ///
+    /// A row is updated if its version is the one before; newer rows are left as they are. Positions of keys with an
+    /// older row, or without one, are appended to `later`. Keys of version 0 are skipped.
+    pub fn apply_in_order(
+        &self,
+        versions: &[u32],
+        clock: PushClock,
+        later: &mut Vec<u32>,
+    ) -> Result<(), StoreError> {
+        self.table.check_length("versions", self.len(), versions.len())?;
+        self.apply_as(0..self.len(), clock, &mut Replication::InOrder { versions, later })
+    }
+
+    fn apply_as(
+        &self,
+        part: Range<usize>,
+        PushClock(clock): PushClock,
+        replication: &mut Replication<'_>,
+    ) -> Result<(), StoreError> {
         let (table, dim, lane) = (self.table, self.table.layout.dim, lane());
         table.check_not_writing()?;
         let (keys, counts) = (&self.keys[part.clone()], &self.counts[part.clone()]);
@@ -176,7 +220,19 @@ impl<'a> CheckedPush<'a> {
                 let first = number * CHUNK_KEYS;
                 let cached = cached.map(|cached| cached.part(first..first + keys.len()));
                 let failures = &mut failures;
-                let chunk = PushChunk { table, lane, lookup, keys, counts, grads, cached, clock, failures };
+                let chunk = PushChunk {
+                    table,
+                    lane,
+                    lookup,
+                    keys,
+                    counts,
+                    grads,
+                    cached,
+                    clock,
+                    failures,
+                    first,
+                    replication,
+                };
                 simd::run(table.width(), chunk);
             }
         });
@@ -185,7 +241,7 @@ impl<'a> CheckedPush<'a> {
 }
 
 /// A chunk of a push.
-pub(crate) struct PushChunk<'a> {
+pub(crate) struct PushChunk<'a, 'b> {
     pub(crate) table: &'a Table,
     pub(crate) lane: usize,
     pub(crate) lookup: &'a mut Lookup,
@@ -195,6 +251,9 @@ pub(crate) struct PushChunk<'a> {
     pub(crate) cached: Option<CachedRows<'a>>,
     pub(crate) clock: u32,
     pub(crate) failures: &'a mut PushFailures,
+    /// Position of the first key in the push.
+    pub(crate) first: usize,
+    pub(crate) replication: &'a mut Replication<'b>,
 }
 
 /// Updates each row with its gradient.
@@ -231,7 +290,7 @@ impl<F: Format> Edit for Gradients<'_, F> {
     }
 }
 
-impl Work for PushChunk<'_> {
+impl Work for PushChunk<'_, '_> {
     type Output = ();
 
     #[inline(always)]
@@ -244,10 +303,22 @@ impl Work for PushChunk<'_> {
     }
 }
 
-impl PushChunk<'_> {
+impl PushChunk<'_, '_> {
     #[inline(always)]
     fn run_as(self, format: impl Format, vector: impl Vector) {
-        let PushChunk { table, lane, lookup, keys, counts, grads, cached, clock, failures } = self;
+        let PushChunk {
+            table,
+            lane,
+            lookup,
+            keys,
+            counts,
+            grads,
+            cached,
+            clock,
+            failures,
+            first,
+            replication,
+        } = self;
         let (steps, mut before) = (std::mem::take(&mut lookup.steps), std::mem::take(&mut lookup.before));
         lookup.assign(table.hash_key, keys);
         let edit = Gradients {
@@ -261,7 +332,14 @@ impl PushChunk<'_> {
             before: &mut before,
             failures: &mut *failures,
         };
-        let full = edit_rows(table, lane, lookup, keys, cached, edit, vector);
+        let full = match replication {
+            Replication::None => edit_rows(table, lane, lookup, keys, cached, edit, vector),
+            replication => {
+                let log = &table.removal_log;
+                let edit = ReplicatedEdit { edit, keys, log, first, replication };
+                edit_rows(table, lane, lookup, keys, cached, edit, vector)
+            }
+        };
         failures.note_full(full);
         (lookup.steps, lookup.before) = (steps, before);
     }

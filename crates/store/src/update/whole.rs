@@ -13,6 +13,7 @@ use crate::simd::{self, Vector, Work};
 use crate::sync::lanes::lane;
 use crate::table::Table;
 use crate::update::edit::{Edit, edit_rows};
+use crate::update::ordered::is_newer_version;
 
 /// Rows in columns, with the fields of [`crate::Row`].
 ///
@@ -129,9 +130,32 @@ impl Table {
     pub fn import(&self, rows: WholeRows<'_>) -> Result<(), StoreError> {
         self.check_rows(&rows)?;
         self.check_not_writing()?;
+        let uses = self.clock.follow(rows.last_uses, self.is_empty());
+        self.replace_rows(rows, uses, false)
+    }
+
+    /// Imports the rows that are newer than this table's, from a table with `pushes` pushes so far.
+    ///
+    /// Rows of the same or a higher version are left as they are, so that the rows and the pushes of another table
+    /// may come in any order. The use clock advances to `pushes`, and rows keep their last use.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Table::import`].
+    pub fn import_newer(&self, rows: WholeRows<'_>, pushes: u64) -> Result<(), StoreError> {
+        self.check_rows(&rows)?;
+        self.check_not_writing()?;
+        self.replace_rows(rows, self.clock.reach(pushes), true)
+    }
+
+    fn replace_rows(
+        &self,
+        rows: WholeRows<'_>,
+        uses: ImportClock,
+        only_newer: bool,
+    ) -> Result<(), StoreError> {
         let (dim, state) = (self.dim(), self.state_len());
         let lane = lane();
-        let uses = self.clock.follow(rows.last_uses, self.is_empty());
         // Replaced rows invalidate cached rows. Threads that use these now are waited for.
         let _removing = self.removals.begin();
         self.directory.synchronize();
@@ -139,7 +163,11 @@ impl Table {
             let firsts = (0..rows.keys.len()).step_by(CHUNK_KEYS);
             let parts =
                 firsts.map(|first| rows.part(first, CHUNK_KEYS.min(rows.keys.len() - first), dim, state));
-            parts.map(|rows| simd::run(self.width(), Import { table: self, lane, lookup, rows, uses })).sum()
+            parts
+                .map(|rows| {
+                    simd::run(self.width(), Import { table: self, lane, lookup, rows, uses, only_newer })
+                })
+                .sum()
         });
         self.resume_scan();
         if rejected > 0 {
@@ -184,6 +212,7 @@ struct Import<'a> {
     lookup: &'a mut Lookup,
     rows: WholeRows<'a>,
     uses: ImportClock,
+    only_newer: bool,
 }
 
 impl Work for Import<'_> {
@@ -191,9 +220,10 @@ impl Work for Import<'_> {
 
     #[inline(always)]
     fn run(self, vector: impl Vector) -> u64 {
-        let Import { table, lane, lookup, rows, uses } = self;
+        let Import { table, lane, lookup, rows, uses, only_newer } = self;
         lookup.assign(table.hash_key, rows.keys);
-        let replace = Replace { layout: &table.layout, rows, uses, weights: vec![0.0; table.dim()] };
+        let replace =
+            Replace { layout: &table.layout, rows, uses, only_newer, weights: vec![0.0; table.dim()] };
         edit_rows(table, lane, lookup, rows.keys, None, replace, vector)
     }
 }
@@ -203,6 +233,7 @@ struct Replace<'a> {
     layout: &'a Layout,
     rows: WholeRows<'a>,
     uses: ImportClock,
+    only_newer: bool,
     /// Buffer for packing a row's weights.
     weights: Vec<f32>,
 }
@@ -218,10 +249,13 @@ impl Edit for Replace<'_> {
     }
 
     #[inline(always)]
-    fn edit(&mut self, vector: impl Vector, at: usize, row: RowMut<'_>, _is_new: bool) {
+    fn edit(&mut self, vector: impl Vector, at: usize, row: RowMut<'_>, is_new: bool) {
         let (layout, row) = (self.layout, row.by(vector));
         let RowRef { frequency, last_use, version, weights, state, .. } =
             self.rows.row(at, layout.dim, layout.state);
+        if self.only_newer && !is_new && !is_newer_version(version, row.get(VERSION)) {
+            return;
+        }
         match layout.half {
             None => row.store_weights(0, weights),
             Some(half) => {

@@ -24,6 +24,7 @@ mod pages;
 mod policies;
 mod pulled_rows;
 mod refused;
+mod replicas;
 mod restore;
 mod support;
 mod threads;

@@ -1,0 +1,3 @@
+module sanderling
+
+go 1.21
