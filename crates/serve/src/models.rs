@@ -53,7 +53,7 @@ impl ServedModel {
         admit: impl FnOnce(u64) -> Result<(), String>,
     ) -> Result<ServedModel, LearnError> {
         let tables: Vec<Arc<Table>> = others.iter().flat_map(|other| other.all_tables()).cloned().collect();
-        ServedModel::of(Model::load_beside(path, &tables, admit)?, path, name, version)
+        ServedModel::of(Model::load_beside(path, &tables, admit)?, name, version)
     }
 
     /// A version without rows, which a replica fills.
@@ -67,10 +67,10 @@ impl ServedModel {
         dtype: Option<Dtype>,
         budget_bytes: Option<u64>,
     ) -> Result<ServedModel, LearnError> {
-        ServedModel::of(Model::to_follow(path, dtype, budget_bytes)?, path, name, version)
+        ServedModel::of(Model::to_follow(path, dtype, budget_bytes)?, name, version)
     }
 
-    fn of(model: Model, path: &Path, name: Option<&str>, version: u64) -> Result<ServedModel, LearnError> {
+    fn of(model: Model, name: Option<&str>, version: u64) -> Result<ServedModel, LearnError> {
         let config = model.config();
         let spec = config.spec().expand()?;
         // The first request finds a scorer.
@@ -125,6 +125,12 @@ impl ServedModel {
     /// The tables, that of the bias included.
     pub(crate) fn all_tables(&self) -> impl Iterator<Item = &Arc<Table>> {
         self.model.client().tables().iter()
+    }
+
+    /// A table by name, as it is served.
+    #[must_use]
+    pub fn shared_table(&self, name: &str) -> Option<Arc<Table>> {
+        self.model.table(name).cloned()
     }
 
     /// The name by which clients ask for it.
