@@ -40,7 +40,7 @@ EDGES: dict[str, set[str]] = {
     "server": {"wire", "transport", "store", "replica", "sync", "observe"},
     "http": set(),
     "control": {"http", "server", "observe", "transport"},
-    "serve": {"http", "learner", "sample", "store", "observe", "wire", "transport"} | {"formats", "rows"},
+    "serve": {"http", "client", "learner", "sample", "store", "observe", "wire", "transport"} | {"formats", "rows"},
     "rows": {"random", "observe"},
     "terminal": {"files", "client", "observe"},
     "bench": {"random", "sample", "formats", "store", "observe", "wire", "transport", "client", "server", "terminal"}

@@ -16,6 +16,7 @@ pub(crate) mod predict;
 pub(crate) mod ps;
 pub(crate) mod runs;
 pub(crate) mod serve;
+pub(crate) mod serve_from;
 pub(crate) mod similar;
 pub(crate) mod synth;
 pub(crate) mod train;

@@ -63,6 +63,9 @@ pub use remote::RemoteTable;
 
 mod temporary;
 
+mod follower;
+pub use follower::{ChangedRows, FollowedPage, FollowedTable, Follower, RowValues};
+
 mod session;
 mod shared_push;
 pub use session::{FedBatch, Session};

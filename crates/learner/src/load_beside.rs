@@ -3,16 +3,16 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use sanderling_store::{Checkpoint, StoreError, Table, TableEntry};
+use sanderling_store::{Checkpoint, Dtype, StoreError, Table, TableConfig, TableEntry, Writes};
 
 use crate::error::LearnError;
-use crate::model::{Model, check_tables, config_of};
+use crate::model::{Model, check_tables, config_of, table_configs};
 use crate::model_diagnostics::explain_no_model;
 
 impl Model {
     /// Loads like [`Model::load`], but takes a table of `loaded` where it has exactly the saved keys and weights.
     ///
-    /// Rows are compared one by one with the verified file. Optimizer state may differ, so the model is for
+    /// Rows are compared one by one with the verified file. The tables have no optimizer state: the model is for
     /// predictions. `admit` gets the bytes that the other tables need in memory, before any of them is loaded.
     ///
     /// # Errors
@@ -35,16 +35,39 @@ impl Model {
                 }
             }
             if found.is_none() {
-                bytes = bytes.saturating_add(entry.config.bytes_of_rows(entry.rows));
+                bytes = bytes.saturating_add(entry.config.weights_only().bytes_of_rows(entry.rows));
             }
             shared.push(found);
         }
         admit(bytes).map_err(|reason| LearnError::Model { path: path.into(), reason })?;
         let table = |(entry, shared): (&TableEntry, Option<Arc<Table>>)| match shared {
             Some(table) => Ok(table),
-            None => checkpoint.load_table(&entry.name).map(Arc::new),
+            None => checkpoint.load_weights(&entry.name).map(Arc::new),
         };
         let tables = checkpoint.tables().iter().zip(shared).map(table).collect::<Result<_, _>>()?;
+        Self::from_shared_tables(config, tables)
+    }
+
+    /// A model with the configuration of a saved one and empty tables of weights without optimizer state.
+    ///
+    /// A follower fills them. They are copy-on-write, so that readers find whole rows at no cost. `dtype` is that of the
+    /// weights, by default the saved one.
+    ///
+    /// # Errors
+    /// The errors of [`Model::load`], and [`LearnError::Store`] for a memory limit below that of an empty table.
+    pub fn to_follow(
+        path: &Path,
+        dtype: Option<Dtype>,
+        budget_bytes: Option<u64>,
+    ) -> Result<Self, LearnError> {
+        let checkpoint = Checkpoint::open(path).map_err(|error| explain_no_model(error, path))?;
+        let config = config_of(&checkpoint, path)?;
+        let table = |needed: TableConfig| {
+            let dtype = dtype.unwrap_or(needed.dtype);
+            let writes = Writes::CopyOnWrite;
+            Table::new(TableConfig { dtype, writes, budget_bytes, ..needed.weights_only() }).map(Arc::new)
+        };
+        let tables = table_configs(&config).into_iter().map(table).collect::<Result<_, _>>()?;
         Self::from_shared_tables(config, tables)
     }
 }

@@ -330,7 +330,7 @@ fn features(config: &Config) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// The tables that a configuration needs, that of the bias last.
-fn table_configs(config: &Config) -> Vec<TableConfig> {
+pub(crate) fn table_configs(config: &Config) -> Vec<TableConfig> {
     let mut names: Vec<&str> = Vec::new();
     for feature in &config.feature {
         if !names.contains(&feature.table()) {

@@ -93,6 +93,9 @@ pub use resp::resp_command_bytes;
 
 mod router;
 
+mod replica;
+pub use replica::ReplicaConfig;
+
 mod server;
 pub use server::{Server, StartError};
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use sanderling_learner::LearnError;
+use sanderling_learner::{LearnError, Model};
 use sanderling_sample::{FeatureEncoder, SampleError};
-use sanderling_store::Table;
+use sanderling_store::{Dtype, Table};
 
 use crate::dense::Engines;
 use crate::error::{Kind, ServeError, listed, quoted};
@@ -71,6 +71,21 @@ impl ServedModel {
         ServedModel::of(Scored::load(path, engines, &tables, admit)?, name, version)
     }
 
+    /// A version without rows, which a replica fills.
+    ///
+    /// # Errors
+    /// The directory holds no model that can be served, or the memory limit is too low for empty tables.
+    pub fn to_follow(
+        path: &Path,
+        name: Option<&str>,
+        version: u64,
+        dtype: Option<Dtype>,
+        budget_bytes: Option<u64>,
+    ) -> Result<ServedModel, LearnError> {
+        let model = Scored::BuiltIn(Box::new(Model::to_follow(path, dtype, budget_bytes)?));
+        ServedModel::of(model, name, version)
+    }
+
     /// A model in memory.
     ///
     /// # Errors
@@ -119,6 +134,12 @@ impl ServedModel {
     /// The tables, that of the bias included.
     pub(crate) fn all_tables(&self) -> impl Iterator<Item = &Arc<Table>> {
         self.model.all_tables().iter()
+    }
+
+    /// A table by name, as it is served.
+    #[must_use]
+    pub fn shared_table(&self, name: &str) -> Option<Arc<Table>> {
+        self.model.table(name).cloned()
     }
 
     /// The name by which clients ask for it.

@@ -276,8 +276,11 @@ async fn answer_health(State(service): Shared) -> Response {
     let models = service.models.current();
     let model = |model: &Arc<crate::ServedModel>| serde_json::json!({ "name": model.name, "version": model.version.to_string(), "rows": model.rows() });
     let models: Vec<_> = models.iter().map(model).collect();
-    let mut response =
-        respond(Answer::json(&serde_json::json!({ "status": health_text(&service), "models": models })));
+    let mut health = serde_json::json!({ "status": health_text(&service), "models": models });
+    if let Some(replica) = service.replica.get() {
+        health["replica"] = replica.health();
+    }
+    let mut response = respond(Answer::json(&health));
     *response.status_mut() = health_status(&service);
     response
 }
@@ -294,7 +297,7 @@ async fn answer_ready(State(service): Shared) -> Response {
 
 async fn answer_metrics(State(service): Shared) -> Response {
     let (models, threads) = (service.models.current(), &service.threads);
-    let text = service.metrics.text(&Present {
+    let mut text = service.metrics.text(&Present {
         models: &models,
         is_ready: service.is_ready(),
         waiting: threads.waiting(),
@@ -302,6 +305,9 @@ async fn answer_metrics(State(service): Shared) -> Response {
         log_dropped: service.access_log.as_ref().map(AccessLog::dropped),
         shadow: &service.shadow,
     });
+    if let Some(replica) = service.replica.get() {
+        text.push_str(&replica.metrics());
+    }
     ([(CONTENT_TYPE, EXPOSITION_CONTENT_TYPE)], text).into_response()
 }
 

@@ -23,6 +23,7 @@ use crate::lookup_proto::lookup_server;
 use crate::models::ServedModel;
 use crate::proto::grpc_inference_service_server;
 use crate::publisher::Publisher;
+use crate::replica::{Replica, ReplicaConfig};
 use crate::repository::{Repository, RepositoryConfig};
 use crate::resp;
 use crate::router::router;
@@ -153,6 +154,29 @@ impl Server {
         Ok(())
     }
 
+    /// Follows parameter servers from now on. The model is served when it has all rows; `note` gets a line when a
+    /// server is lost and found.
+    ///
+    /// # Errors
+    /// The system has no thread left.
+    pub fn follow_servers(
+        &self,
+        config: ReplicaConfig,
+        model: Arc<ServedModel>,
+        note: impl Fn(&str) + Send + Sync + 'static,
+    ) -> std::io::Result<()> {
+        let replica = Replica::start(config, model, self.publisher(), note)?;
+        // A server is one replica; another one would be a bug of the caller, and changes nothing.
+        let _ = self.service.replica.set(replica);
+        Ok(())
+    }
+
+    /// Whether requests are answered.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.service.is_ready()
+    }
+
     fn publisher(&self) -> Publisher {
         let (service, ready) = (Arc::clone(&self.service), Arc::clone(&self.ready));
         Publisher {
@@ -173,6 +197,9 @@ impl Server {
         self.service.drain();
         if let Some(repository) = self.service.repository.get() {
             repository.stop();
+        }
+        if let Some(replica) = self.service.replica.get() {
+            replica.stop();
         }
         self.ready.send_replace(false);
         // A dropped sender is the signal, too.

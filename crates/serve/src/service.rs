@@ -18,6 +18,7 @@ use crate::dense::Engines;
 use crate::error::{Kind, ServeError};
 use crate::limit::BODIES_BYTES_MAX;
 use crate::metrics::Metrics;
+use crate::replica::Replica;
 use crate::repository::Repository;
 use crate::scoring::ScoringThreads;
 use crate::shadow::Shadow;
@@ -53,6 +54,8 @@ pub(crate) struct Service {
     pub(crate) slow: SlowRequests,
     pub(crate) shadow: Shadow,
     pub(crate) access_log: Option<AccessLog>,
+    /// The replica, if it follows parameter servers.
+    pub(crate) replica: OnceLock<Replica>,
 }
 
 impl Service {
@@ -83,6 +86,7 @@ impl Service {
             slow: SlowRequests::default(),
             shadow,
             access_log,
+            replica: OnceLock::new(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Slow requests: one thread saves and restores, another exports, while the workers go on.
+//! Slow requests: one thread saves and restores, one exports, one tells followers what changed, while the workers go on.
 //!
 //! The module knows no connection. A callback in the queued job takes the reply.
 
@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use sanderling_wire::{Agreed, Buffer, Kind, Reply, WireError, limit};
+use sanderling_wire::{Agreed, Buffer, Changes, Kind, Reply, WireError, limit};
 
 use crate::call::{unwritten, write_failure};
+use crate::changes::ChangedPage;
 use crate::checkpoints::{LATEST, SaveMode, SaveReport};
 use crate::event::{Event, Log};
 use crate::export::Exporter;
@@ -50,6 +51,10 @@ pub(crate) enum JobKind {
         from: u64,
         rows_max: u32,
     },
+    Changes {
+        entry: Arc<Entry>,
+        changes: Changes,
+    },
 }
 
 /// A job and the callback for its reply.
@@ -60,24 +65,27 @@ pub(crate) struct QueuedJob {
 }
 
 /// Sends jobs to the background threads. Exports have a thread of their own, because a save takes as long as the disk
-/// does.
+/// does, and followers have one, because an export scans the table for each window.
 #[derive(Debug, Clone)]
 pub(crate) struct JobQueues {
     checkpoints: SyncSender<QueuedJob>,
     exports: SyncSender<QueuedJob>,
+    changes: SyncSender<QueuedJob>,
 }
 
 /// The receiving ends of the job queues, for [`run`].
 pub(crate) struct JobReceivers {
     pub(crate) checkpoints: Receiver<QueuedJob>,
     pub(crate) exports: Receiver<QueuedJob>,
+    pub(crate) changes: Receiver<QueuedJob>,
 }
 
 impl JobQueues {
     pub(crate) fn new() -> (JobQueues, JobReceivers) {
-        let ((checkpoints, saves), (exports, blocks)) =
-            (sync_channel(BACKGROUND_JOBS_MAX), sync_channel(BACKGROUND_JOBS_MAX));
-        (JobQueues { checkpoints, exports }, JobReceivers { checkpoints: saves, exports: blocks })
+        let [(checkpoints, saves), (exports, blocks), (changes, pages)] =
+            std::array::from_fn(|_| sync_channel(BACKGROUND_JOBS_MAX));
+        let receivers = JobReceivers { checkpoints: saves, exports: blocks, changes: pages };
+        (JobQueues { checkpoints, exports, changes }, receivers)
     }
 
     /// Queues a job. `false`: the queue is full.
@@ -85,6 +93,7 @@ impl JobQueues {
         let thread = match queued.job.work {
             JobKind::Save { .. } | JobKind::Saved { .. } | JobKind::Restore { .. } => &self.checkpoints,
             JobKind::Export { .. } => &self.exports,
+            JobKind::Changes { .. } => &self.changes,
         };
         thread.try_send(queued).is_ok()
     }
@@ -193,6 +202,10 @@ impl BackgroundJob {
             JobKind::Export { entry, from, rows_max } => {
                 let exported = exporter.rows(entry, *from, *rows_max, self.agreed.frame_bytes_max as usize);
                 exported.and_then(|exported| self.write(&Reply::Export(exported), &mut frame))
+            }
+            JobKind::Changes { entry, changes } => {
+                let page = ChangedPage::read(entry, changes, &self.agreed);
+                page.and_then(|page| self.write(&Reply::Changes(page.reply(entry.dim())), &mut frame))
             }
         };
         if let Err(refusal) = done {

@@ -18,6 +18,7 @@ mod tables;
 mod batches;
 mod clock;
 
+mod changes;
 mod checkpoints;
 mod connections;
 mod delta_log;

@@ -41,7 +41,7 @@ pub const EARLY_WAIT_MIN: Duration = Duration::from_millis(2);
 pub const RETRY_AFTER: Duration = Duration::from_millis(10);
 /// A connection without a hello is closed after this time.
 pub const HELLO_WITHIN: Duration = Duration::from_secs(10);
-/// Queued saves and restores, and as many queued exports. A further one is refused as busy.
+/// Queued saves and restores, and as many queued exports and pages of changes. A further one is refused as busy.
 pub const BACKGROUND_JOBS_MAX: usize = 64;
 /// Background jobs of one connection.
 pub const BACKGROUND_JOBS_PER_CONNECTION_MAX: usize = 4;

@@ -80,6 +80,7 @@ impl From<StoreError> for Refusal {
                 Fault::TableFull { rejected, rows, budget_bytes }
             }
             StoreError::Config { .. } => Fault::BadConfig,
+            StoreError::StreamTooLate { oldest, .. } => Fault::StreamTooLate { oldest },
             StoreError::Io { source, .. } => return Refusal::io(reason, &source),
             StoreError::Damaged { .. } | StoreError::Version { .. } => Fault::Damaged,
             StoreError::NotFound { .. } => Fault::UnknownCheckpoint,

@@ -81,7 +81,7 @@ pub struct Server {
     stoppers: Vec<Stopper>,
     acceptors: Vec<JoinHandle<()>>,
     workers: Vec<JoinHandle<Result<(), Error>>>,
-    jobs: Option<(JobQueues, [JoinHandle<()>; 2])>,
+    jobs: Option<(JobQueues, [JoinHandle<()>; 3])>,
     maintenance: Option<Maintenance>,
     log_writer: Option<JoinHandle<()>>,
     /// Held until all other parts have ended.
@@ -111,7 +111,7 @@ impl Server {
         }
         restore(&state, config, &log)?;
         let count = if config.workers > 0 { config.workers } else { processors().max(1) };
-        let (job_queues, JobReceivers { checkpoints, exports }) = JobQueues::new();
+        let (job_queues, JobReceivers { checkpoints, exports, changes }) = JobQueues::new();
         let ending = Arc::new(ShutdownRequest::default());
         let mut workers = Vec::new();
         let mut handles = Vec::new();
@@ -152,8 +152,11 @@ impl Server {
             spawn(name.to_owned(), move || background::run(&state, &queued, intervals, &log))
         };
         let intervals = SaveIntervals { full: config.save_every, delta: config.delta_every };
-        let runners =
-            [run("checkpoints", checkpoints, intervals)?, run("exports", exports, SaveIntervals::default())?];
+        let runners = [
+            run("checkpoints", checkpoints, intervals)?,
+            run("exports", exports, SaveIntervals::default())?,
+            run("changes", changes, SaveIntervals::default())?,
+        ];
         let stoppers = listeners.iter().map(Listener::stopper).collect();
         let mut acceptors = Vec::new();
         for listener in listeners {
@@ -256,7 +259,7 @@ impl Server {
         if let Some((job_queues, runners)) = self.jobs.take() {
             drop(job_queues);
             if runners.map(JoinHandle::join).iter().any(Result::is_err) {
-                let reason = "the thread for saving or that for exports panicked, which is a bug; see above";
+                let reason = "a thread for saves, exports or changes panicked, which is a bug; see above";
                 failed = Some(reason.to_owned());
             }
         }

@@ -26,7 +26,8 @@ const ALWAYS: Features = Features(
         | Features::SAVES.0
         | Features::SENT_AT.0
         | Features::TEMPORARY.0
-        | Features::PUSH_PARTS.0,
+        | Features::PUSH_PARTS.0
+        | Features::CHANGES.0,
 );
 
 /// Arrival and start of a request.
@@ -414,6 +415,7 @@ impl Session {
             Request::Saved(name) => later(JobKind::Saved { name: (*name).to_owned() }),
             Request::Restore(restore) => later(JobKind::Restore { name: restore.name.to_owned() }),
             Request::Export(export) => later(command::rows::export(state, export)?),
+            Request::Changes(changes) => later(command::rows::changes(state, changes)?),
             Request::Subscribe(_)
             | Request::Next(_)
             | Request::Describe

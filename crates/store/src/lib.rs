@@ -41,6 +41,7 @@ mod table;
 mod update;
 
 pub use changes::frame::ChangeFrame;
+pub use changes::pages::{ChangePage, FollowOptions, StreamPlace};
 pub use checkpoint::{
     BlobEntry, Checkpoint, CheckpointWriter, DeltaEntry, DeltaWriter, SkippedRows, TableEntry,
 };

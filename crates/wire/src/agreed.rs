@@ -39,6 +39,8 @@ impl Features {
     pub const TEMPORARY: Features = Features(1 << 11);
     /// Messages that continue a push say so ([`flag::CONTINUES`](crate::flag::CONTINUES)), so that the push counts once.
     pub const PUSH_PARTS: Features = Features(1 << 12);
+    /// A server tells what changes in its tables ([`Kind::Changes`](crate::Kind::Changes)).
+    pub const CHANGES: Features = Features(1 << 13);
 
     /// Whether the set contains all of `others`.
     #[must_use]

@@ -110,6 +110,12 @@ pub enum Fault {
     /// A bug of the server.
     #[error("internal error")]
     Internal,
+    /// The changes since a follower's place are not kept: begin at the start.
+    #[error("the changes since then are not kept, but those since epoch {oldest}")]
+    StreamTooLate {
+        /// The oldest epoch from which a follower can go on.
+        oldest: u64,
+    },
 }
 
 type Numbers = [u64; 3];
@@ -151,6 +157,7 @@ impl Fault {
             Fault::Damaged => (18, [0; 3]),
             Fault::Io { os_error } => (19, [os_error.into(), 0, 0]),
             Fault::Internal => (20, [0; 3]),
+            Fault::StreamTooLate { oldest } => (21, [oldest, 0, 0]),
         }
     }
 
@@ -180,6 +187,7 @@ impl Fault {
             18 => Fault::Damaged,
             19 => Fault::Io { os_error: short(a)? },
             20 => Fault::Internal,
+            21 => Fault::StreamTooLate { oldest: a },
             other => return Err(WireError::Value { what: "status", found: other.into() }),
         };
         // Numbers that the code does not use must be zero.

@@ -50,11 +50,12 @@ pub enum Kind {
     SaveAs = 45,
     Saved = 46,
     SentAt = 48,
+    Changes = 49,
 }
 
 impl Kind {
     /// All kinds by number. Numbers start at 1 and may have gaps.
-    pub const ALL: [Kind; 43] = [
+    pub const ALL: [Kind; 44] = [
         Kind::Hello,
         Kind::Ping,
         Kind::Create,
@@ -98,6 +99,7 @@ impl Kind {
         Kind::SaveAs,
         Kind::Saved,
         Kind::SentAt,
+        Kind::Changes,
     ];
 
     /// The kind with this number.
@@ -153,6 +155,7 @@ impl Kind {
             Kind::SaveAs => "save_as",
             Kind::Saved => "saved",
             Kind::SentAt => "sent_at",
+            Kind::Changes => "changes",
         }
     }
 
@@ -174,14 +177,14 @@ impl Kind {
     /// Whether its reply has rows, which may be f16.
     #[must_use]
     pub fn has_rows(self) -> bool {
-        matches!(self, Kind::Pull | Kind::PullPooled | Kind::PullFed)
+        matches!(self, Kind::Pull | Kind::PullPooled | Kind::PullFed | Kind::Changes)
     }
 
     /// Whether its request concerns one table, which the header names.
     #[must_use]
     pub fn is_about_a_table(self) -> bool {
         use Kind::{
-            Delete, Export, Feed, Forget, Import, Pull, PullFed, PullPooled, Push, PushFed, PushStep,
+            Changes, Delete, Export, Feed, Forget, Import, Pull, PullFed, PullPooled, Push, PushFed, PushStep,
         };
         matches!(
             self,
@@ -192,6 +195,7 @@ impl Kind {
                 | Feed
                 | Forget
                 | Export
+                | Changes
                 | Import
                 | Delete
                 | PushStep

@@ -1,7 +1,9 @@
 //! All requests and replies, and their encoding as frames. The modules below have one message each.
 
+mod changes;
 mod checkpoint;
 mod feed;
+mod framing;
 mod hello;
 mod hub;
 mod placement;
@@ -13,6 +15,7 @@ mod step;
 mod table;
 mod worker;
 
+pub use changes::{ChangedRows, Changes, ChangesPlace};
 pub use checkpoint::{Restore, Restored, Save, SaveAs, Saved};
 pub use feed::{Feed, Forget, PullFed};
 pub use hello::{Goaway, Hello, Identity, Ping, Pong};
@@ -27,10 +30,10 @@ pub use step::{Meet, Member, Met, PushStep, Said, StepGradients, StepState, Wait
 pub use table::{Create, Home, TableInfo};
 pub use worker::{Join, Joined, Tell, Way};
 
-use crate::frame::{HEADER_BYTES, Header, flag, version_of};
-use crate::reader::Reader;
+use crate::frame::{Header, flag};
+use crate::message::framing::{encode, header, measure, open};
 use crate::writer::Writer;
-use crate::{Agreed, Failure, Frame, Kind, WireError, limit, seal};
+use crate::{Agreed, Failure, Frame, Kind, WireError, limit};
 
 /// A request to a server. Slices borrow from the received frame.
 #[derive(Debug, Clone, PartialEq)]
@@ -77,6 +80,7 @@ pub enum Request<'a> {
     Saved(&'a str),
     /// The sender's clock in microseconds, for the requests that follow. It has no reply.
     SentAt(u64),
+    Changes(Changes),
 }
 
 /// A reply or notice of a server. Slices borrow from the received frame.
@@ -122,6 +126,7 @@ pub enum Reply<'a> {
     SaveAs(Saved),
     /// Number of the save. 0: none.
     Saved(u64),
+    Changes(ChangedRows<'a>),
     /// The failure of any request.
     Failed(Failure<'a>),
 }
@@ -164,6 +169,7 @@ impl<'a> Request<'a> {
             Request::SaveAs(_) => Kind::SaveAs,
             Request::Saved(_) => Kind::Saved,
             Request::SentAt(_) => Kind::SentAt,
+            Request::Changes(_) => Kind::Changes,
         }
     }
 
@@ -182,6 +188,7 @@ impl<'a> Request<'a> {
             Request::Delete(delete) => Some(delete.table),
             Request::PushStep(push) => Some(push.table),
             Request::Forget(forget) => Some(forget.table),
+            Request::Changes(changes) => Some(changes.table),
             _ => None,
         }
     }
@@ -191,6 +198,7 @@ impl<'a> Request<'a> {
             Request::Pull(pull) => pull.format,
             Request::PullPooled(pull) => pull.format,
             Request::PullFed(pull) => pull.format,
+            Request::Changes(changes) => changes.format,
             _ => RowFormat::F32,
         }
     }
@@ -251,6 +259,7 @@ impl<'a> Request<'a> {
             Request::Forget(forget) => forget.write(out),
             Request::Keys(keys) => keys.write(out),
             Request::SaveAs(save) => save.write(out),
+            Request::Changes(changes) => changes.write(out),
             Request::Saved(name) => out.text("checkpoint", name, limit::PATH_BYTES_MAX),
             Request::SentAt(us) => {
                 out.u64(*us);
@@ -299,6 +308,7 @@ impl<'a> Request<'a> {
             Kind::SaveAs => Request::SaveAs(SaveAs::read(from)?),
             Kind::Saved => Request::Saved(from.text("checkpoint", limit::PATH_BYTES_MAX)?),
             Kind::SentAt => Request::SentAt(from.u64("sent_at")?),
+            Kind::Changes => Request::Changes(Changes::read(table, format, from)?),
             kind => {
                 let tell = Tell::read(kind, from)?;
                 Request::Tell(tell.ok_or(WireError::Direction { kind, expected: "a plain request" })?)
@@ -346,6 +356,7 @@ impl<'a> Reply<'a> {
             Reply::Keys(_) => Kind::Keys,
             Reply::SaveAs(_) => Kind::SaveAs,
             Reply::Saved(_) => Kind::Saved,
+            Reply::Changes(_) => Kind::Changes,
             Reply::Failed(failure) => failure.kind,
         }
     }
@@ -361,6 +372,7 @@ impl<'a> Reply<'a> {
             Reply::Pull(reply) | Reply::PullPooled(reply) | Reply::PullFed(reply) => {
                 (reply.values.format(), 0)
             }
+            Reply::Changes(changed) => (changed.values.format(), 0),
             Reply::Failed(failure) => (RowFormat::F32, failure.fault.code()),
             _ => (RowFormat::F32, 0),
         };
@@ -394,6 +406,7 @@ impl<'a> Reply<'a> {
             Reply::Join(joined) => joined.write(out),
             Reply::Describe(text) => out.text("description", text, limit::DESCRIPTION_BYTES_MAX),
             Reply::Leave(left) => left.write(out),
+            Reply::Changes(changed) => changed.write(out),
             Reply::Keys(outcome) => NextReply { late: &[], outcome: *outcome }.write(out),
             Reply::Failed(failure) => failure.write(out),
         }
@@ -441,50 +454,10 @@ impl<'a> Reply<'a> {
             Kind::Keys => Reply::Keys(Keys::read_reply(from)?),
             Kind::SaveAs => Reply::SaveAs(Saved::read(from)?),
             Kind::Saved => Reply::Saved(from.u64("number of a save")?),
+            Kind::Changes => Reply::Changes(ChangedRows::read(format, from)?),
             kind => return Err(WireError::Direction { kind, expected: "a plain reply" }),
         };
         from.finish()?;
         Ok(reply)
     }
-}
-
-fn header(kind: Kind, agreed: &Agreed, id: u64, flags: u16) -> Header {
-    let version = version_of(kind, agreed);
-    Header { version, kind, flags, id, deadline_or_status: 0, payload_bytes: 0, table: 0, checksum: 0 }
-}
-
-/// Encoding checks the same limits as decoding, so that every encoded message can be read.
-fn encode(
-    header: Header,
-    agreed: &Agreed,
-    out: &mut [u8],
-    write: impl FnOnce(&mut Writer<'_>) -> Result<(), WireError>,
-) -> Result<usize, WireError> {
-    let found = out.len();
-    let mut writer = Writer::new(out, HEADER_BYTES);
-    write(&mut writer)?;
-    let needed = writer.at();
-    agreed.check_frame(needed)?;
-    let frame = out.get_mut(..needed).ok_or(WireError::NoRoom { needed, found })?;
-    place_header(header, frame);
-    seal(frame, agreed);
-    Ok(needed)
-}
-
-fn measure(write: impl FnOnce(&mut Writer<'_>) -> Result<(), WireError>) -> Result<usize, WireError> {
-    let mut writer = Writer::new(&mut [], HEADER_BYTES);
-    write(&mut writer)?;
-    Ok(writer.at())
-}
-
-fn place_header(mut header: Header, frame: &mut [u8]) {
-    header.payload_bytes = (frame.len() - HEADER_BYTES) as u32;
-    frame[..HEADER_BYTES].copy_from_slice(&header.to_bytes());
-}
-
-fn open<'a>(frame: &Frame<'a>, right_way: bool, expected: &'static str) -> Result<Reader<'a>, WireError> {
-    if !right_way || frame.header.flags & flag::COMPRESSED != 0 {
-        return Err(WireError::Direction { kind: frame.header.kind, expected });
-    }
-    Ok(Reader::new(frame.payload))
 }

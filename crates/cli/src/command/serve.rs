@@ -1,15 +1,18 @@
 //! `sanderling serve`: predictions and rows of a saved model over HTTP and gRPC, until a signal ends it.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sanderling_learner::LearnError;
+use sanderling_learner::{LearnError, is_deep};
+use sanderling_observe::numbers::bytes as bytes_text;
 use sanderling_serve::{Config, Engines, Models, RepositoryConfig, ServedModel, Server, is_name, limit};
 use sanderling_server::raise_limit;
 use sanderling_transport::Address;
 
 use crate::command::ps::tell_manager;
+use crate::command::serve_from::FromArgs;
 use crate::deep::DeepModels;
 use crate::failure::Failure;
 use crate::listening::{SecurityArgs, note_unused_expose};
@@ -29,20 +32,23 @@ struct VersionsArgs {
     /// Interval of looks at the folder of models; 0s: only on request
     #[arg(long, value_name = "TIME", default_value = "2s", requires = "models", help_heading = "Versions")]
     look_every: String,
-    /// Memory for the tables of all loaded versions [default: the memory that is available]
-    #[arg(long, value_name = "BYTES", requires = "models", help_heading = "Versions")]
+    /// Memory for the tables of all loaded versions, or of the replica [default: the memory that is available]
+    #[arg(long, value_name = "BYTES", help_heading = "Versions")]
     memory: Option<String>,
 }
 
 impl VersionsArgs {
     fn repository(&self) -> Result<Option<RepositoryConfig>, Failure> {
         let Some(folder) = self.models.clone() else { return Ok(None) };
-        let memory_bytes = self.memory.as_deref().map(quantity::bytes).transpose();
         Ok(Some(RepositoryConfig {
             folder,
             every: quantity::time(&self.look_every).map_err(|error| usage("look-every", error))?,
-            memory_bytes: memory_bytes.map_err(|error| usage("memory", error))?,
+            memory_bytes: self.memory_bytes()?,
         }))
+    }
+
+    fn memory_bytes(&self) -> Result<Option<u64>, Failure> {
+        self.memory.as_deref().map(quantity::bytes).transpose().map_err(|error| usage("memory", error))
     }
 }
 
@@ -69,6 +75,8 @@ Examples:
   sanderling serve runs/clicks/model --batch-window 1ms
   # all models of a folder: models/clicks/12, models/clicks/live -> 12
   sanderling serve --models models
+  # rows that follow the servers of a run that trains
+  sanderling serve runs/clicks/model --from ps://127.0.0.1:7000
   # for other machines, with TLS and a token
   sanderling serve runs/clicks/model --listen 0.0.0.0:8500 --expose \\
       --token-file token --cert-file cert.pem --key-file key.pem
@@ -85,6 +93,8 @@ pub(crate) struct Args {
     /// Model directory, such as runs/clicks/model
     #[arg(required_unless_present = "models", conflicts_with = "models")]
     model: Option<PathBuf>,
+    #[command(flatten)]
+    from: FromArgs,
     #[command(flatten)]
     versions: VersionsArgs,
     /// Address to listen on, host:port
@@ -204,6 +214,13 @@ pub(crate) fn run(args: &Args, deep: Option<&dyn DeepModels>) -> Result<u8, Fail
         Some(text) => name_and_version(text).map(|(name, version)| (Some(name), version))?,
         None => (None, 1),
     };
+    if let Some(path) = args.model.as_deref().filter(|path| args.from.address().is_some() && is_deep(path)) {
+        let path = path.display();
+        return Err(Failure::Usage(format!("{path}: a deep model; --from takes lr, fm and ffm models")));
+    }
+    if args.versions.memory.is_some() && args.versions.models.is_none() && args.from.address().is_none() {
+        return Err(usage("memory", "is the limit of --models DIR or of --from ps://ADDR,..."));
+    }
     let (config, repository) = (args.config(deep)?, args.versions.repository()?);
     raise_limit();
     let stop = crate::stop::flag();
@@ -213,13 +230,32 @@ pub(crate) fn run(args: &Args, deep: Option<&dyn DeepModels>) -> Result<u8, Fail
         note_unused_expose("--expose", std::slice::from_ref(&config.listen));
     }
     if let Some(path) = &args.model {
-        let model = ServedModel::load_by(path, name, version, &config.engines)?;
-        // Ready means that the first request is as fast as others.
-        let unfit = |reason| LearnError::Model { path: path.clone(), reason };
-        server.warm(&model).map_err(unfit)?;
-        let what = format!("{}@{}: {} rows", model.name(), model.version(), output::count(model.rows()));
-        server.publish(Models::new([model]));
-        note!("serving {what}");
+        let model = if let Some(from) = args.from.address() {
+            let memory = args.versions.memory_bytes()?;
+            let model = ServedModel::to_follow(path, name, version, args.from.dtype(), memory)?;
+            let model = Arc::new(model);
+            if let Some(replica) = args.from.replica(memory)? {
+                server
+                    .follow_servers(replica, Arc::clone(&model), |line| note!("{line}"))
+                    .map_err(|error| Failure::Usage(format!("--from {from}: {error}")))?;
+            }
+            while !server.is_ready() && !stop.load(Ordering::Relaxed) {
+                std::thread::sleep(LOOK_EVERY);
+            }
+            model
+        } else {
+            args.from.replica(None)?;
+            let model = Arc::new(ServedModel::load_by(path, name, version, &config.engines)?);
+            // Ready means that the first request is as fast as others.
+            let unfit = |reason| LearnError::Model { path: path.clone(), reason };
+            server.warm(&model).map_err(unfit)?;
+            let mut models = Models::default();
+            models.insert(Arc::clone(&model));
+            server.publish(models);
+            model
+        };
+        let (rows, bytes) = (output::count(model.rows()), bytes_text(model.table_bytes()));
+        note!("serving {}@{}: {rows} rows, {bytes} without optimizer state", model.name(), model.version());
     }
     if let Some(repository) = repository {
         let folder = repository.folder.clone();

@@ -9,6 +9,8 @@ use std::time::Duration;
 use sanderling_testkit::http;
 use serde_json::{Value, json};
 
+use crate::process::Process;
+
 const ADULT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/adult");
 
 fn sanderling(folder: &Path, line: &str) -> Command {
@@ -234,6 +236,48 @@ fn a_folder_of_models_is_followed() {
     assert_eq!(std::fs::read_link(clicks.join("live")).unwrap(), Path::new("1"));
 }
 
+/// Rows come from running servers, and stay when these are killed.
+#[test]
+fn a_replica_has_the_rows_of_servers_and_outlives_them() {
+    let folder = trained();
+    let mut ps = Process::start_at(folder.path(), "127.0.0.1:0", 1, "", "--no-local");
+    let address = ps.addresses[0].to_string();
+    let config = std::fs::read_to_string(folder.path().join("clicks.toml")).unwrap();
+    std::fs::write(folder.path().join("other.toml"), format!("name = \"other\"\n{config}")).unwrap();
+    let (code, _, errors) = run(folder.path(), &format!("train other.toml -q --ps {address}"));
+    assert_eq!(code, Some(0), "{errors}");
+    let from = address.replace("tcp://", "ps://");
+    let options = format!("--from {from} --fresh 20ms --stale-after 500ms --ps-timeout 1s");
+    let replica = Serve::start(folder.path(), &format!("runs/other/model {options}"));
+    let plain = Serve::start(folder.path(), "runs/other/model");
+    let rows: Vec<Value> =
+        (0..11).map(|at| json!({ "user": format!("u{at}"), "genres": ["g1", "g3"] })).collect();
+    let body = json!({ "rows": rows });
+    let scores = |serve: &Serve| -> Vec<f64> {
+        let json = serve.json("/predict", &body);
+        json["scores"].as_array().unwrap().iter().map(|score| score.as_f64().unwrap()).collect()
+    };
+    let expected = scores(&plain);
+    let check = || {
+        for (found, expected) in scores(&replica).iter().zip(&expected) {
+            assert!((found - expected).abs() <= 1e-6, "{found} is not {expected}");
+        }
+    };
+    check();
+    ps.signal("KILL");
+    ps.wait_unread();
+    loop {
+        let health = http(&replica.address, "GET", "/health", &[], b"");
+        assert_eq!(health.status, 200);
+        let health: Value = serde_json::from_str(health.text()).unwrap();
+        if health["replica"]["stale"] == true && health["replica"]["servers"][0]["error"].is_string() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    check();
+}
+
 #[test]
 fn wrong_options_and_models_have_their_exit_code() {
     let folder = trained();
@@ -242,6 +286,10 @@ fn wrong_options_and_models_have_their_exit_code() {
         ("runs/clicks/model --name a/b", 2, "--name: \"a/b\" is not a name"),
         ("runs/clicks/model --models models", 2, "cannot be used with"),
         ("--models nowhere", 2, "nowhere: "),
+        ("runs/clicks/model --from 127.0.0.1:7000", 2, "write ps://host:port"),
+        ("runs/clicks/model --fresh 1s", 2, "--from"),
+        ("runs/clicks/model --ps-no-local", 2, "need --from"),
+        ("runs/clicks/model --memory 1GiB", 2, "--memory"),
         ("runs/clicks/model --timeout 0s", 2, "--timeout: must be more than 0"),
         ("runs/clicks/model --batch-max 0", 2, "batch_max = 0: must be 1 to"),
         ("runs/clicks/model --body-max 1GiB", 2, "body_max"),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use sanderling_client::Cluster;
 use sanderling_formats::{BadRowPolicy, BadRows};
 use sanderling_learner::{Config as RunConfig, Model, RunOptions, predict, train};
 use sanderling_serve::{Config, Models, ServedModel, Server};
@@ -62,16 +63,33 @@ impl Trained {
 
     /// Trains with a number of passes, so that models differ.
     pub(crate) fn with(kind: &str, passes: u32) -> Trained {
+        Trained::at(kind, passes, &examples(ROWS), None)
+    }
+
+    /// Trains on examples, with tables on servers or without.
+    pub(crate) fn at(
+        kind: &str,
+        passes: u32,
+        examples: &[Example],
+        servers: Option<&Arc<Cluster>>,
+    ) -> Trained {
         let features = serde_json::json!([{ "name": "user" }, { "name": "genres", "type": "multi" }, { "name": "age", "type": "log" }]);
-        Trained::train("clicks.csv", &csv(&examples(ROWS)), kind, passes, Some(features))
+        Trained::train("clicks.csv", &csv(examples), kind, passes, Some(features), servers)
     }
 
     /// Trains a model of a type on a file of this name and text.
     pub(crate) fn of_file(name: &str, text: &str, kind: &str, features: Option<Value>) -> Trained {
-        Trained::train(name, text, kind, 3, features)
+        Trained::train(name, text, kind, 3, features, None)
     }
 
-    fn train(name: &str, text: &str, kind: &str, passes: u32, features: Option<Value>) -> Trained {
+    fn train(
+        name: &str,
+        text: &str,
+        kind: &str,
+        passes: u32,
+        features: Option<Value>,
+        servers: Option<&Arc<Cluster>>,
+    ) -> Trained {
         let folder = tempfile::tempdir().unwrap();
         let train_file = folder.path().join(name);
         std::fs::write(&train_file, text).unwrap();
@@ -85,7 +103,8 @@ impl Trained {
             config["feature"] = features;
         }
         let config = RunConfig::from_json(&config.to_string(), |_| ()).unwrap();
-        let options = RunOptions { runs_dir: folder.path().join("runs"), ..RunOptions::default() };
+        let (runs_dir, servers) = (folder.path().join("runs"), servers.cloned());
+        let options = RunOptions { runs_dir, servers, ..RunOptions::default() };
         train(config, &options, &AtomicBool::new(false), &mut |_| ()).unwrap();
         let path = folder.path().join("runs/clicks/model");
         Trained { folder, path }
@@ -98,13 +117,21 @@ impl Trained {
 
     /// The scores that the learner gives the rows of a file of this name and text.
     pub(crate) fn scores_of_file(&self, name: &str, text: &str) -> Vec<f32> {
+        self.scores_of_model(&Model::load(&self.path).unwrap(), name, text)
+    }
+
+    /// The scores that the learner gives the rows of examples with a model.
+    pub(crate) fn scores_of(&self, model: &Model, examples: &[Example]) -> Vec<f32> {
+        self.scores_of_model(model, "new.csv", &csv(examples))
+    }
+
+    fn scores_of_model(&self, model: &Model, name: &str, text: &str) -> Vec<f32> {
         let file = self.folder.path().join(name);
         std::fs::write(&file, text).unwrap();
-        let model = Model::load(&self.path).unwrap();
         let reading = model.config().data.reading.clone();
         let (bad_rows, stop) = (Arc::new(BadRows::new(BadRowPolicy::Fail)), Arc::default());
         let (inputs, mut scores) = ([file.to_str().unwrap().to_owned()], Vec::new());
-        predict(&model, &inputs, &reading, &bad_rows, &stop, |rows, _| {
+        predict(model, &inputs, &reading, &bad_rows, &stop, |rows, _| {
             scores.extend_from_slice(rows);
             Ok(())
         })

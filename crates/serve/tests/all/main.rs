@@ -11,6 +11,7 @@ mod lines;
 mod lookup;
 mod lookup_grpc;
 mod predict;
+mod replica;
 mod resp;
 mod rows_client;
 mod versions;

@@ -1,13 +1,16 @@
-//! Whole rows: imports, deletions, and the preparation of exports.
+//! Whole rows: imports, deletions, and the preparation of exports and of pages of changes.
+
+use std::sync::Arc;
 
 use sanderling_store::WholeRows;
-use sanderling_wire::{Delete, Export, Import, Reply, RowBlock};
+use sanderling_wire::{Changes, Delete, Export, Import, Reply, RowBlock};
 
 use super::check_dim;
 use crate::background::JobKind;
 use crate::call::Call;
 use crate::refusal::Refusal;
 use crate::state::State;
+use crate::tables::Entry;
 
 pub(crate) fn delete(call: &Call<'_>, delete: &Delete<'_>, slot: &mut [u8]) -> Result<usize, Refusal> {
     let entry = call.view.table(delete.table)?;
@@ -18,10 +21,19 @@ pub(crate) fn delete(call: &Call<'_>, delete: &Delete<'_>, slot: &mut [u8]) -> R
 
 /// Prepares an export as a background job, because it scans the whole table.
 pub(crate) fn export(state: &State, export: &Export) -> Result<JobKind, Refusal> {
+    let entry = find(state, export.table)?;
+    Ok(JobKind::Export { entry, from: export.cursor, rows_max: export.rows_max })
+}
+
+/// Prepares a page of a table's change stream as a background job, because a drain looks at all rows' marks.
+pub(crate) fn changes(state: &State, changes: &Changes) -> Result<JobKind, Refusal> {
+    Ok(JobKind::Changes { entry: find(state, changes.table)?, changes: *changes })
+}
+
+fn find(state: &State, table: u32) -> Result<Arc<Entry>, Refusal> {
     let directory = state.tables.directory();
-    let entry = directory.entries.iter().find(|entry| entry.number == export.table);
-    let entry = entry.ok_or_else(|| Refusal::no_table_number(export.table))?;
-    Ok(JobKind::Export { entry: entry.clone(), from: export.cursor, rows_max: export.rows_max })
+    let entry = directory.entries.iter().find(|entry| entry.number == table);
+    entry.cloned().ok_or_else(|| Refusal::no_table_number(table))
 }
 
 /// Stores rows unchanged. They replace the rows of the same keys.

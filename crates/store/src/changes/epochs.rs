@@ -4,10 +4,15 @@ use std::collections::VecDeque;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::changes::notes::Notes;
+use crate::changes::pages::Progress;
 use crate::sync::Mutex;
 
 /// Sets that are kept. Further ones are joined in pairs: a subscriber gets keys of an epoch that it has, too.
 const SETS_MAX: usize = 1024;
+/// Sets from which on the older ones are merged rather than dropped.
+const SETS_TO_MERGE: usize = 3;
+/// Keys below which a merge is not worth its trouble.
+const MERGED_KEYS_MIN: usize = 512;
 
 /// The change stream of a table.
 #[derive(Debug)]
@@ -27,6 +32,7 @@ pub(super) struct Stream {
     pub(super) sets: VecDeque<(u64, Vec<u64>)>,
     /// Hashes in all sets.
     keys: usize,
+    pub(super) progress: Progress,
 }
 
 impl Stream {
@@ -35,7 +41,7 @@ impl Stream {
         // per microsecond.
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let epoch = u64::try_from(since.as_micros()).unwrap_or_default();
-        Stream { epoch, oldest: epoch, sets: VecDeque::new(), keys: 0 }
+        Stream { epoch, oldest: epoch, sets: VecDeque::new(), keys: 0, progress: Progress::new() }
     }
 
     /// Begins an epoch that no earlier subscriber can reach.
@@ -55,7 +61,15 @@ impl Stream {
         if self.sets.len() > SETS_MAX {
             self.join_pairs();
         }
-        while self.keys > keys_max
+        let mut room = 0;
+        if self.keys > keys_max && keys_max >= MERGED_KEYS_MIN {
+            // A merge costs as much as the sets are large. So it must gain some room, or the oldest set goes.
+            room = keys_max / 8;
+            while self.keys > keys_max - room && self.sets.len() >= SETS_TO_MERGE {
+                self.merge_older();
+            }
+        }
+        while self.keys > keys_max - room
             && let Some((epoch, hashes)) = self.sets.pop_front()
         {
             self.oldest = epoch;
@@ -75,6 +89,21 @@ impl Stream {
             self.keys += hashes.len();
             self.sets.push_back((epoch, hashes));
         }
+    }
+
+    /// Makes one set of the older half of the sets, so that a key which changed in many epochs is kept once. A subscriber
+    /// from between them gets some keys again, at their present value.
+    fn merge_older(&mut self) {
+        let merged: Vec<_> = self.sets.drain(..self.sets.len().div_ceil(2)).collect();
+        let Some(&(epoch, _)) = merged.last() else { return };
+        let mut all: Vec<u64> = merged.into_iter().flat_map(|(_, hashes)| hashes).collect();
+        self.keys -= all.len();
+        // Stable, because this one merges sorted runs.
+        all.sort();
+        all.dedup();
+        all.shrink_to_fit();
+        self.keys += all.len();
+        self.sets.push_front((epoch, all));
     }
 
     /// The hashes of all epochs after `since`.

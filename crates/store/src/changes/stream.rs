@@ -6,8 +6,8 @@
 //! again and in the next drain as well.
 
 use std::ops::{ControlFlow, Range};
+use std::time::Instant;
 
-use crate::StoreError;
 use crate::changes::epochs::{Changes, Stream};
 use crate::changes::frame::ChangeFrame;
 use crate::changes::notes::Notes;
@@ -16,6 +16,7 @@ use crate::memory::prefetch::PrefetchHint;
 use crate::sync::lanes::lane;
 use crate::sync::{Mutex, lock};
 use crate::table::Table;
+use crate::{RowRef, StoreError};
 
 /// Keys of a frame.
 const FRAME_KEYS: usize = 1024;
@@ -79,7 +80,7 @@ impl Table {
     /// that, from which the next drain goes on. Returns `None` if `f` broke; the subscriber stays at `since`.
     ///
     /// A row is passed once, at its present value, however often it changed. A change that was complete before is in
-    /// this drain, one beside it in this or the next one. Pushes do not wait. Drains run one at a time; `f` may use
+    /// this drain, one beside it in this or the next one. Pushes do not wait. `f` may use
     /// the table, but must not drain or subscribe.
     ///
     /// # Errors
@@ -91,11 +92,11 @@ impl Table {
         since: u64,
         mut f: impl FnMut(&ChangeFrame) -> ControlFlow<()>,
     ) -> Result<Option<u64>, StoreError> {
-        let too_late = |oldest: u64| {
-            Err(StoreError::StreamTooLate { table: self.name().to_string(), epoch: since, oldest })
-        };
+        let began = Instant::now();
+        let too_late = |oldest: u64| Err(self.too_late(since, oldest));
         let Some(changes) = self.changes.get() else { return too_late(0) };
-        let stream = &mut *lock(&changes.stream);
+        let mut guard = lock(&changes.stream);
+        let stream = &mut *guard;
         if !(stream.oldest..=stream.epoch).contains(&since) {
             return too_late(stream.oldest);
         }
@@ -107,27 +108,31 @@ impl Table {
             return too_late(stream.oldest);
         }
         let mut lines = changes.notes.lines_of(self.row_allocator.charged());
-        self.take_changed(changes, &mut lines, &mut hashes);
+        self.take_changed(changes, &mut lines, changes.keys_max, &mut hashes);
         let mut earlier = stream.after(since);
         if lines.is_empty() {
             let set = hashes.clone();
             earlier.append(&mut hashes);
             stream.keep(set, changes.keys_max);
+            stream.progress.note_whole(began);
         } else {
             // Too many for the sets: only this subscriber gets them.
             earlier.append(&mut hashes);
             stream.forget();
         }
+        let epoch = stream.epoch;
+        // Other subscribers need not wait for `f`, which may write to a disk, unless there are marks left to take.
+        let _guard = (!lines.is_empty()).then_some(guard);
         sort(&mut earlier);
         let mut frame = ChangeFrame { may_repeat: !lines.is_empty(), ..ChangeFrame::default() };
-        let mut flow = self.pass_changes(stream.epoch, &earlier, &mut frame, &mut f);
+        let mut flow = self.pass_changes(epoch, &earlier, &mut frame, &mut f);
         drop(earlier);
         while flow.is_continue() && !lines.is_empty() {
             hashes.clear();
-            self.take_changed(changes, &mut lines, &mut hashes);
-            flow = self.pass_changes(stream.epoch, &hashes, &mut frame, &mut f);
+            self.take_changed(changes, &mut lines, changes.keys_max, &mut hashes);
+            flow = self.pass_changes(epoch, &hashes, &mut frame, &mut f);
         }
-        Ok(flow.is_continue().then_some(stream.epoch))
+        Ok(flow.is_continue().then_some(epoch))
     }
 
     /// Returns whether a drain since this epoch would find changes.
@@ -136,9 +141,7 @@ impl Table {
     ///
     /// [`StoreError::StreamTooLate`] as for [`Table::drain_changes`].
     pub fn has_changes(&self, since: u64) -> Result<bool, StoreError> {
-        let too_late = |oldest: u64| {
-            Err(StoreError::StreamTooLate { table: self.name().to_string(), epoch: since, oldest })
-        };
+        let too_late = |oldest: u64| Err(self.too_late(since, oldest));
         let Some(changes) = self.changes.get() else { return too_late(0) };
         let stream = lock(&changes.stream);
         if !(stream.oldest..=stream.epoch).contains(&since) {
@@ -148,13 +151,24 @@ impl Table {
         Ok(is_in_sets || !changes.notes.is_empty())
     }
 
+    /// The error of a subscriber at an epoch whose changes are not kept.
+    pub(super) fn too_late(&self, epoch: u64, oldest: u64) -> StoreError {
+        StoreError::StreamTooLate { table: self.name().to_string(), epoch, oldest }
+    }
+
     /// Appends the hashes of the keys of marked rows, until there are `keys_max`, and sorts all of them.
-    fn take_changed(&self, changes: &Changes, lines: &mut Range<usize>, hashes: &mut Vec<u64>) {
+    pub(super) fn take_changed(
+        &self,
+        changes: &Changes,
+        lines: &mut Range<usize>,
+        keys_max: usize,
+        hashes: &mut Vec<u64>,
+    ) {
         changes.notes.take_rows(lines, |row| {
             // A row that has lost its key, or is just getting one, may give any key, of which the present value does
             // no harm. The key that it lost is among the removed or has another row, which is marked.
             hashes.push(self.hash_key.hash(self.key_of(row)));
-            hashes.len() >= changes.keys_max.max(1)
+            hashes.len() >= keys_max.max(1)
         });
         sort(hashes);
     }
@@ -167,28 +181,37 @@ impl Table {
         frame: &mut ChangeFrame,
         f: &mut impl FnMut(&ChangeFrame) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        let (lane, mut words) = (lane(), vec![0.0; self.layout.unpacked()]);
         for hashes in hashes.chunks(FRAME_KEYS) {
             frame.begin(epoch);
-            for group in hashes.chunks(GROUP) {
-                let view = self.directory.pin(lane);
-                for &hash in group {
-                    view.view().of(hash).prefetch(hash, PrefetchHint::Read);
-                }
-                for &hash in group {
-                    let row = view.find(hash);
-                    if row == NO_ROW {
-                        frame.removed.push(self.hash_key.key(hash));
-                    } else {
-                        // Not reused before the guard is dropped. If it is removed or replaced meanwhile, the next
-                        // drain has the key.
-                        self.layout.read_row(&self.slab, row, &mut words);
-                        frame.rows.push(self.layout.parts(&words));
-                    }
-                }
-            }
+            self.read_present(hashes, |key, row| match row {
+                None => frame.removed.push(key),
+                Some(row) => frame.rows.push(row),
+            });
             f(frame)?;
         }
         ControlFlow::Continue(())
+    }
+
+    /// Passes the present row of each hash to `each`, which must not use the table, or `None` without one.
+    pub(super) fn read_present(&self, hashes: &[u64], mut each: impl FnMut(u64, Option<RowRef<'_>>)) {
+        let (lane, mut words) = (lane(), vec![0.0; self.layout.unpacked()]);
+        for group in hashes.chunks(GROUP) {
+            let view = self.directory.pin(lane);
+            for &hash in group {
+                view.view().of(hash).prefetch(hash, PrefetchHint::Read);
+            }
+            for &hash in group {
+                let row = view.find(hash);
+                if row == NO_ROW {
+                    each(self.hash_key.key(hash), None);
+                } else {
+                    // Not reused before the guard is dropped. If it is removed or replaced meanwhile, the next drain
+                    // has the key.
+                    self.layout.read_row(&self.slab, row, &mut words);
+                    let row = self.layout.parts(&words);
+                    each(row.key, Some(row));
+                }
+            }
+        }
     }
 }

@@ -199,7 +199,7 @@ impl Checkpoint {
         &self,
         name: &str,
         table: &mut Table,
-        mut keep: impl FnMut(u64) -> bool,
+        keep: impl FnMut(u64) -> bool,
     ) -> Result<u64, StoreError> {
         let record = self.table_record(name)?;
         let (found, expected) = (row_kind(&record.config()), row_kind(table.config()));
@@ -208,6 +208,31 @@ impl Checkpoint {
                 format!("rows must be {expected}, but the rows of {} are {found}", self.dir.display());
             return Err(StoreError::Config { table: name.to_string(), reason });
         }
+        self.restore_rows(record, table, keep)
+    }
+
+    /// Loads the weights of a table without its optimizer state, for serving ([`TableConfig::weights_only`]).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Checkpoint::load_table`].
+    pub fn load_weights(&self, name: &str) -> Result<Table, StoreError> {
+        let record = self.table_record(name)?;
+        let saved = record.config();
+        let mut table = Table::of_any_budget(saved.weights_only())?;
+        let entry = self.manifest.table_entry(record);
+        table.make_room(entry.rows.min(rows::rows_max(shape(&saved), entry.bytes)));
+        self.restore_rows(record, &mut table, |_| true)?;
+        Ok(table)
+    }
+
+    /// [`Checkpoint::load_rows`] into a table with these weights, and with this optimizer state or without any.
+    fn restore_rows(
+        &self,
+        record: &TableRecord,
+        table: &mut Table,
+        mut keep: impl FnMut(u64) -> bool,
+    ) -> Result<u64, StoreError> {
         // Eviction depends on the clock. If two clocks differ much, rows of the slower one are old.
         let pushes = self.manifest.pushes(record);
         table.set_clock(table.clock().max(pushes));

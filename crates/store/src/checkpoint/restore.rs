@@ -157,7 +157,9 @@ impl Restoration<'_> {
             let (weights, state) = values.split_at(shape.dim);
             self.numbers.check(weights, state).map_err(|reason| bad_row(self.name, header.key, &reason))?;
             let last_use = ImportClock::since(self.clock, self.pushes, header.last_use);
-            let words = table.layout.join_row(Header { last_use, ..header }, values, words);
+            // A table of weights only drops the state.
+            let kept = &values[..table.layout.dim + table.layout.state];
+            let words = table.layout.join_row(Header { last_use, ..header }, kept, words);
             table.slab.write_unpublished(row, words);
             if let Some(persist) = persist {
                 table.slab.flush(row, persist);

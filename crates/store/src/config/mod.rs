@@ -214,6 +214,17 @@ impl TableConfig {
         self.blocks.iter().fold(0, |sum, block| sum.saturating_add(state(block)))
     }
 
+    /// The configuration of a table with the same weights and without optimizer state, for serving.
+    ///
+    /// Every key is admitted, no row is evicted, and there is no memory limit.
+    #[must_use]
+    pub fn weights_only(&self) -> TableConfig {
+        let optimizer = Optimizer::Sgd { lr: 0.01, l2: 0.0 };
+        let blocks = self.blocks.iter().map(|block| Block { dims: block.dims, init: Init::Zero, optimizer });
+        let TableConfig { seed, dtype, packing, .. } = *self;
+        TableConfig { seed, dtype, packing, ..TableConfig::new(&*self.name, blocks.collect()) }
+    }
+
     /// Checks every setting against its bounds, as creating the table does.
     ///
     /// # Errors

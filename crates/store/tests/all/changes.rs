@@ -15,19 +15,19 @@ use sanderling_store::{
     TableConfig, WholeRows, Writes,
 };
 
-const DIM: usize = 3;
+pub(crate) const DIM: usize = 3;
 /// State values of the optimizer in `config`.
-const STATE: usize = 2 * DIM;
+pub(crate) const STATE: usize = 2 * DIM;
 
 /// Frequency, last use, version; weights and state by their bits.
-type Bits = ([u32; 3], Vec<u32>);
+pub(crate) type Bits = ([u32; 3], Vec<u32>);
 
-fn bits<'a>(header: [u32; 3], values: impl Iterator<Item = &'a f32>) -> Bits {
+pub(crate) fn bits<'a>(header: [u32; 3], values: impl Iterator<Item = &'a f32>) -> Bits {
     (header, values.map(|value| value.to_bits()).collect())
 }
 
 /// All rows of a table.
-fn export(t: &Table) -> BTreeMap<u64, Bits> {
+pub(crate) fn export(t: &Table) -> BTreeMap<u64, Bits> {
     let mut rows = BTreeMap::new();
     t.for_each_row(|row| {
         let header = [row.frequency, row.last_use, row.version];
@@ -47,14 +47,14 @@ fn apply(copy: &mut BTreeMap<u64, Bits>, frame: &ChangeFrame) {
     frame.removed.iter().for_each(|key| _ = copy.remove(key));
 }
 
-fn config(writes: Writes, eviction: Eviction, dtype: Dtype, packing: Packing) -> TableConfig {
+pub(crate) fn config(writes: Writes, eviction: Eviction, dtype: Dtype, packing: Packing) -> TableConfig {
     let adam = Optimizer::Adam { lr: 0.01, beta1: 0.9, beta2: 0.99, eps: 1e-4, l2: 0.01 };
     let config = TableConfig::single("t", DIM, Init::Normal { std: 0.1 }, adam);
     TableConfig { seed: 3, writes, eviction, dtype, packing, budget_bytes: Some(1 << 18), ..config }
 }
 
 /// A subscriber: the rows it has, and the epoch that they are of.
-struct Replica {
+pub(crate) struct Replica {
     rows: BTreeMap<u64, Bits>,
     epoch: u64,
 }
@@ -66,7 +66,7 @@ impl Replica {
     }
 
     /// Drains; returns false and starts anew if it is too late.
-    fn drain(&mut self, t: &Table, keys_max: usize) -> bool {
+    pub(crate) fn drain(&mut self, t: &Table, keys_max: usize) -> bool {
         let drained = t.drain_changes(self.epoch, |frame| {
             apply(&mut self.rows, frame);
             ControlFlow::Continue(())
@@ -87,7 +87,7 @@ impl Replica {
 }
 
 #[derive(Debug, Clone)]
-enum Step {
+pub(crate) enum Step {
     Push { first: u64, keys: u64 },
     Remove { first: u64, keys: u64 },
     Import { key: u64 },
@@ -100,7 +100,7 @@ enum Step {
     BreakOff { replica: usize },
 }
 
-fn step() -> impl Strategy<Value = Step> {
+pub(crate) fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (0..3_000_u64, 1..200_u64).prop_map(|(first, keys)| Step::Push { first, keys }),
         1 => (0..3_000_u64, 1..3_000_u64).prop_map(|(first, keys)| Step::Push { first, keys }),
@@ -116,7 +116,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn run(t: &Table, step: &Step, replicas: &mut Vec<Replica>, keys_max: usize) {
+pub(crate) fn run(t: &Table, step: &Step, replicas: &mut Vec<Replica>, keys_max: usize) {
     let pick =
         |replicas: &[Replica], replica: usize| (!replicas.is_empty()).then(|| replica % replicas.len());
     match *step {

@@ -23,6 +23,7 @@ mod import;
 mod kept_full;
 mod log;
 mod model;
+mod pages;
 mod policies;
 mod pulled_rows;
 mod refused;

@@ -4,7 +4,7 @@ use sanderling_pull::{Absent, Pooling};
 
 use crate::frame::{HEADER_BYTES, Header, flag};
 use crate::limit::{DIM_MAX, KEYS_MAX, SAMPLES_MAX};
-use crate::message::{header, place_header};
+use crate::message::framing::{header, place_header};
 use crate::reader::{Reader, product};
 use crate::writer::{Writer, agree};
 use crate::{Agreed, Bits, Kind, WireError, widen};
@@ -351,10 +351,7 @@ impl<'a> PullReply<'a> {
         agree("rows", shape.values()?, self.values.len())?;
         shape.write(out)?;
         out.slice(self.absent.words());
-        match self.values {
-            RowValues::F32(values) => out.slice(values),
-            RowValues::F16(values) => out.slice(values),
-        }
+        write_values(self.values, out);
         Ok(())
     }
 
@@ -366,12 +363,26 @@ impl<'a> PullReply<'a> {
         let values = PullShape { keys, rows, dim, format }.values()?;
         let words = from.slice("absent", keys.div_ceil(64))?;
         let absent = Bits::new(words, keys).ok_or(WireError::Padding { what: "absent" })?;
-        let values = match format {
-            RowFormat::F32 => RowValues::F32(from.slice("rows", values)?),
-            RowFormat::F16 => RowValues::F16(from.slice("rows", values)?),
-        };
-        Ok(PullReply { dim, absent, values })
+        Ok(PullReply { dim, absent, values: read_values(format, values, from)? })
     }
+}
+
+pub(crate) fn write_values(values: RowValues<'_>, out: &mut Writer<'_>) {
+    match values {
+        RowValues::F32(values) => out.slice(values),
+        RowValues::F16(values) => out.slice(values),
+    }
+}
+
+pub(crate) fn read_values<'a>(
+    format: RowFormat,
+    values: usize,
+    from: &mut Reader<'a>,
+) -> Result<RowValues<'a>, WireError> {
+    Ok(match format {
+        RowFormat::F32 => RowValues::F32(from.slice("rows", values)?),
+        RowFormat::F16 => RowValues::F16(from.slice("rows", values)?),
+    })
 }
 
 /// A row has 1 to [`DIM_MAX`] weights.

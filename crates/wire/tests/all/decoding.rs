@@ -192,7 +192,7 @@ fn only_requests_about_a_table_name_one() {
     for (name, sent) in Parts::golden().frames(&UNCHECKED) {
         let mut bytes = aligned(sent.bytes());
         bytes.bytes_mut()[24] = 1;
-        let about = ["pull", "push", "feed.request", "forget", "export", "import", "delete"];
+        let about = ["pull", "push", "feed.request", "forget", "export", "import", "delete", "changes"];
         let may = name.ends_with("request") && about.iter().any(|prefix| name.starts_with(prefix));
         assert_eq!(Frame::parse(bytes.bytes(), &UNCHECKED).is_ok(), may, "{name}");
     }

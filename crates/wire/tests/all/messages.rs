@@ -2,12 +2,12 @@
 //! are tested for.
 
 use sanderling_wire::{
-    Absent, Agreed, Ahead, Bits, Column, Counter, Create, Delete, Export, Exported, Failure, Fault, Features,
-    Feed, Forget, Goaway, Hello, Home, Identity, Import, Join, Joined, Keys, Kind, Latency, Leave, Left,
-    Meet, Member, Met, Next, NextReply, Offer, Outcome, Ping, PlacementMap, PlacementServer, Pong, Pooling,
-    Pull, PullFed, PullPooled, PullReply, Push, PushFed, PushStep, Pushed, Ragged, Reply, Request, Restore,
-    Restored, RowBlock, RowFormat, RowValues, Said, Save, SaveAs, Saved, Statistics, StatsScope,
-    StepGradients, StepState, Subscribe, Subscribed, TableInfo, Tell, WaitStep, Way,
+    Absent, Agreed, Ahead, Bits, ChangedRows, Changes, ChangesPlace, Column, Counter, Create, Delete, Export,
+    Exported, Failure, Fault, Features, Feed, Forget, Goaway, Hello, Home, Identity, Import, Join, Joined,
+    Keys, Kind, Latency, Leave, Left, Meet, Member, Met, Next, NextReply, Offer, Outcome, Ping, PlacementMap,
+    PlacementServer, Pong, Pooling, Pull, PullFed, PullPooled, PullReply, Push, PushFed, PushStep, Pushed,
+    Ragged, Reply, Request, Restore, Restored, RowBlock, RowFormat, RowValues, Said, Save, SaveAs, Saved,
+    Statistics, StatsScope, StepGradients, StepState, Subscribe, Subscribed, TableInfo, Tell, WaitStep, Way,
 };
 
 /// Everything agreed, but with a checksum.
@@ -130,8 +130,16 @@ impl Parts {
 
     fn pulled(&self) -> PullReply<'_> {
         let absent = Bits::new(&self.absent, self.keys.len()).expect("made for them");
-        let values = if self.f16 { RowValues::F16(&self.halves) } else { RowValues::F32(&self.floats) };
-        PullReply { dim: self.dim, absent, values }
+        PullReply { dim: self.dim, absent, values: self.values() }
+    }
+
+    fn values(&self) -> RowValues<'_> {
+        if self.f16 { RowValues::F16(&self.halves) } else { RowValues::F32(&self.floats) }
+    }
+
+    fn place(&self) -> ChangesPlace {
+        let (until, cursor) = (!self.number, u64::from(self.small));
+        ChangesPlace { since: self.number, until, cursor }
     }
 
     fn outcome(&self) -> Outcome<'_> {
@@ -230,6 +238,13 @@ impl Parts {
             Request::Export(Export { table, cursor: self.number, rows_max: self.small % 1000 }),
             Request::Import(Import { table, rows: self.block() }),
             Request::Delete(Delete { table, keys }),
+            Request::Changes(Changes {
+                table,
+                place: self.place(),
+                fresh_us: !self.small,
+                keys_max: self.small % 1000,
+                format,
+            }),
             Request::Save(Save { name: text }),
             Request::Restore(Restore { name: text }),
             Request::Stats(if self.yes { StatsScope::Peers } else { StatsScope::Commands }),
@@ -343,6 +358,15 @@ impl Parts {
             Reply::Export(Exported { next: Some(n).filter(|&next| next != 0), rows: self.block() }),
             Reply::Import(n),
             Reply::Delete(n),
+            Reply::Changes(ChangedRows {
+                next: self.place(),
+                age_us: !n,
+                has_more: self.yes,
+                dim: self.dim,
+                keys: self.block().keys,
+                values: self.values(),
+                removed: &self.keys,
+            }),
             Reply::Save(Saved { generation: n, rows: n, bytes: n }),
             Reply::Restore(Restored { tables: n, rows: n }),
             Reply::Stats(Statistics {
@@ -385,7 +409,7 @@ impl Parts {
         replies
     }
 
-    pub(crate) fn faults(&self) -> [Fault; 20] {
+    pub(crate) fn faults(&self) -> [Fault; 21] {
         let (n, small) = (self.number, self.small);
         [
             Fault::BadRequest,
@@ -408,6 +432,7 @@ impl Parts {
             Fault::Damaged,
             Fault::Io { os_error: small },
             Fault::Internal,
+            Fault::StreamTooLate { oldest: n },
         ]
     }
 
