@@ -1,4 +1,31 @@
-//! Replication of a server's tables. So far the push windows, which replicas and servers share.
+//! Replication of a server's tables: a machine without clock, socket or thread.
+//!
+//! A group is one primary and its followers. The primary applies pushes and sends each with the version of every row
+//! after it; followers apply each row's updates in the order of its versions, so that replicas are equal to the bit
+//! although pushes have no order over the server. A push is acknowledged when every follower in sync has received and
+//! marked it. A small record in a [`Registry`] says which process is the primary and which are in sync.
+//!
+//! [`Node::step`] takes an [`Event`] and returns [`Action`]s; a driver owns sockets, clock and registry. The simulator
+//! drives several nodes through random faults, over real tables and push windows.
 
 pub mod limit;
 pub mod push_dedup;
+
+mod fault;
+mod group;
+mod message;
+mod rows;
+
+mod follower;
+mod primary;
+
+mod node;
+
+#[cfg(test)]
+mod simulator;
+
+pub use group::{Group, Member, MemoryRegistry, Registry, Revised};
+pub use message::{
+    Action, Answer, AppliedPush, Envelope, Event, Message, Operation, Push, Record, TableState,
+};
+pub use node::{Config, Node};

@@ -6,3 +6,29 @@ pub const PUSH_WINDOW: u64 = 1024;
 pub const PUSH_CLIENTS_MAX: usize = 4096;
 /// Former clients whose highest push number is kept.
 pub const PUSH_CLIENTS_PAST_MAX: usize = 1 << 16;
+
+/// Updates of a follower that wait for others. With more, the follower begins anew.
+pub(crate) const WAITING_MAX: usize = 1 << 20;
+/// Removals of a table that the primary keeps for followers. A follower that needs older ones begins anew.
+pub(crate) const REMOVALS_MAX: usize = 1 << 20;
+/// Records of a stream that a follower has not acknowledged. With more, the primary is busy.
+pub(crate) const BACKLOG_RECORDS_MAX: u64 = 1 << 12;
+/// Records that are sent again together.
+pub(crate) const RESENT_RECORDS: usize = 64;
+/// Rows of a part of an export.
+pub(crate) const EXPORT_ROWS: usize = if cfg!(test) { 4 } else { 1024 };
+/// Ticks between two heartbeats, and before unacknowledged messages are sent again.
+pub(crate) const HEARTBEAT: u64 = 5;
+/// Ticks without a sign of life after which an in-sync follower makes itself the primary.
+pub(crate) const PROMOTE_AFTER: u64 = 60;
+/// Ticks for which a primary answers pulls after every in-sync follower has heard from it. Less than
+/// [`PROMOTE_AFTER`], so that no pull misses a push that another primary has acknowledged.
+pub(crate) const LEASE: u64 = 45;
+/// Ticks without a sign of life after which the primary takes a follower out.
+pub(crate) const DROP_AFTER: u64 = 80;
+/// Ticks without a sign of life after which pushes no longer wait for a learner.
+pub(crate) const JOIN_WITHIN: u64 = 20;
+/// Ticks before a question to the registry is asked again.
+pub(crate) const REGISTRY_WITHIN: u64 = 30;
+/// Ticks after which a hand-over that did not happen is called off.
+pub(crate) const HAND_OVER_WITHIN: u64 = 40;

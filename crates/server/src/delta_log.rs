@@ -22,7 +22,6 @@ use crate::refusal::Refusal;
 use crate::tables::Tables;
 use groups::Groups;
 pub(crate) use replay::{Followed, replay};
-use sanderling_replica::push_dedup::PushDedup;
 
 /// How often a log without waiting replies is written, at least.
 const IDLE: Duration = Duration::from_secs(1);

@@ -13,7 +13,6 @@ use crate::clock::unix_ms;
 use crate::event::{Event, Log};
 use crate::limit::{CHANGE_KEYS_MAX, LOG_SEGMENT_BYTES_MAX};
 use crate::tables::{Directory, Entry, Tables};
-use sanderling_replica::push_dedup::{LoggedPushes, PushDedup, SavedPushDedup};
 
 /// A table whose changes are logged.
 #[derive(Debug, Clone, Copy)]

@@ -12,7 +12,6 @@ use super::LogPosition;
 use crate::description;
 use crate::refusal::Refusal;
 use crate::tables::{Candidate, Tables};
-use sanderling_replica::push_dedup::{LoggedPushes, SavedPushDedup};
 
 /// The numbers of the tables in the log, by name.
 pub(crate) type Followed = HashMap<String, u32>;

@@ -1,0 +1,266 @@
+//! Messages between replicas; the events that a replica takes in, and the actions that it asks for.
+
+use std::sync::Arc;
+
+use sanderling_store::{RowColumns, RowVersions, TableConfig};
+
+use crate::group::{Group, Member, Revised};
+use crate::push_dedup::{Outcome, SavedPushDedup};
+
+/// A push as a client sends it; `clock` is what the primary counts it as.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Push {
+    /// Number of the table.
+    pub table: u32,
+    /// The client.
+    pub client: u64,
+    /// Number of the push among those of the client.
+    pub sequence: u64,
+    /// Factor of the learning rate.
+    pub lr_scale: f32,
+    /// Distinct keys.
+    pub keys: Vec<u64>,
+    /// Occurrences of each key.
+    pub counts: Vec<u32>,
+    /// Gradients, row after row.
+    pub grads: Vec<f32>,
+}
+
+/// A push that the primary has applied.
+#[derive(Debug)]
+pub struct AppliedPush {
+    /// The push.
+    pub push: Arc<Push>,
+    /// Reading of the use clock.
+    pub clock: u32,
+    /// Rows after the push.
+    pub rows: RowVersions,
+    /// The outcome, which every replica marks.
+    pub outcome: Outcome,
+}
+
+/// A change that all replicas apply between the same pushes.
+#[derive(Debug, Clone)]
+pub enum Operation {
+    /// Creates a table.
+    Create {
+        /// Number of the table.
+        table: u32,
+        /// Its configuration.
+        config: Box<TableConfig>,
+    },
+    /// Drops a table.
+    Drop {
+        /// Number of the table.
+        table: u32,
+    },
+    /// Replaces whole rows.
+    Import {
+        /// Number of the table.
+        table: u32,
+        /// The rows.
+        rows: Arc<RowColumns>,
+    },
+}
+
+/// An entry of a stream. Streams are as parallel as the primary's workers.
+#[derive(Debug)]
+pub enum Record {
+    /// A push.
+    Push(AppliedPush),
+    /// Removals of a table, on every stream before the first push that has seen them.
+    Removals {
+        /// Number of the table.
+        table: u32,
+        /// Removals before the first key.
+        before: u64,
+        /// Keys in the order of their removal.
+        keys: Vec<u64>,
+    },
+    /// A change that waits until every stream has come to it.
+    Barrier {
+        /// Number of the change; all streams have it.
+        number: u64,
+        /// The change.
+        operation: Operation,
+    },
+}
+
+/// A table at the beginning of a session.
+#[derive(Debug, Clone)]
+pub struct TableState {
+    /// Number of the table.
+    pub table: u32,
+    /// Its configuration.
+    pub config: TableConfig,
+    /// Removals so far.
+    pub removals: u64,
+}
+
+/// A message between the primary and another replica.
+#[derive(Debug, Clone)]
+pub enum Message {
+    /// To the primary: begin a session with this member, which has lost the one that the envelope names.
+    Join,
+    /// Begins a session; the follower drops what it has.
+    Begin {
+        /// Number of the first record of each stream.
+        starts: Vec<u64>,
+        /// The tables, without rows.
+        tables: Vec<TableState>,
+        /// The push windows.
+        marks: Arc<SavedPushDedup>,
+        /// Barriers so far.
+        barrier: u64,
+    },
+    /// Records of a stream, the first with this number.
+    Records {
+        /// The stream.
+        stream: usize,
+        /// Number of the first record.
+        first: u64,
+        /// Consecutive records.
+        records: Vec<Arc<Record>>,
+    },
+    /// Rows of a table for a learner, in numbered parts from 1 on. The last part has no rows.
+    Rows {
+        /// Number of the part.
+        part: u64,
+        /// Number of the table.
+        table: u32,
+        /// Removals of the table before the rows were read.
+        removals: u64,
+        /// Pushes of the table so far.
+        pushes: u64,
+        /// The rows.
+        rows: Arc<RowColumns>,
+        /// There are no more parts.
+        is_last: bool,
+    },
+    /// The primary is there.
+    Heartbeat {
+        /// When, by the primary's ticks.
+        sent: u64,
+    },
+    /// Everything was sent: the follower becomes the primary if it can.
+    HandOver,
+    /// To the primary: what the follower has received and marked.
+    Ack {
+        /// Highest record of each stream, all below included.
+        received: Vec<u64>,
+        /// Highest part of the rows.
+        part: u64,
+        /// Time of the last heartbeat.
+        echo: u64,
+        /// The follower gives up this session.
+        is_broken: bool,
+    },
+}
+
+/// A message with its sender's view.
+#[derive(Debug, Clone)]
+pub struct Envelope {
+    /// The sender.
+    pub from: Member,
+    /// The sender's epoch.
+    pub epoch: u64,
+    /// The session that the message belongs to.
+    pub session: u64,
+    /// The message.
+    pub message: Message,
+}
+
+/// An input of a replica.
+#[derive(Debug)]
+pub enum Event {
+    /// A tick has passed.
+    Tick,
+    /// The registry's record, as an answer or because it has changed.
+    Registry(Revised),
+    /// A message of another replica.
+    Message(Box<Envelope>),
+    /// A client's push.
+    Push {
+        /// Number for the answer.
+        request: u64,
+        /// The stream of the worker that serves the client.
+        stream: usize,
+        /// The push.
+        push: Arc<Push>,
+    },
+    /// A client's pull.
+    Pull {
+        /// Number for the answer.
+        request: u64,
+        /// Number of the table.
+        table: u32,
+        /// The keys.
+        keys: Vec<u64>,
+    },
+    /// A change between pushes.
+    Operate {
+        /// Number for the answer.
+        request: u64,
+        /// The change.
+        operation: Operation,
+    },
+    /// Maintenance removes a row.
+    Remove {
+        /// Number of the table.
+        table: u32,
+        /// The key.
+        key: u64,
+    },
+    /// The primary passes its role on, to be stopped or upgraded.
+    HandOver,
+}
+
+/// A request of a replica to its driver.
+#[derive(Debug)]
+pub enum Action {
+    /// Read the registry's record.
+    Read,
+    /// Change the registry's record.
+    CompareAndSet {
+        /// The revision that it must have.
+        revision: u64,
+        /// The new record.
+        group: Group,
+    },
+    /// Send a message.
+    Send {
+        /// The receiver.
+        to: Member,
+        /// The message.
+        envelope: Box<Envelope>,
+    },
+    /// Answer a client.
+    Answer {
+        /// Number of the request.
+        request: u64,
+        /// The answer.
+        answer: Answer,
+    },
+}
+
+/// The answer to a client.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Answer {
+    /// The push or change is on all replicas in sync.
+    Done(Outcome),
+    /// Weights of the keys, row after row, as of this epoch.
+    Rows {
+        /// The epoch.
+        epoch: u64,
+        /// The weights.
+        weights: Vec<f32>,
+    },
+    /// Another replica is the primary.
+    NotHere,
+    /// Try again later.
+    Busy,
+    /// The push is outside the dedup window; its outcome is unknown.
+    Stale,
+    /// The request is invalid; nothing was applied.
+    Refused,
+}

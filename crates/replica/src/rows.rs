@@ -1,0 +1,270 @@
+//! The tables of a replica, and a follower's updates that wait for those before them.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use sanderling_store::{
+    Absent, CheckedPush, PushClock, PushScale, RowColumns, RowVersions, StoreError, Table, TableConfig,
+    is_newer_version,
+};
+
+use crate::fault::Fault;
+use crate::limit::{REMOVALS_MAX, WAITING_MAX};
+use crate::message::{AppliedPush, Operation, Push, TableState};
+use crate::push_dedup::Outcome;
+
+/// The tables, and what a follower knows about their rows.
+#[derive(Debug, Default)]
+pub(crate) struct Rows {
+    pub(crate) tables: BTreeMap<u32, Table>,
+    /// Removals that a follower has applied, per table.
+    removals: HashMap<u32, u64>,
+    /// Number of the last removal of a key, until every stream has passed it.
+    removed: BTreeMap<(u32, u64), u64>,
+    /// Updates of rows that are older than the version before, per key in the order of versions.
+    waiting: BTreeMap<(u32, u64), VecDeque<Waiting>>,
+    waiting_count: usize,
+    pub(crate) fault: Fault,
+}
+
+/// An update of a key that waits.
+#[derive(Debug)]
+struct Waiting {
+    push: Arc<Push>,
+    clock: u32,
+    /// Position of the key in the push.
+    at: usize,
+    version: u32,
+    removals: u64,
+}
+
+/// The follower can no longer follow, and must begin anew.
+#[derive(Debug)]
+pub(crate) struct Broken;
+
+impl From<StoreError> for Broken {
+    fn from(_: StoreError) -> Broken {
+        Broken
+    }
+}
+
+fn check<'a>(table: &'a Table, push: &'a Push) -> Result<CheckedPush<'a>, StoreError> {
+    table.check_push(&push.keys, &push.counts, &push.grads, PushScale { lr_scale: push.lr_scale })
+}
+
+impl Waiting {
+    /// Applies the update to its row; returns whether it has to wait on.
+    fn apply(&self, table: &Table, by_version: bool) -> Result<bool, StoreError> {
+        let Waiting { push, at, version, .. } = self;
+        let (at, dim) = (*at, table.dim());
+        let (keys, counts) = (&push.keys[at..=at], &push.counts[at..=at]);
+        let scale = PushScale { lr_scale: push.lr_scale };
+        let checked = table.check_push(keys, counts, &push.grads[at * dim..][..dim], scale)?;
+        let (clock, mut later) = (PushClock::of_reading(self.clock), Vec::new());
+        if by_version {
+            checked.apply_in_order(&[*version], clock, &mut later)?;
+        } else {
+            checked.apply_part(0..1, clock)?;
+        }
+        Ok(!later.is_empty())
+    }
+}
+
+impl Rows {
+    pub(crate) fn new(fault: Fault) -> Rows {
+        Rows { fault, ..Rows::default() }
+    }
+
+    /// Drops everything, and makes the tables of a primary.
+    pub(crate) fn begin(&mut self, tables: Vec<TableState>) -> Result<(), Broken> {
+        *self = Rows::new(self.fault);
+        for TableState { table, config, removals } in tables {
+            self.create(table, config)?;
+            self.removals.insert(table, removals);
+        }
+        Ok(())
+    }
+
+    fn create(&mut self, number: u32, config: TableConfig) -> Result<(), StoreError> {
+        if let Entry::Vacant(vacant) = self.tables.entry(number) {
+            vacant.insert(Table::new(config)?).follow();
+            self.removals.insert(number, 0);
+        }
+        Ok(())
+    }
+
+    /// Makes the tables those of a primary, after [`Rows::flush`].
+    pub(crate) fn lead(&mut self) {
+        self.removed.clear();
+        for (number, table) in &self.tables {
+            table.lead(self.removals.get(number).copied().unwrap_or(0), REMOVALS_MAX);
+        }
+    }
+
+    /// Applies a push as the primary.
+    pub(crate) fn push(&self, push: Arc<Push>) -> Result<AppliedPush, StoreError> {
+        let unknown =
+            || StoreError::Config { table: push.table.to_string(), reason: "no such table".to_string() };
+        let table = self.tables.get(&push.table).ok_or_else(unknown)?;
+        let mut rows = RowVersions::default();
+        let checked = check(table, &push)?;
+        let clock = table.count_push();
+        let outcome = match checked.apply_and_report(clock, &mut rows) {
+            Ok(()) => Outcome::Applied,
+            Err(StoreError::TableFull { rejected, .. }) => Outcome::Full { rejected },
+            Err(StoreError::NotFinite { key, .. }) => Outcome::NotFinite { key },
+            Err(error) => return Err(error),
+        };
+        Ok(AppliedPush { push, clock: clock.reading(), rows, outcome })
+    }
+
+    /// Reads weights.
+    pub(crate) fn pull(&self, table: u32, keys: &[u64]) -> Option<Vec<f32>> {
+        let table = self.tables.get(&table)?;
+        let mut weights = vec![0.0; keys.len() * table.dim()];
+        table.pull(keys, Absent::Zero, &mut weights, None).ok()?;
+        Some(weights)
+    }
+
+    /// Applies a change between pushes.
+    pub(crate) fn operate(&mut self, operation: &Operation, leads: bool) -> Result<(), StoreError> {
+        match operation {
+            Operation::Create { table, config } => {
+                self.create(*table, (**config).clone())?;
+                if leads && let Some(table) = self.tables.get(table) {
+                    table.lead(table.removals(), REMOVALS_MAX);
+                }
+            }
+            Operation::Drop { table } => {
+                self.tables.remove(table);
+                self.removals.remove(table);
+                self.removed.retain(|(number, _), _| number != table);
+                self.waiting.retain(|(number, _), _| number != table);
+                self.waiting_count = self.waiting.values().map(VecDeque::len).sum();
+            }
+            Operation::Import { table, rows } => {
+                if let Some(table) = self.tables.get(table) {
+                    match table.import(rows.rows()) {
+                        // The other rows are imported.
+                        Err(StoreError::TableFull { .. }) if leads => {}
+                        other => other?,
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies a push of the primary, as far as the rows have come to it.
+    pub(crate) fn follow(&mut self, applied: &AppliedPush) -> Result<(), Broken> {
+        let AppliedPush { push, clock, rows, .. } = applied;
+        let Some(table) = self.tables.get(&push.table) else { return Ok(()) };
+        table.count_push();
+        let mut versions = rows.versions.clone();
+        for ((version, &key), &removals) in versions.iter_mut().zip(&push.keys).zip(&rows.removals) {
+            // The update was of a row that is gone.
+            if self.removed.get(&(push.table, key)).is_some_and(|&last| last > removals) {
+                *version = 0;
+            }
+        }
+        let mut later = Vec::new();
+        check(table, push)?.apply_in_order(&versions, PushClock::of_reading(*clock), &mut later)?;
+        if self.fault == Fault::SkipInsteadOfWait {
+            later.clear();
+        }
+        for at in later {
+            let at = at as usize;
+            let (push, version) = (Arc::clone(push), versions[at]);
+            let waiting = Waiting { push, clock: *clock, at, version, removals: rows.removals[at] };
+            let queue = self.waiting.entry((waiting.push.table, waiting.push.keys[at])).or_default();
+            let before = queue.partition_point(|other| is_newer_version(version, other.version));
+            queue.insert(before, waiting);
+            self.waiting_count += 1;
+        }
+        if self.waiting_count > WAITING_MAX {
+            return Err(Broken);
+        }
+        push.keys.iter().try_for_each(|&key| self.wake(push.table, key))
+    }
+
+    /// Applies the updates of a key that wait for its present row.
+    fn wake(&mut self, number: u32, key: u64) -> Result<(), Broken> {
+        let Some(queue) = self.waiting.get_mut(&(number, key)) else { return Ok(()) };
+        let table = &self.tables[&number];
+        while let Some(first) = queue.front() {
+            if first.apply(table, true)? {
+                return Ok(());
+            }
+            queue.pop_front();
+            self.waiting_count -= 1;
+        }
+        self.waiting.remove(&(number, key));
+        Ok(())
+    }
+
+    /// Removes rows as the primary has; those that were removed before are skipped.
+    pub(crate) fn remove(&mut self, number: u32, before: u64, keys: &[u64]) {
+        let Some(table) = self.tables.get(&number) else { return };
+        let done = self.removals.entry(number).or_default();
+        for (&key, removal) in keys.iter().zip(before + 1..) {
+            if removal <= *done {
+                continue;
+            }
+            *done = removal;
+            table.remove(key);
+            if self.fault == Fault::RemovalsUnnumbered {
+                continue;
+            }
+            self.removed.insert((number, key), removal);
+            if let Some(queue) = self.waiting.get_mut(&(number, key)) {
+                let waited = queue.len();
+                queue.retain(|waiting| waiting.removals >= removal);
+                self.waiting_count -= waited - queue.len();
+            }
+        }
+    }
+
+    /// Forgets the removals that every stream has passed: no update of these rows can come any more.
+    pub(crate) fn forget_removed(&mut self, number: u32, passed: u64) {
+        self.removed.retain(|&(table, _), &mut removal| table != number || removal > passed);
+    }
+
+    /// Takes exported rows that are newer than those here.
+    pub(crate) fn import(
+        &mut self,
+        number: u32,
+        removals: u64,
+        pushes: u64,
+        rows: &RowColumns,
+    ) -> Result<(), Broken> {
+        let Some(table) = self.tables.get(&number) else { return Ok(()) };
+        let (mut present, columns) = (RowColumns::default(), rows.rows());
+        let state = if rows.is_empty() { 0 } else { columns.states.len() / rows.len() };
+        for at in 0..rows.len() {
+            let row = columns.row(at, table.dim(), state);
+            if self.removed.get(&(number, row.key)).is_none_or(|&last| last <= removals) {
+                present.push(row);
+            }
+        }
+        table.import_newer(present.rows(), pushes)?;
+        columns.keys.iter().try_for_each(|&key| self.wake(number, key))
+    }
+
+    /// Applies the updates that wait, in the order of versions. Missing ones before them were acknowledged to no
+    /// client.
+    pub(crate) fn flush(&mut self) -> Result<(), Broken> {
+        self.waiting_count = 0;
+        for ((number, _), queue) in std::mem::take(&mut self.waiting) {
+            for waiting in queue {
+                waiting.apply(&self.tables[&number], false)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Number of updates that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting_count
+    }
+}

@@ -1,0 +1,71 @@
+//! The simulator: a group of replicas under random faults, by a seed that reproduces a run.
+//!
+//! `SEEDS=1000000 cargo test -p sanderling-replica --release simulator` runs more seeds, `SEED=7` one of them.
+
+mod check;
+mod clients;
+mod world;
+
+use crate::fault::Fault;
+use world::World;
+
+/// Seeds of a test run by default.
+const SEEDS: u64 = 2000;
+/// Seeds within which a planted fault must be found.
+const SEEDS_PER_FAULT: u64 = 1000;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+#[test]
+fn no_seed_breaks_the_replicas() {
+    let seeds = match number("SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("SEEDS").unwrap_or(SEEDS),
+    };
+    let mut total = world::Counts::default();
+    for seed in seeds {
+        match World::run(seed, Fault::None) {
+            Ok(counts) => total.add(&counts),
+            Err(problem) => panic!("SEED={seed}: {problem}"),
+        }
+    }
+    // The runs reach what they are for.
+    assert!(total.is_varied() || number("SEED").is_some(), "{total:?}");
+}
+
+#[test]
+fn a_seed_reproduces_its_run() {
+    for seed in 0..10 {
+        assert_eq!(World::run(seed, Fault::None), World::run(seed, Fault::None));
+    }
+}
+
+/// The seed that finds a fault, and what it finds.
+fn find(fault: Fault) -> Option<(u64, String)> {
+    (0..SEEDS_PER_FAULT).find_map(|seed| Some((seed, World::run(seed, fault).err()?)))
+}
+
+#[test]
+#[expect(clippy::print_stdout, reason = "the seeds, with --nocapture")]
+fn planted_faults_are_found() {
+    for fault in [
+        Fault::AcknowledgeBeforeBackup,
+        Fault::MemberWithoutBoot,
+        Fault::MarksNotSent,
+        Fault::PromoteWithoutCompareAndSet,
+        Fault::RepeatAnsweredEarly,
+        Fault::SkipInsteadOfWait,
+        Fault::RemovalsUnnumbered,
+        Fault::BarrierNotAwaited,
+        Fault::AddedTooEarly,
+        Fault::PullsWithoutLease,
+    ] {
+        let found = find(fault);
+        assert!(found.is_some(), "{fault:?} was not found");
+        if let Some((seed, problem)) = found {
+            println!("{fault:?}: seed {seed}: {}", problem.lines().next().unwrap_or_default());
+        }
+    }
+}
