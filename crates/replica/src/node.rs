@@ -339,6 +339,8 @@ impl Node {
             }
             (Role::Primary(_), _) | (_, Message::Join | Message::Ack { .. }) => {}
             (_, Message::Begin { .. }) => self.begin((from, epoch, session), message),
+            // It may be the primary already without knowing it: no lease of the present one goes on.
+            (Role::Follower(_), Message::Heartbeat { .. }) if self.proposal.is_some() => {}
             (Role::Follower(follower), _) if (follower.primary, follower.session) == (from, session) => {
                 follower.heard = now;
                 match follower.take(&message, &mut self.rows, &self.push_dedup) {
