@@ -35,7 +35,7 @@ pub struct FollowedTable {
     began: Instant,
 }
 
-/// What a page was.
+/// The kind of a page.
 #[derive(Debug, Clone, Copy)]
 pub struct FollowedPage {
     /// It was a page of an export.

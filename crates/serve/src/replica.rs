@@ -52,7 +52,7 @@ enum FollowError {
     Stopped,
 }
 
-/// What is known about one followed server.
+/// The state of one followed server.
 #[derive(Debug, Default)]
 struct Progress {
     /// All changes that are older are applied; `None` before the first export has ended.

@@ -49,7 +49,7 @@ pub struct Config {
     pub kept: Option<PathBuf>,
     /// Whether to remove the tables in that folder at the start.
     pub forget: bool,
-    /// What tables in that folder must survive.
+    /// The loss that tables in that folder must survive.
     pub durability: Durability,
     /// Maximum number of named checkpoints, not counting `latest`.
     pub checkpoints_max: usize,

@@ -91,7 +91,7 @@ struct Options {
     /// Directory, best of a tmpfs, in which tables outlive the server: the next start finds them [default: none]
     #[arg(long, value_name = "DIR", help_heading = "Checkpoints")]
     kept: Option<PathBuf>,
-    /// What tables in --kept must survive: detect, process, power (needs DAX) or emulate (its cost, anywhere) [default: detect]
+    /// Loss that tables in --kept must survive: detect, process, power (needs DAX) or emulate (its cost, anywhere) [default: detect]
     #[arg(long, value_name = "WHAT", help_heading = "Checkpoints")]
     durability: Option<String>,
     /// Remove the tables in --kept at start, for example before --restore

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::changes::notes::Notes;
-use crate::changes::pages::Progress;
+use crate::changes::progress::Progress;
 use crate::sync::Mutex;
 
 /// Sets that are kept. Further ones are joined in pairs: a subscriber gets keys of an epoch that it has, too.

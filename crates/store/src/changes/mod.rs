@@ -9,4 +9,5 @@ pub(crate) mod frame;
 mod model;
 pub(crate) mod notes;
 pub(crate) mod pages;
+mod progress;
 pub(crate) mod stream;

@@ -22,7 +22,7 @@ pub struct StreamPlace {
     pub cursor: u64,
 }
 
-/// What a page brought.
+/// The result of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChangePage {
     /// Place of the next page.
@@ -42,33 +42,6 @@ pub struct FollowOptions {
     pub keys: usize,
     /// Keys of past epochs to keep, as for [`Table::subscribe_changes`].
     pub keys_kept: usize,
-}
-
-/// The progress of drains by pages.
-#[derive(Debug)]
-pub(super) struct Progress {
-    /// Line of the marks at which an unfinished drain goes on.
-    line: usize,
-    /// Start of the drain that is unfinished, or of the last one.
-    began: Instant,
-    /// End of the marks that were taken last.
-    drained: Option<Instant>,
-}
-
-impl Progress {
-    pub(super) fn new() -> Progress {
-        Progress { line: 0, began: Instant::now(), drained: None }
-    }
-
-    /// Notes that a drain of all marks, which began then, has taken them.
-    pub(super) fn note_whole(&mut self, began: Instant) {
-        *self = Progress { line: 0, began, drained: Some(Instant::now()) };
-    }
-
-    /// Whether all marks of so long ago were taken.
-    fn is_fresh(&self, fresh: Duration) -> bool {
-        self.line == 0 && self.drained.is_some() && self.began.elapsed() <= fresh
-    }
 }
 
 impl StreamPlace {

@@ -10,6 +10,7 @@ mod newer_keys;
 mod read;
 mod restore;
 mod rows;
+mod weights;
 mod write;
 
 #[cfg(test)]

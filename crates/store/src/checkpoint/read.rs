@@ -37,7 +37,7 @@ const OVERTAKEN_MAX: usize = 16;
 #[derive(Debug)]
 pub struct Checkpoint {
     dir: PathBuf,
-    manifest: Manifest,
+    pub(super) manifest: Manifest,
     /// The first files of the manifest.
     files: Vec<Arc<File>>,
     tables: Vec<TableEntry>,
@@ -211,23 +211,8 @@ impl Checkpoint {
         self.restore_rows(record, table, keep)
     }
 
-    /// Loads the weights of a table without its optimizer state, for serving ([`TableConfig::weights_only`]).
-    ///
-    /// # Errors
-    ///
-    /// As for [`Checkpoint::load_table`].
-    pub fn load_weights(&self, name: &str) -> Result<Table, StoreError> {
-        let record = self.table_record(name)?;
-        let saved = record.config();
-        let mut table = Table::of_any_budget(saved.weights_only())?;
-        let entry = self.manifest.table_entry(record);
-        table.make_room(entry.rows.min(rows::rows_max(shape(&saved), entry.bytes)));
-        self.restore_rows(record, &mut table, |_| true)?;
-        Ok(table)
-    }
-
     /// [`Checkpoint::load_rows`] into a table with these weights, and with this optimizer state or without any.
-    fn restore_rows(
+    pub(super) fn restore_rows(
         &self,
         record: &TableRecord,
         table: &mut Table,
@@ -305,7 +290,7 @@ impl Checkpoint {
         failed.map_or_else(|| read.map_err(E::from), Err)
     }
 
-    fn table_record(&self, name: &str) -> Result<&TableRecord, StoreError> {
+    pub(super) fn table_record(&self, name: &str) -> Result<&TableRecord, StoreError> {
         let record = self.manifest.tables.iter().find(|table| table.name == name);
         record
             .ok_or_else(|| self.not_found("table", name, self.tables.iter().map(|table| table.name.as_str())))
@@ -489,7 +474,7 @@ fn row_kind(config: &TableConfig) -> String {
     config.blocks.iter().map(block).collect::<Vec<_>>().join(" + ")
 }
 
-fn shape(config: &TableConfig) -> RowShape {
+pub(super) fn shape(config: &TableConfig) -> RowShape {
     RowShape { dim: config.dim(), state: config.state() }
 }
 

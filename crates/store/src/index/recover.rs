@@ -50,7 +50,7 @@ pub(crate) fn recover(index: &Index, next: Option<(&Index, &Moves)>, live: &Live
             }
         }
     }
-    // What was in hand is durable; the rest of the index follows before rows become free.
+    // Changes that were in hand are durable; the rest of the index follows before rows become free.
     index.fence(Step::Mended);
     live.end_all();
 }

@@ -147,7 +147,7 @@ fn clocks(rows: &Rows) -> Vec<Rows> {
     std::iter::once(rows.clone()).chain((0..6).map(with)).collect()
 }
 
-/// What a run knows and has found.
+/// The knowledge and the findings of a run.
 struct Checks {
     script: Script,
     folder: PathBuf,

@@ -1,4 +1,4 @@
-//! What a kept table survives: the death of its process, or the loss of power as well.
+//! Events that a kept table survives: the death of its process, or the loss of power as well.
 
 use std::fmt;
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::memory::file::PageFile;
 use crate::memory::persist::Persist;
 use crate::table::Table;
 
-/// What a table in files must survive.
+/// The loss that a table in files must survive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
     /// The loss of power if folder and table allow it, otherwise the death of the process.

@@ -94,7 +94,7 @@ impl Table {
     ///
     /// # Errors
     ///
-    /// Those of [`Table::kept`], and [`StoreError::Config`] if folder, table or processor do not allow it.
+    /// The errors of [`Table::kept`], and [`StoreError::Config`] if folder, table or processor do not allow it.
     pub fn kept_for(
         config: TableConfig,
         root: &Path,

@@ -88,7 +88,7 @@ impl KeptBytes {
         let failed = |source| StoreError::Io { path: path.to_path_buf(), action: "open", source };
         let bytes = open().map_err(failed)?;
         let opened = KeptBytes { bytes, persist };
-        // What a killed process has not written back.
+        // Bytes that a killed process has not written back.
         opened.write_back(0..len);
         Ok(opened)
     }

@@ -20,8 +20,9 @@ const AHEAD_BUCKETS: usize = 8;
 
 /// Edits copies of rows, in tables with copy-on-write. Copies need `spare` rows; keys without one are `waiting`.
 ///
-/// With `DURABLE`, copies are `planned` until they are durable.
-struct CowEditor<'a, E, const DURABLE: bool> {
+/// If the table survives the loss of power (`durable`), copies are `planned` until they are durable.
+struct CowEditor<'a, E> {
+    durable: bool,
     updater: InPlaceEditor<'a, E, Width>,
     hashes: &'a [u64],
     keys: &'a [u64],
@@ -39,14 +40,16 @@ struct Planned {
     to: u32,
 }
 
-impl<E: Edit, const DURABLE: bool> CowEditor<'_, E, DURABLE> {
+impl<E: Edit> CowEditor<'_, E> {
     /// Updates a copy of a row.
     fn copy(&mut self, at: usize, from: u32, to: u32) {
         let table = self.updater.table;
         table.slab.read(from, &mut self.words);
         table.slab.write_unpublished(to, &self.words);
         self.updater.update_from_elsewhere(at, table.slab.unpublished(to), false);
-        if DURABLE && let Some(persist) = table.persist() {
+        if self.durable
+            && let Some(persist) = table.persist()
+        {
             table.slab.flush(to, persist);
         }
     }
@@ -59,7 +62,7 @@ impl<E: Edit, const DURABLE: bool> CowEditor<'_, E, DURABLE> {
             return false;
         }
         self.copy(at, from, to);
-        if DURABLE {
+        if self.durable {
             self.fence(Step::Rows);
         }
         self.publish(at, from, to, locked);
@@ -140,13 +143,13 @@ impl<E: Edit, const DURABLE: bool> CowEditor<'_, E, DURABLE> {
     }
 }
 
-impl<E: Edit, const DURABLE: bool> Visit for CowEditor<'_, E, DURABLE> {
+impl<E: Edit> Visit for CowEditor<'_, E> {
     const HINT: PrefetchHint = PrefetchHint::Read;
 
     fn visit(&mut self, at: usize, row: u32) {
         if row == NO_ROW {
             self.updater.absent.push(at as u32);
-        } else if DURABLE {
+        } else if self.durable {
             self.plan(at, row);
         } else {
             self.update_present(at);
@@ -154,7 +157,7 @@ impl<E: Edit, const DURABLE: bool> Visit for CowEditor<'_, E, DURABLE> {
     }
 }
 
-impl<E: Edit, const DURABLE: bool> RowInit for CowEditor<'_, E, DURABLE> {
+impl<E: Edit> RowInit for CowEditor<'_, E> {
     fn initializes(&self, at: usize) -> bool {
         self.updater.initializes(at)
     }
@@ -171,8 +174,8 @@ impl<E: Edit, const DURABLE: bool> RowInit for CowEditor<'_, E, DURABLE> {
     }
 }
 
-/// Edits rows like [`edit_rows`], with copy-on-write. `DURABLE` is for tables that survive the loss of power.
-pub(super) fn edit_rows_cow<E: Edit, const DURABLE: bool>(
+/// Edits rows like [`edit_rows`], with copy-on-write.
+pub(super) fn edit_rows_cow<E: Edit>(
     lane: usize,
     lookup: &mut Lookup,
     keys: &[u64],
@@ -184,7 +187,9 @@ pub(super) fn edit_rows_cow<E: Edit, const DURABLE: bool>(
         table.row_allocator.take(lane, rows, &table.slab, &table.budget, &table.directory, spare);
     };
     let hashes = lookup.hashes().to_vec();
-    let mut mover = CowEditor::<E, DURABLE> {
+    let durable = table.persist().is_some();
+    let mut mover = CowEditor {
+        durable,
         updater,
         hashes: &hashes,
         keys,
@@ -201,12 +206,12 @@ pub(super) fn edit_rows_cow<E: Edit, const DURABLE: bool>(
     let vector = mover.updater.vector;
     {
         // A row that is still its key's has not been another key's meanwhile.
-        let _pinned = DURABLE.then(|| table.directory.pin(lane));
+        let _pinned = durable.then(|| table.directory.pin(lane));
         table.search(vector, lane, lookup, &mut mover);
         mover.publish_planned();
     }
     // The table is nearly full: rows that become free serve the next keys, which free others.
-    let have_spare = |mover: &mut CowEditor<'_, E, DURABLE>| {
+    let have_spare = |mover: &mut CowEditor<'_, E>| {
         if mover.spare.is_empty() {
             let wanted = mover.retired.len().max(1);
             table.row_allocator.retire_now(lane, &table.slab, &table.directory, &mut mover.retired);
@@ -221,7 +226,7 @@ pub(super) fn edit_rows_cow<E: Edit, const DURABLE: bool>(
         !mover.spare.is_empty()
     };
     // Creates rows for `lookup.absent`.
-    let create = |mover: &mut CowEditor<'_, E, DURABLE>, lookup: &mut Lookup| {
+    let create = |mover: &mut CowEditor<'_, E>, lookup: &mut Lookup| {
         // New rows use the same memory, except one row: a key that was created meanwhile may need it. As long as no
         // thread creates rows without it, one spare row remains for updates.
         if !have_spare(mover) {
@@ -249,11 +254,11 @@ pub(super) fn edit_rows_cow<E: Edit, const DURABLE: bool>(
                 take(waiting.len() - done, &mut mover.spare);
             }
             // A chunk of copies that become durable together, or one.
-            let count = if DURABLE { mover.spare.len().clamp(1, waiting.len() - done) } else { 1 };
+            let count = if durable { mover.spare.len().clamp(1, waiting.len() - done) } else { 1 };
             if mover.spare.is_empty() {
                 // Rows of other tables were loaded into the last spare row. Treat the key as absent.
                 mover.updater.absent.push(waiting[done]);
-            } else if DURABLE {
+            } else if durable {
                 mover.plan_again(lane, waiting[done..done + count].iter().copied());
             } else {
                 mover.update_present(waiting[done] as usize);

@@ -56,10 +56,7 @@ pub(crate) fn edit_rows(
     }
     if let Some(cow_gate) = &table.cow_gate {
         let updater = InPlaceEditor { edit, vector: vector.width(), table, shared, notes, absent };
-        return match table.persist() {
-            None => edit_rows_cow::<_, false>(lane, lookup, keys, updater, cow_gate),
-            Some(_) => edit_rows_cow::<_, true>(lane, lookup, keys, updater, cow_gate),
-        };
+        return edit_rows_cow(lane, lookup, keys, updater, cow_gate);
     }
     if let Some(undo) = &table.slab.undo {
         let updater = InPlaceEditor { edit, vector: vector.width(), table, shared, notes, absent };
@@ -151,11 +148,11 @@ impl<E: Edit, V: Vector> RowInit for InPlaceEditor<'_, E, V> {
 }
 
 /// Edits one row as a unit of vectorized work.
-struct EditRow<'a, E> {
-    edit: &'a mut E,
-    at: usize,
-    row: RowMut<'a>,
-    is_new: bool,
+pub(super) struct EditRow<'a, E> {
+    pub(super) edit: &'a mut E,
+    pub(super) at: usize,
+    pub(super) row: RowMut<'a>,
+    pub(super) is_new: bool,
 }
 
 impl<E: Edit> Work for EditRow<'_, E> {

@@ -1,13 +1,13 @@
 //! Pushes of replicated tables: a primary reports the version of each row, a follower applies each row's updates in
 //! the order of their versions.
 
-use crate::lookup::Lookup;
+use crate::lookup::{CachedRows, Lookup};
 use crate::rows::access::RowMut;
 use crate::rows::layout::{VERSION, version_after};
-use crate::simd::Vector;
+use crate::simd::{self, Vector, Width};
 use crate::table::Table;
 use crate::table::removal_log::RemovalLog;
-use crate::update::edit::Edit;
+use crate::update::edit::{Edit, EditRow, edit_rows};
 
 /// Rows of a push after it, in the order of its keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -76,7 +76,7 @@ fn has_key(row: RowMut<'_>, key: u64) -> bool {
     u64::from(row.get(0)) | u64::from(row.get(1)) << 32 == key
 }
 
-/// Edits rows as [`Replication`] says. One type for both kinds, since each is compiled for every width and format.
+/// Edits rows as [`Replication`] says. One type for both kinds, since each is compiled for every format.
 pub(super) struct ReplicatedEdit<'a, 'b, E> {
     pub(super) edit: E,
     pub(super) keys: &'a [u64],
@@ -111,7 +111,8 @@ impl<E: Edit> Edit for ReplicatedEdit<'_, '_, E> {
         if !has_key {
             return;
         }
-        self.edit.edit(vector, at, row, is_new);
+        // Not compiled for the detected instructions, see `edit_replicated`.
+        simd::run(vector.width(), EditRow { edit: &mut self.edit, at, row, is_new });
         let version = row.get(VERSION);
         if let Replication::Report(RowVersions { versions, removals }) = &mut *self.replication
             && version != present
@@ -138,6 +139,20 @@ impl<E: Edit> Edit for ReplicatedEdit<'_, '_, E> {
             }
         });
     }
+}
+
+/// Edits rows as [`edit_rows`] does. It is compiled once for all widths, as copy-on-write is: the width is chosen per row.
+#[inline(never)]
+pub(super) fn edit_replicated(
+    table: &Table,
+    lane: usize,
+    lookup: &mut Lookup,
+    keys: &[u64],
+    cached: Option<CachedRows<'_>>,
+    edit: ReplicatedEdit<'_, '_, impl Edit>,
+    width: Width,
+) -> u64 {
+    edit_rows(table, lane, lookup, keys, cached, edit, width)
 }
 
 #[cfg(all(test, not(loom)))]

@@ -13,7 +13,7 @@ use crate::table::Table;
 use crate::update::edit::{Edit, edit_rows};
 use crate::update::failures::PushFailures;
 use crate::update::kernel::OptimizerStep;
-use crate::update::ordered::{ReplicatedEdit, Replication, RowVersions};
+use crate::update::ordered::{ReplicatedEdit, Replication, RowVersions, edit_replicated};
 use crate::{PulledRows, PushScale, StoreError, bad_gradient};
 
 /// The reading of the use clock at a push.
@@ -337,7 +337,7 @@ impl PushChunk<'_, '_> {
             replication => {
                 let log = &table.removal_log;
                 let edit = ReplicatedEdit { edit, keys, log, first, replication };
-                edit_rows(table, lane, lookup, keys, cached, edit, vector)
+                edit_replicated(table, lane, lookup, keys, cached, edit, vector.width())
             }
         };
         failures.note_full(full);

@@ -2,7 +2,7 @@
 //!
 //! At each point of the protocol the mapped files are compared with how they were. So stores between two points have no
 //! order, and those before and after a point have one. At a crash each cache line has a prefix of its stores, at least
-//! those that a thread has flushed and then waited for.
+//! the lines that a thread has flushed and then waited for.
 #![allow(unsafe_code)] // reads mapped files while no thread changes them
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
