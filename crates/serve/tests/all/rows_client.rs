@@ -36,12 +36,10 @@ fn planted(trained: &Trained) -> BTreeMap<u64, Vec<f32>> {
 fn assert_rows(found: &Rows, keys: &[u64], expected: &BTreeMap<u64, Vec<f32>>) {
     for (at, key) in keys.iter().enumerate() {
         let weights = &found.weights[at * found.dim..(at + 1) * found.dim];
-        match expected.get(key) {
-            Some(row) => assert!(weights == row && !found.absent.contains(&at), "{key}"),
-            None => {
-                assert!(weights.iter().all(|weight| *weight == 0.0) && found.absent.contains(&at), "{key}")
-            }
-        }
+        let is_absent = found.absent.contains(&at);
+        assert_eq!(expected.contains_key(key), !is_absent, "{key}");
+        let row = expected.get(key).cloned().unwrap_or_else(|| vec![0.0; found.dim]);
+        assert_eq!(weights, row, "{key}");
     }
 }
 
