@@ -99,7 +99,10 @@ fn change(table: &RemoteTable, round: u64) {
     let grads: Vec<f32> =
         (0..some.len() * table.dim()).map(|at| ((at as u64 + round) as f32).sin()).collect();
     table.push(&some, &grads, PushScale::default()).unwrap();
-    table.remove(&keys[..1.min(keys.len())]).unwrap();
+    // Some rows stay, however many rounds there are.
+    if keys.len() > 8 {
+        table.remove(&keys[..1]).unwrap();
+    }
 }
 
 #[test]
