@@ -223,7 +223,7 @@ struct Columns {
 
 /// Follows one server until the replica is stopped.
 fn follow(shared: &Shared, server: usize) {
-    let run = shared.model.model.config().name.as_str();
+    let run = shared.model.model.name();
     let mut tables: Vec<Followed<'_>> = shared
         .model
         .all_tables()
