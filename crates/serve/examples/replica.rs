@@ -2,6 +2,8 @@
 //!
 //! `cargo run --release -p sanderling-serve --example replica -- 10000000`
 
+#![allow(clippy::print_stdout, reason = "printing is what an example is for")]
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
