@@ -194,7 +194,7 @@ fn rows_in_half_precision_and_too_little_memory() {
     let mut largest = 0.0_f32;
     for table in model.client().tables() {
         table.for_each_row(|row| {
-            largest = row.weights.iter().fold(largest, |most, weight| most.max(weight.abs()))
+            largest = row.weights.iter().fold(largest, |most, weight| most.max(weight.abs()));
         });
     }
     let error = 6.0 * f64::from(largest) / 2048.0 / 4.0;
