@@ -27,7 +27,7 @@ impl RowVersions {
     }
 }
 
-/// What a push does for replicas.
+/// The service of a push for replicas.
 pub(crate) enum Replication<'a> {
     None,
     /// Reports the versions of rows.
