@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 use sanderling_random::SplitMix64;
 
-use super::steps::{Act, Rows, Script, act_on, check, config, crowded, rows_of};
+use super::steps::{Act, Rows, Script, act_on, apart, check, config, crowded, rows_of};
 use crate::index::growth::PARTS;
 use crate::index::hash::{HashKey, part};
 use crate::kept::fault::{Fault, PLANTED};
@@ -26,8 +26,9 @@ use crate::memory::persist::trace::{
 use crate::table::kept::TEST_HASH_KEY;
 use crate::{Durability, Packing, Table, TableConfig, Writes};
 
-/// Images of a state beside those that are always opened, of scripts with few and with many states.
-const IMAGES: [usize; 2] = [16, 4];
+/// Images of a state beside those that are always opened, of scripts with few and with many states, and for a fault,
+/// after which a run ends.
+const IMAGES: [usize; 3] = [16, 4, 64];
 /// Images of a script whose recovery is interrupted.
 const REOPENED: usize = 4;
 /// Keys that are removed after an interrupted recovery.
@@ -175,7 +176,7 @@ impl Checks {
             may_be: Vec::new(),
             pushes: 0,
             fault,
-            most: IMAGES[usize::from(name == "growth" || fault != 0)],
+            most: IMAGES[if fault != 0 { 2 } else { usize::from(name == "growth") }],
             images: 0,
             seen: HashSet::new(),
             repaired: Vec::new(),
@@ -368,7 +369,9 @@ fn kill(part: Option<Part>) -> Result<usize, String> {
     let other = tempfile::tempdir_in("/dev/shm").unwrap();
     copied(&files, &other.path().join(&name));
     let pushed = Table::kept(script.config.clone(), other.path(), "").unwrap().0;
-    (20..24).for_each(|key| act_on(&pushed, 101, &Act::Push(vec![key])));
+    // A push to the bucket of key 1 would make its slot durable, too.
+    let new_keys = apart(1, 4);
+    new_keys.iter().for_each(|&key| act_on(&pushed, 101, &Act::Push(vec![key])));
     let pushed = rows_of(&pushed);
     let mut may_be: Vec<Rows> = states.iter().flat_map(|state| state.after.clone()).collect();
     checks.lock().unwrap().may_be.clone_from(&may_be);
@@ -378,7 +381,7 @@ fn kill(part: Option<Part>) -> Result<usize, String> {
     leave_out(part);
     let table = Table::kept(script.config.clone(), dir.path(), "").unwrap().0;
     // The states before and after the push of key 1, and then with new keys.
-    for key in 20..24 {
+    for key in new_keys {
         let before = may_be.clone();
         may_be.iter_mut().for_each(|rows| _ = rows.insert(key, pushed[&key].clone()));
         checks.lock().unwrap().may_be = [before, may_be.clone()].concat();

@@ -143,10 +143,19 @@ fn script(name: &str) -> Script {
     }
 }
 
+/// The bucket of a key in a new index.
+fn home(key: u64) -> u32 {
+    part(HashKey::of_numbers(TEST_HASH_KEY).hash(key), Index::NEW_BUCKETS as u32)
+}
+
 /// Keys of the same bucket of a new index.
 pub(super) fn crowded(keys: usize) -> Vec<u64> {
-    let home = |key: &u64| part(HashKey::of_numbers(TEST_HASH_KEY).hash(*key), Index::NEW_BUCKETS as u32);
-    (0..).filter(|key| home(key) == 1).take(keys).collect()
+    (0..).filter(|&key| home(key) == 1).take(keys).collect()
+}
+
+/// Keys from 20 on, none of which is in the bucket of `key`.
+pub(super) fn apart(key: u64, keys: usize) -> Vec<u64> {
+    (20..).filter(|&other| home(other) != home(key)).take(keys).collect()
 }
 
 pub(super) fn act(table: &mut Option<Table>, root: &Path, config: &TableConfig, number: usize, act: &Act) {
