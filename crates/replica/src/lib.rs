@@ -28,4 +28,4 @@ pub use group::{Group, Member, MemoryRegistry, Registry, Revised};
 pub use message::{
     Action, Answer, AppliedPush, Envelope, Event, Message, Operation, Push, Record, TableState,
 };
-pub use node::{Config, Node};
+pub use node::{Config, Node, Standing};

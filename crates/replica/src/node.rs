@@ -1,12 +1,15 @@
 //! A replica: its role, its view of the group, and what it does at each event.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use sanderling_store::Table;
 
 use crate::fault::Fault;
 use crate::follower::Follower;
 use crate::group::{Group, Member, Revised};
 use crate::limit::{HAND_OVER_WITHIN, HEARTBEAT, JOIN_WITHIN, PROMOTE_AFTER, REGISTRY_WITHIN};
-use crate::message::{Action, Answer, Envelope, Event, Message, Operation, Push, Record};
+use crate::message::{Action, Answer, AppliedPush, Envelope, Event, Message, Operation, Push, Record};
 use crate::primary::{Outbox, Primary};
 use crate::push_dedup::{PushDedup, Verdict};
 use crate::rows::Rows;
@@ -38,9 +41,27 @@ pub struct Node {
     /// Epoch and number of the last session.
     last_session: (u64, u64),
     pub(crate) rows: Rows,
-    push_dedup: PushDedup,
+    push_dedup: Arc<PushDedup>,
     pub(crate) role: Role,
     actions: Vec<Action>,
+}
+
+/// What a replica is at present.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It has no session with a primary.
+    Learner,
+    /// It follows a primary, and some rows or records are still missing.
+    Following,
+    /// It has every acknowledged push, and may become the primary.
+    InSync,
+    /// It takes pushes, if it is open.
+    Primary {
+        /// The epoch.
+        epoch: u64,
+        /// Neither handing over, nor with too few or too slow followers.
+        is_open: bool,
+    },
 }
 
 #[derive(Debug)]
@@ -59,10 +80,10 @@ pub(crate) enum Role {
 }
 
 impl Node {
-    /// Creates a replica without rows, at the start of its process.
+    /// Creates a replica without rows, at the start of its process. Workers that push share its dedup windows.
     #[must_use]
-    pub fn new(config: Config) -> Node {
-        Node::with_fault(config, Fault::None)
+    pub fn new(config: Config, push_dedup: Arc<PushDedup>) -> Node {
+        Node { push_dedup, ..Node::with_fault(config, Fault::None) }
     }
 
     pub(crate) fn with_fault(config: Config, fault: Fault) -> Node {
@@ -74,7 +95,7 @@ impl Node {
             asked: 0,
             last_session: (0, 0),
             rows: Rows::new(fault),
-            push_dedup: PushDedup::default(),
+            push_dedup: Arc::default(),
             role: Role::Learner,
             actions: vec![Action::Read],
         }
@@ -95,6 +116,20 @@ impl Node {
                     self.actions.push(Action::Answer { request, answer });
                 }
             }
+            Event::Applied { request, stream, epoch, applied } => {
+                self.send_applied((request, stream), epoch, *applied);
+            }
+            Event::Repeated { request, client, sequence, outcome } => {
+                let answer = match &mut self.role {
+                    Role::Primary(primary) => match primary.join_pending(client, sequence, request) {
+                        true => None,
+                        false => Some(Answer::Done(outcome)),
+                    },
+                    _ => Some(Answer::NotHere),
+                };
+                self.actions.extend(answer.map(|answer| Action::Answer { request, answer }));
+            }
+            Event::Ended(member) => self.take_end(member),
             Event::Pull { request, table, keys } => {
                 let answer = self.pull(table, &keys);
                 self.actions.push(Action::Answer { request, answer });
@@ -123,6 +158,71 @@ impl Node {
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.known.group.as_ref().map_or(0, |group| group.epoch)
+    }
+
+    /// The registry's record, as this replica knows it.
+    #[must_use]
+    pub fn known(&self) -> &Revised {
+        &self.known
+    }
+
+    /// What this replica is at present.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        match &self.role {
+            Role::Learner => Standing::Learner,
+            Role::Follower(_) if self.is_in_sync() => Standing::InSync,
+            Role::Follower(_) => Standing::Following,
+            Role::Primary(primary) => {
+                let is_open = self.has_enough() && primary.handing_over.is_none() && !primary.is_full();
+                Standing::Primary { epoch: primary.epoch, is_open }
+            }
+        }
+    }
+
+    /// The first tick at which a primary must not answer pulls any more: followers may have replaced it by then.
+    #[must_use]
+    pub fn lease_until(&self) -> u64 {
+        match &self.role {
+            Role::Primary(primary) if primary.handing_over.is_none() => {
+                primary.lease_until(&self.must_have())
+            }
+            _ => 0,
+        }
+    }
+
+    /// Whether a message may begin a session with a follower, whose tables and marks are then read.
+    #[must_use]
+    pub fn begins_session(&self, envelope: &Envelope) -> bool {
+        let Role::Primary(primary) = &self.role else { return false };
+        let Envelope { from, epoch, session, message } = envelope;
+        let is_known = match message {
+            Message::Join => primary.sessions.iter().any(|known| known.member == *from),
+            Message::Ack { .. } => {
+                primary.sessions.iter().any(|known| (known.member, known.number) == (*from, *session))
+            }
+            _ => true,
+        };
+        *epoch == self.epoch() && !is_known
+    }
+
+    /// Records that a follower in sync has not acknowledged.
+    #[must_use]
+    pub fn backlog(&self) -> u64 {
+        let Role::Primary(primary) = &self.role else { return 0 };
+        primary.backlog(self.known.in_sync())
+    }
+
+    /// The tables by number, and a number that changes with this list.
+    #[must_use]
+    pub fn tables(&self) -> (u64, &BTreeMap<u32, Arc<Table>>) {
+        (self.rows.listed, &self.rows.tables)
+    }
+
+    /// What the driver noted at the creation of a table.
+    #[must_use]
+    pub fn note(&self, table: u32) -> Option<&str> {
+        self.rows.notes.get(&table).map(String::as_str)
     }
 
     /// Updates that wait for others, and records that wait for a change on all streams.
@@ -255,8 +355,8 @@ impl Node {
                     // The record as it is, under a new revision: the heir's change cannot come any more.
                     change = self.known.group.clone();
                 }
-            } else if to.is_none()
-                && let Some((member, session)) = primary.heir(self.known.in_sync())
+            } else if let Some((member, session)) = primary.heir(self.known.in_sync(), to)
+                && (to.is_none() || now.is_multiple_of(HEARTBEAT))
             {
                 primary.handing_over = Some((since, Some(member)));
                 out.push((member, session, Message::HandOver));
@@ -350,8 +450,12 @@ impl Node {
                     }
                     Err(_) => self.give_up(from, session),
                 }
-                if matches!(message, Message::HandOver) && self.is_in_sync() {
-                    self.propose_promotion();
+                if matches!(message, Message::HandOver) {
+                    match self.is_in_sync() {
+                        true => self.propose_promotion(),
+                        // The primary thinks so. It will say it again.
+                        false => self.actions.push(Action::Read),
+                    }
                 }
             }
             _ => {}
@@ -421,6 +525,31 @@ impl Node {
         }
         self.send_all(out);
         Ok(())
+    }
+
+    /// Sends a push that a worker has applied in this epoch.
+    fn send_applied(&mut self, (request, stream): (u64, usize), epoch: u64, applied: AppliedPush) {
+        let mut out = Outbox::new();
+        match &mut self.role {
+            Role::Primary(primary) if primary.epoch == epoch => {
+                primary.send_push((request, stream), Record::Push(applied), &self.rows, &mut out);
+            }
+            // The rows that it changed end with the epoch.
+            _ => self.actions.push(Action::Answer { request, answer: Answer::NotHere }),
+        }
+        self.send_all(out);
+    }
+
+    /// A process that has ended is not waited for.
+    fn take_end(&mut self, member: Member) {
+        let now = self.now;
+        match &mut self.role {
+            Role::Follower(follower) if follower.primary == member => {
+                follower.heard = follower.heard.min(now.saturating_sub(PROMOTE_AFTER));
+            }
+            Role::Primary(primary) => primary.take_end(member, now),
+            _ => {}
+        }
     }
 
     fn operate(&mut self, request: u64, operation: &Operation) -> Result<(), Answer> {

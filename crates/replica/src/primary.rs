@@ -212,9 +212,11 @@ impl Primary {
             table.for_each_key(|_| true, |key| keys.push(key));
             keys
         };
+        let notes = &rows.notes;
         let tables = rows.tables.iter().map(|(&table, rows)| TableState {
             table,
             config: rows.config().clone(),
+            note: notes.get(&table).cloned().unwrap_or_default(),
             removals: rows.removals(),
         });
         let marks =
@@ -261,8 +263,8 @@ impl Primary {
         session.is_broken |= is_broken;
         session.has_begun = true;
         session.echo = session.echo.max(*echo);
-        for (acked, received) in session.acked.iter_mut().zip(received) {
-            *acked = (*acked).max(*received);
+        for ((acked, received), stream) in session.acked.iter_mut().zip(received).zip(&self.streams) {
+            *acked = (*acked).max(*received).min(stream.last());
         }
         if *part == session.export.part && !session.export.is_done {
             session.export.next(rows);
@@ -322,16 +324,39 @@ impl Primary {
 
     /// Returns whether every one of these followers has heard of this primary lately.
     pub(crate) fn has_lease(&self, in_sync: &[Member], now: u64) -> bool {
-        in_sync.iter().all(|member| {
-            let session = self.sessions.iter().find(|session| session.member == *member);
-            session.is_some_and(|session| now - session.echo < LEASE)
-        })
+        now < self.lease_until(in_sync)
     }
 
-    /// The follower to which a hand-over loses nothing: in sync, and with every record.
-    pub(crate) fn heir(&self, in_sync: &[Member]) -> Option<(Member, u64)> {
+    /// The first tick at which one of these followers may not have heard of this primary lately.
+    pub(crate) fn lease_until(&self, in_sync: &[Member]) -> u64 {
+        let until = in_sync.iter().map(|member| {
+            let session = self.sessions.iter().find(|session| session.member == *member);
+            session.map_or(0, |session| session.echo + LEASE)
+        });
+        until.min().unwrap_or(u64::MAX)
+    }
+
+    /// Records that one of these followers has not acknowledged.
+    pub(crate) fn backlog(&self, in_sync: &[Member]) -> u64 {
+        let sessions = self.sessions.iter().filter(|session| in_sync.contains(&session.member));
+        let missing = sessions.map(|session| {
+            self.streams.iter().zip(&session.acked).map(|(stream, acked)| stream.last() - acked).sum()
+        });
+        missing.max().unwrap_or(0)
+    }
+
+    /// Notes that a follower's process has ended.
+    pub(crate) fn take_end(&mut self, member: Member, now: u64) {
+        for session in self.sessions.iter_mut().filter(|session| session.member == member) {
+            session.heard = session.heard.min(now.saturating_sub(DROP_AFTER));
+        }
+    }
+
+    /// A follower to which a hand-over loses nothing: in sync, and with every record. Of several, the one that was told.
+    pub(crate) fn heir(&self, in_sync: &[Member], told: Option<Member>) -> Option<(Member, u64)> {
         let has_all = |session: &&Session| {
             in_sync.contains(&session.member)
+                && told.is_none_or(|told| told == session.member)
                 && !session.is_broken
                 && self.streams.iter().zip(&session.acked).all(|(stream, &acked)| stream.last() == acked)
         };

@@ -1,5 +1,6 @@
 //! A handle on a running server for its operator. It knows neither a protocol nor a command line.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,8 +16,10 @@ use crate::connections::ConnectionStatus;
 use crate::event::{Event, Log};
 use crate::logins::Plane;
 use crate::refusal::Refusal;
+use crate::replication::GroupStatus;
 use crate::state::State;
 use crate::statistics::CommandLatency;
+use crate::tables::Entry;
 use crate::worker::{WorkerHandle, WorkerMsg};
 
 /// A handle on a running server. Copies share the server.
@@ -151,6 +154,38 @@ impl Control {
             config: entry.config.clone(),
         };
         directory.entries.iter().map(status).collect()
+    }
+
+    /// The replicas of this server's shard. None: it is no replica.
+    #[must_use]
+    pub fn group(&self) -> Option<GroupStatus> {
+        self.state.replication.as_ref().map(|replication| replication.status())
+    }
+
+    /// For each table, by number, a sum over all rows: key, version, weights and state, in any order.
+    ///
+    /// Replicas at rest have the same sums. It reads all rows.
+    #[must_use]
+    pub fn digests(&self) -> Vec<u64> {
+        let digest = |entry: &Arc<Entry>| {
+            let mut sum = 0_u64;
+            let mut keys = Vec::new();
+            entry.table.for_each_key(|_| true, |key| keys.push(key));
+            for row in keys.into_iter().filter_map(|key| entry.table.get(key)) {
+                let mut hash = DefaultHasher::new();
+                (row.key, row.version).hash(&mut hash);
+                row.weights.iter().chain(&row.state).for_each(|value| value.to_bits().hash(&mut hash));
+                sum = sum.wrapping_add(hash.finish());
+            }
+            sum
+        };
+        self.state.tables.directory().entries.iter().map(digest).collect()
+    }
+
+    /// Lets another replica become the primary, if this one is and another one is in sync. [`Control::group`] tells
+    /// when it has.
+    pub fn hand_over(&self) {
+        self.state.replication.iter().for_each(|replication| replication.hand_over());
     }
 
     /// The checkpoints of the server, ascending by name.

@@ -21,6 +21,7 @@ use crate::limit::{IN_FLIGHT_MAX, RECEIVE_BYTES_MAX};
 use crate::logins::{Logins, Plane};
 use crate::placement::Placement;
 use crate::refusal::Refusal;
+use crate::replication::Replication;
 use crate::statistics::{CommandLatency, Statistics};
 use crate::tables::{Entry, Tables};
 use crate::{Config, LatencySummary};
@@ -30,10 +31,12 @@ use crate::{Config, LatencySummary};
 pub(crate) struct State {
     pub(crate) tables: Tables,
     pub(crate) placement: Placement,
-    pub(crate) push_dedup: PushDedup,
+    pub(crate) push_dedup: Arc<PushDedup>,
     pub(crate) batches: Batches,
     pub(crate) steps: GroupRegistry<Refusal>,
     pub(crate) checkpoints: Option<Checkpoints>,
+    /// The other replicas, if there are any.
+    pub(crate) replication: Option<Arc<Replication>>,
     /// The changes since the last checkpoint, if they are logged.
     pub(crate) log: Option<DeltaLog>,
     pub(crate) connections: Connections,
@@ -81,13 +84,14 @@ impl State {
         State {
             tables: Tables::new(config.table_budget_bytes).kept_in(config.kept_folder(), config.durability),
             placement: Placement::new(shard, shards, urls),
-            push_dedup: PushDedup::default(),
+            push_dedup: Arc::default(),
             batches: Batches::default(),
             steps: GroupRegistry::default(),
             checkpoints: config
                 .data
                 .clone()
                 .map(|root| Checkpoints::new(root, shard, shards, config.checkpoints_max)),
+            replication: None,
             log: config.log_folder().map(|folder| DeltaLog::new(folder, config.lose)),
             connections: Connections::new(descriptors::places()),
             receiving: ReceiveBudget::new(RECEIVE_BYTES_MAX),
@@ -128,6 +132,16 @@ impl State {
 
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The number that this process has drawn at its start.
+    pub(crate) fn boot_id(&self) -> u64 {
+        self.boot_id
+    }
+
+    /// Whether this server saves its tables: of several replicas, the primary does.
+    pub(crate) fn is_saving(&self) -> bool {
+        self.replication.as_ref().is_none_or(|replication| replication.status().is_primary)
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -232,7 +246,7 @@ impl State {
     }
 
     /// Wakes the workers, since a sleeping one would hold the memory of dropped tables.
-    fn refresh_workers(&self) {
+    pub(crate) fn refresh_workers(&self) {
         if let Some(WakeWorkers(wake)) = self.wake_workers.get() {
             wake();
         }

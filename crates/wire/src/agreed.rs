@@ -41,6 +41,8 @@ impl Features {
     pub const PUSH_PARTS: Features = Features(1 << 12);
     /// A server tells what changes in its tables ([`Kind::Changes`](crate::Kind::Changes)).
     pub const CHANGES: Features = Features(1 << 13);
+    /// The peer is another replica of the server's group ([`Kind::Replicate`](crate::Kind::Replicate)).
+    pub const REPLICATE: Features = Features(1 << 15);
 
     /// Whether the set contains all of `others`.
     #[must_use]

@@ -125,7 +125,7 @@ fn table(number: u32) -> Operation {
     let init = if number == ORDERED { Init::Normal { std: 0.1 } } else { Init::Zero };
     let block = Block { dims: dim, init, optimizer };
     let config = TableConfig { dtype, seed: 5, ..TableConfig::new(format!("t{number}"), vec![block]) };
-    Operation::Create { table: number, config: Box::new(config) }
+    Operation::Create { table: number, config: Box::new(config), note: String::new() }
 }
 
 impl World {
