@@ -373,8 +373,7 @@ fn tell_restored(state: &State, log: &Log, name: &str, restored: Restored) {
 fn attach(state: &State, config: &Config, log: &Log) -> Result<bool, ServerError> {
     let Some(folder) = config.kept_folder() else { return Ok(false) };
     let failed = |refusal: Refusal| ServerError::Data(refusal.reason);
-    std::fs::create_dir_all(&folder)
-        .map_err(|error| ServerError::Data(format!("{}: cannot be created: {error}", folder.display())))?;
+    sanderling_store::create_kept_folder(&folder).map_err(|error| failed(error.into()))?;
     if config.forget {
         state
             .tables

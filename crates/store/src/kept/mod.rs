@@ -36,7 +36,10 @@ use std::time::{Duration, Instant};
 use crate::StoreError;
 use crate::kept::head::{Head, HeadFile, IndexName};
 use crate::kept::live::Live;
+#[cfg(target_os = "linux")]
+use crate::memory::fd_store::{self, UsedFolder};
 use crate::memory::file::PageFile;
+use crate::memory::named;
 use crate::memory::persist::{Persist, ordered};
 
 /// How long to retry a lock that another process holds. A child process inherits all open files, locks included,
@@ -56,8 +59,7 @@ pub(crate) fn in_order() {
 #[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
-    /// The system releases the lock when the process ends.
-    _lock: File,
+    _lock: FolderLock,
     /// Files are mapped with `MAP_SYNC`, and names and sizes of files are durable.
     is_synced: bool,
 }
@@ -80,11 +82,34 @@ struct HeadState {
     is_forgotten: bool,
 }
 
+/// Keeps others from using a folder.
+#[derive(Debug)]
+enum FolderLock {
+    /// The system releases the lock when the process ends.
+    File(File),
+    /// The descriptors of a service manager have one process at a time.
+    #[cfg(target_os = "linux")]
+    InFdStore(#[expect(dead_code, reason = "its drop releases the folder")] UsedFolder),
+}
+
 impl Folder {
     /// Creates the folder if necessary and locks it.
     pub(crate) fn lock(path: &Path) -> Result<Folder, StoreError> {
         let failed = |action, source| StoreError::Io { path: path.to_path_buf(), action, source };
-        std::fs::create_dir_all(path).map_err(|error| failed("create the folder", error))?;
+        named::create_folder(path).map_err(|error| failed("create the folder", error))?;
+        #[cfg(target_os = "linux")]
+        if named::is_in_fd_store(path) {
+            let used = fd_store::store().and_then(|mut store| store.use_folder(path));
+            let used = used.map_err(|error| failed("lock", error))?.ok_or_else(|| {
+                let reason = "this process uses this table already";
+                failed("lock", io::Error::new(io::ErrorKind::ResourceBusy, reason))
+            })?;
+            return Ok(Folder {
+                path: path.to_path_buf(),
+                _lock: FolderLock::InFdStore(used),
+                is_synced: false,
+            });
+        }
         let at = path.join("lock");
         let file = File::options().create(true).truncate(false).read(true).write(true).open(&at);
         let mut file = file.map_err(|error| failed("open the lock in", error))?;
@@ -113,12 +138,16 @@ impl Folder {
             .set_len(0)
             .and_then(|()| file.rewind())
             .and_then(|()| writeln!(file, "{}", std::process::id()));
-        Ok(Folder { path: path.to_path_buf(), _lock: file, is_synced: false })
+        Ok(Folder { path: path.to_path_buf(), _lock: FolderLock::File(file), is_synced: false })
     }
 
     /// Whether stores to mappings of its files can survive the loss of power.
     pub(crate) fn can_sync(&self) -> bool {
-        PageFile::can_sync(&self._lock)
+        match &self._lock {
+            FolderLock::File(file) => PageFile::can_sync(file),
+            #[cfg(target_os = "linux")]
+            FolderLock::InFdStore(_) => false,
+        }
     }
 
     /// Maps files with `MAP_SYNC` from now on, if asked for.
@@ -128,11 +157,21 @@ impl Folder {
 
     /// Makes the names of files durable, if the files are.
     pub(crate) fn sync(&self) -> io::Result<()> {
-        if self.is_synced { File::open(&self.path)?.sync_all() } else { Ok(()) }
+        if self.is_synced { named::sync_folder(&self.path) } else { Ok(()) }
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The names of its files.
+    pub(crate) fn list(&self) -> io::Result<Vec<String>> {
+        named::list(&self.path)
+    }
+
+    /// Removes a file. Mappings of it stay valid.
+    pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
+        named::remove(&self.file(name))
     }
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {
@@ -167,10 +206,9 @@ impl Folder {
     /// Removes every file but the lock, the head first.
     pub(crate) fn forget(&self) -> Result<(), StoreError> {
         let mut names = vec![HEAD.to_owned()];
-        let entries = std::fs::read_dir(&self.path).map_err(|error| self.failed("", "list", error))?;
-        names.extend(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()));
+        names.extend(self.list().map_err(|error| self.failed("", "list", error))?);
         for name in names.iter().filter(|name| *name != "lock") {
-            match std::fs::remove_file(self.file(name)) {
+            match self.remove(name) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(self.failed(name, "remove", error));
                 }
@@ -230,7 +268,7 @@ impl Kept {
         let number = state.head.last_index;
         let made = self.folder.create(&index_file(number), bytes as u64);
         if made.is_err() {
-            let _ = std::fs::remove_file(self.folder.file(&index_file(number)));
+            let _ = self.folder.remove(&index_file(number));
         }
         Some((number, made.ok()?))
     }
@@ -263,7 +301,7 @@ impl Kept {
             return;
         }
         // A file that stays is removed when the table is opened again.
-        let _ = std::fs::remove_file(self.folder.file(&index_file(number)));
+        let _ = self.folder.remove(&index_file(number));
     }
 
     /// The way to make stores durable, if the table survives the loss of power.
@@ -289,6 +327,12 @@ impl Kept {
         }
         // The next table of this name gets a folder of its own at once.
         let path = self.folder.path();
+        #[cfg(target_os = "linux")]
+        if named::is_in_fd_store(path) {
+            return fd_store::store()
+                .and_then(|mut store| store.remove_folder(path, HEAD))
+                .map_err(|error| self.folder.failed("", "remove", error));
+        }
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let away = path.with_file_name(format!("{DROPPED}{}-{name}", std::process::id()));
         std::fs::rename(path, &away).map_err(|error| self.folder.failed("", "move away", error))?;

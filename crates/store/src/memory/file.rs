@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
-use super::{HUGE_BYTES, Mapping};
+use super::{HUGE_BYTES, Mapping, named};
 
 /// Magic numbers of file systems (`statfs`).
 const HUGETLBFS: i64 = 0x9584_58f6;
@@ -43,23 +43,16 @@ pub(crate) enum Pages {
 impl PageFile {
     /// Creates an empty file, in the place of an earlier one.
     pub(crate) fn create(path: &Path) -> io::Result<PageFile> {
-        use std::os::unix::fs::OpenOptionsExt;
-        // A new inode: an earlier process may still be mapping the old one.
-        match std::fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let file = File::options().create_new(true).read(true).write(true).mode(0o600).open(path)?;
-        PageFile::of(file, path)
+        PageFile::of(named::create(path)?, path)
     }
 
     /// Opens a file.
     pub(crate) fn open(path: &Path) -> io::Result<PageFile> {
-        PageFile::of(File::options().read(true).write(true).open(path)?, path)
+        PageFile::of(named::open(path)?, path)
     }
 
     fn of(file: File, path: &Path) -> io::Result<PageFile> {
-        let (kind, block_bytes) = file_system(path)?;
+        let (kind, block_bytes) = file_system(&file)?;
         let page_bytes = if kind == HUGETLBFS { block_bytes } else { SMALL_PAGE_BYTES };
         Ok(PageFile { file, path: path.to_path_buf(), page_bytes, is_tmpfs: kind == TMPFS, is_synced: false })
     }
@@ -240,15 +233,26 @@ impl PageFile {
     }
 }
 
-/// Kind and block size of the file system of a path.
+/// Takes a descriptor that the process was started with.
 #[cfg(target_os = "linux")]
-fn file_system(path: &Path) -> io::Result<(i64, u64)> {
-    use std::os::unix::ffi::OsStrExt;
-    let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;
+pub(crate) fn inherited(number: usize) -> io::Result<File> {
+    use std::os::fd::{BorrowedFd, FromRawFd};
+    let number = i32::try_from(number).map_err(io::Error::other)?;
+    // SAFETY: the service manager has opened it. It is borrowed for this call alone, which fails if that is not so.
+    let fd = unsafe { BorrowedFd::borrow_raw(number) };
+    rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC)?;
+    // SAFETY: it is open. The service manager made it for this process, and only the one set of files takes it, once.
+    Ok(unsafe { File::from_raw_fd(number) })
+}
+
+/// Kind and block size of the file system of a file.
+#[cfg(target_os = "linux")]
+fn file_system(file: &File) -> io::Result<(i64, u64)> {
+    use std::os::fd::AsRawFd;
     // SAFETY: all zero is a value of this plain struct, which the call fills in.
     let mut found: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: the path ends with a zero, and the call writes the struct and nothing else.
-    if unsafe { libc::statfs(path.as_ptr(), &raw mut found) } != 0 {
+    // SAFETY: the file is open, and the call writes the struct and nothing else.
+    if unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut found) } != 0 {
         return Err(io::Error::last_os_error());
     }
     #[allow(clippy::unnecessary_cast, clippy::useless_conversion)] // the types differ between architectures
@@ -256,13 +260,18 @@ fn file_system(path: &Path) -> io::Result<(i64, u64)> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn file_system(_path: &Path) -> io::Result<(i64, u64)> {
+fn file_system(_file: &File) -> io::Result<(i64, u64)> {
     Ok((0, SMALL_PAGE_BYTES))
 }
 
 /// The pages of mappings of files in this folder.
 pub(crate) fn pages_of(folder: &Path) -> io::Result<Pages> {
-    Ok(match file_system(folder)?.0 {
+    if named::is_in_fd_store(folder) {
+        let huge = ["[always]", "[within_size]", "[advise]", "[force]"];
+        let is_huge = huge.iter().any(|how| shmem_enabled().contains(how));
+        return Ok(if is_huge { Pages::HugeIfAsked } else { Pages::Small });
+    }
+    Ok(match file_system(&File::open(folder)?)?.0 {
         HUGETLBFS => Pages::Huge,
         TMPFS if tmpfs_is_huge(folder) => Pages::HugeIfAsked,
         TMPFS => Pages::Small,
@@ -280,7 +289,11 @@ fn tmpfs_is_huge(folder: &Path) -> bool {
     let found = inside.max_by_key(|(at, _)| at.len()).map(|(_, line)| line);
     let asked =
         |line: &str| ["huge=always", "huge=within_size", "huge=advise"].iter().any(|how| line.contains(how));
-    let enabled =
-        std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").unwrap_or_default();
+    let enabled = shmem_enabled();
     found.is_some_and(asked) && !enabled.contains("[deny]") || enabled.contains("[force]")
+}
+
+/// Whether files in memory get huge pages, as the kernel tells it.
+fn shmem_enabled() -> String {
+    std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").unwrap_or_default()
 }

@@ -5,7 +5,10 @@
 
 pub(crate) mod address_space;
 pub(crate) mod budget;
+#[cfg(target_os = "linux")]
+pub(crate) mod fd_store;
 pub(crate) mod file;
+pub(crate) mod named;
 pub(crate) mod persist;
 pub(crate) mod prefetch;
 

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use crate::memory::file::PageFile;
+use crate::memory::named;
 use crate::memory::persist::Persist;
 use crate::table::Table;
 
@@ -91,6 +92,9 @@ const NO_DAX: &str =
 /// Whether stores to files of this folder can survive the loss of power.
 #[must_use]
 pub fn can_survive_power(folder: &Path) -> bool {
+    if named::is_in_fd_store(folder) {
+        return false;
+    }
     let name = folder.join(format!(".dax-{}", std::process::id()));
     let file = std::fs::File::options().create(true).truncate(true).read(true).write(true).open(&name);
     let can_sync = file.is_ok_and(|file| PageFile::can_sync(&file));

@@ -18,6 +18,7 @@ use crate::kept::live::{LIVE_BYTES, Live};
 use crate::kept::{Folder, HEAD, Kept, LANES, STATES, UNDO, WEIGHTS, folder_name, index_file};
 use crate::memory::Region;
 use crate::memory::budget::Budget;
+use crate::memory::named;
 use crate::memory::persist::{Persist, boot_id};
 use crate::policy::clock::UseClock;
 use crate::rows::allocator::RowAllocator;
@@ -106,7 +107,7 @@ impl Table {
         let path = folder.path().to_path_buf();
         let can_sync = folder.can_sync();
         let pages = pages_cost(&path).filter(|_| !can_sync);
-        let is_new = !folder.file(HEAD).exists();
+        let is_new = !named::exists(&folder.file(HEAD));
         let mut repaired = 0;
         let table = Table::build(config, |config, layout, budget| {
             let mut files = Files { config, layout, budget, folder, note, persist: None };
@@ -292,7 +293,7 @@ impl Files<'_> {
         let mut head_file =
             HeadFile::new(new, self.persist).map_err(|error| self.folder.failed(HEAD_NEW, "map", error))?;
         head_file.write(&head);
-        std::fs::rename(self.folder.file(HEAD_NEW), self.folder.file(HEAD))
+        named::rename(&self.folder.file(HEAD_NEW), &self.folder.file(HEAD))
             .and_then(|()| self.folder.sync())
             .map_err(|error| self.folder.failed(HEAD, "create", error))?;
         Ok((head_file, head, live, slab, index))
@@ -416,10 +417,9 @@ impl Files<'_> {
     fn remove_others(&self, head: &Head) {
         let names = [Some(head.index), head.next_index].into_iter().flatten();
         let used: Vec<String> = names.map(|name| index_file(name.number)).collect();
-        let entries = std::fs::read_dir(self.folder.path()).into_iter().flatten().flatten();
-        for name in entries.filter_map(|entry| entry.file_name().into_string().ok()) {
+        for name in self.folder.list().unwrap_or_default() {
             if name.starts_with("index-") && !used.contains(&name) {
-                let _ = std::fs::remove_file(self.folder.file(&name));
+                let _ = self.folder.remove(&name);
             }
         }
     }

@@ -12,6 +12,7 @@ use crate::kept::live::Live;
 use crate::kept::{DROPPED, Folder, HEAD, LANES, UNDO, folder_name};
 use crate::memory::Region;
 use crate::memory::file::{PageFile, Pages, pages_of};
+use crate::memory::named;
 use crate::memory::persist::{Persist, Step};
 use crate::rows::layout::Layout;
 use crate::rows::undo::UndoSlots;
@@ -42,6 +43,9 @@ pub struct KeptTable {
 pub fn pages_cost(folder: &Path) -> Option<&'static str> {
     match pages_of(folder).unwrap_or(Pages::SmallOnDisk) {
         Pages::Huge | Pages::HugeIfAsked => None,
+        Pages::Small if named::is_in_fd_store(folder) => Some(
+            "4 KiB pages: pulls of a table beyond the caches take up to 2.5 times as long; write advise to /sys/kernel/mm/transparent_hugepage/shmem_enabled",
+        ),
         Pages::Small => Some(
             "4 KiB pages: pulls of a table beyond the caches take up to 2.5 times as long; use a tmpfs mounted with huge=advise",
         ),
@@ -74,7 +78,7 @@ impl KeptBytes {
         let persist = Persist::detect().filter(|_| writes_back);
         let open = || {
             let is_synced = can_sync && persist.is_some();
-            let file = if path.exists() { PageFile::open(path)? } else { PageFile::create(path)? };
+            let file = if named::exists(path) { PageFile::open(path)? } else { PageFile::create(path)? };
             let file = file.synced(is_synced);
             file.extend(len as u64)?;
             if is_synced {
@@ -116,7 +120,7 @@ impl std::ops::Deref for KeptBytes {
 /// Another process uses it, or files cannot be removed.
 pub fn forget_kept(root: &Path, name: &str) -> Result<bool, StoreError> {
     let path = root.join(folder_name(name));
-    if !path.join(HEAD).exists() {
+    if !named::exists(&path.join(HEAD)) {
         return Ok(false);
     }
     remove(&path).map(|()| true)
@@ -128,8 +132,8 @@ pub fn forget_kept(root: &Path, name: &str) -> Result<bool, StoreError> {
 ///
 /// Another process uses one, or files cannot be removed.
 pub fn forget_all_kept(root: &Path) -> Result<Vec<String>, StoreError> {
-    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
-    let folders = entries.map(|entry| entry.path()).filter(|path| path.join(HEAD).exists());
+    let entries = named::list(root).unwrap_or_default().into_iter();
+    let folders = entries.map(|name| root.join(name)).filter(|path| named::exists(&path.join(HEAD)));
     let mut removed = Vec::new();
     for path in folders {
         remove(&path)?;
@@ -142,6 +146,9 @@ pub fn forget_all_kept(root: &Path) -> Result<Vec<String>, StoreError> {
 fn remove(path: &Path) -> Result<(), StoreError> {
     let folder = Folder::lock(path)?;
     folder.forget()?;
+    if named::is_in_fd_store(path) {
+        return Ok(());
+    }
     // While it is locked, so that no other process creates files in it.
     std::fs::remove_file(folder.file("lock"))
         .and_then(|()| std::fs::remove_dir(folder.path()))
@@ -156,19 +163,39 @@ fn remove(path: &Path) -> Result<(), StoreError> {
 pub fn kept_tables(root: &Path) -> Result<Vec<KeptTable>, StoreError> {
     let failed = |source| StoreError::Io { path: root.to_path_buf(), action: "list", source };
     let mut found = Vec::new();
-    let entries = match std::fs::read_dir(root) {
+    let names = match named::list(root) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(found),
-        entries => entries.map_err(failed)?,
+        names => names.map_err(failed)?,
     };
-    for entry in entries {
-        let folder = entry.map_err(failed)?.path();
-        let is_dropped = folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(DROPPED));
-        if folder.join(HEAD).exists() && !is_dropped {
+    for name in names {
+        let folder = root.join(&name);
+        if named::exists(&folder.join(HEAD)) && !name.starts_with(DROPPED) {
             found.push(KeptTable::read(folder)?);
         }
     }
     found.sort_by(|one, other| one.config.name.cmp(&other.config.name));
     Ok(found)
+}
+
+/// The table that `root` keeps under a name, if there is one. Reads it without a lock, as [`kept_tables`] does.
+///
+/// # Errors
+///
+/// The table is damaged or of another version.
+pub fn kept_table(root: &Path, name: &str) -> Result<Option<KeptTable>, StoreError> {
+    let folder = root.join(folder_name(name));
+    named::exists(&folder.join(HEAD)).then(|| KeptTable::read(folder)).transpose()
+}
+
+/// Creates a folder for kept tables, with those above it. A folder `fdstore:` is in the descriptor store of the service
+/// manager, whose variables must be there.
+///
+/// # Errors
+///
+/// The folder cannot be created; there is no such manager, or its unit has no `FileDescriptorStoreMax`.
+pub fn create_kept_folder(folder: &Path) -> Result<(), StoreError> {
+    let failed = |source| StoreError::Io { path: folder.to_path_buf(), action: "create", source };
+    named::create_folder(folder).map_err(failed)
 }
 
 impl KeptTable {

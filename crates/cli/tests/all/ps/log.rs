@@ -4,28 +4,29 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use crate::process::Process;
+use crate::process::{Process, counters};
 use sanderling_testkit::RawClient;
 use sanderling_transport::Address;
 use sanderling_wire::{Fault, Push, Reply, Request};
 
 /// Each push subtracts 0.5 from each weight.
-const TABLE: &str = r#"{"blocks":[{"dims":4,"init":{"type":"zero"},"optimizer":{"type":"sgd","lr":1.0}}]}"#;
+pub(super) const TABLE: &str =
+    r#"{"blocks":[{"dims":4,"init":{"type":"zero"},"optimizer":{"type":"sgd","lr":1.0}}]}"#;
 const CLIENTS: u64 = 3;
 /// Keys of a push.
 const KEYS: u64 = 200;
 
 /// The pushes of a client.
-#[derive(Clone, Copy, Default)]
-struct Sent {
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Sent {
     /// Applied for sure.
-    applied: u64,
+    pub(super) applied: u64,
     /// The last one had no answer.
-    is_open: bool,
+    pub(super) is_open: bool,
     sequence: u64,
 }
 
-fn keys_of(client: u64) -> Vec<u64> {
+pub(super) fn keys_of(client: u64) -> Vec<u64> {
     (client * KEYS..(client + 1) * KEYS).collect()
 }
 
@@ -62,7 +63,7 @@ fn pushed(peer: &mut RawClient, table: u32, client: u64) -> u64 {
 }
 
 /// Pushes until the server is gone.
-fn load(address: &Address, client: u64, sent: &Mutex<Sent>) {
+pub(super) fn load(address: &Address, client: u64, sent: &Mutex<Sent>) {
     let mut peer = RawClient::new(address);
     let table = peer.create("t", TABLE).unwrap();
     loop {
@@ -98,6 +99,12 @@ fn no_answered_push_is_lost_or_applied_twice() {
         let address = process.addresses[0].clone();
         let mut peer = RawClient::new(&address);
         let table = peer.create("t", TABLE).unwrap();
+        if round == 0 {
+            // The reply to `create` waited for its group.
+            let counted = counters(&address);
+            let is_written = counted["log_groups"] > 0 && counted["log_bytes"] > 0;
+            assert!(is_written && counted["log_refused_since_unix_ms"] == 0, "{counted:?}");
+        }
         for (client, sent) in (0..).zip(&clients) {
             let sent = &mut *sent.lock().unwrap();
             let found = pushed(&mut peer, table, client);
