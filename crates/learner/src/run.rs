@@ -25,6 +25,7 @@ use crate::distributed::{self, JobOptions};
 use crate::error::LearnError;
 use crate::event::Event;
 use crate::importance::Importance;
+use crate::kept::{self, KeptTables};
 use crate::known_keys::KnownKeys;
 use crate::measured::{SeenMetrics, TestMetrics};
 use crate::metrics::{NumberMetrics, Scores};
@@ -63,6 +64,8 @@ pub struct RunOptions {
     /// Whether an earlier run of another configuration is kept and this one gets a number after its name. For default
     /// names.
     pub keeps_earlier: bool,
+    /// Whether the rows that kept tables have are removed at the start.
+    pub forget: bool,
     /// Parameter servers that hold the tables; `None`: this process does.
     pub servers: Option<Arc<Cluster>>,
     /// The workers and the algorithm of a job; `None`: one process trains as `train.*` configures.
@@ -75,6 +78,7 @@ impl Default for RunOptions {
             runs_dir: PathBuf::from("runs"),
             resume: false,
             from: None,
+            forget: false,
             keeps_earlier: false,
             servers: None,
             job: None,
@@ -197,6 +201,11 @@ fn run(
         Some(job) => job.check(&config)?,
         None => check_servers(&config, options)?,
     }
+    if options.servers.is_some() {
+        kept::check_on_servers(&config)?;
+    } else if !options.resume && !options.forget {
+        kept::check_new(&config)?;
+    }
     // Before the run has a name, which may replace an earlier run.
     [&config.data.train, &config.data.valid].into_iter().try_for_each(|inputs| refuse_hubs(&inputs.0))?;
     let earlier = match &options.from {
@@ -291,8 +300,9 @@ fn run_in(
     let started_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     let (model_dir, last_dir) = (run_dir.join("model"), run_dir.join("last"));
     let has_earlier = !options.resume && (is_saved(&model_dir) || is_saved(&last_dir));
+    let mut kept = KeptTables::new(options.forget);
     let (model, state, scores) = if options.resume {
-        resume(&config, options, run_dir, [&last_dir, &model_dir])?
+        resume(&config, options, run_dir, [&last_dir, &model_dir], &mut kept)?
     } else {
         let unfitted = config.spec().unfitted().count();
         if unfitted > 0 {
@@ -302,9 +312,9 @@ fn run_in(
         check_inputs(&config, has_earlier)?;
         let earlier = begun.earlier.take();
         let model = match (&earlier, &options.servers) {
-            (Some(earlier), servers) => earlier.continue_as(config, servers.as_ref())?,
+            (Some(earlier), servers) => earlier.continue_as(config, servers.as_ref(), &mut kept)?,
             (None, Some(cluster)) => Model::on_servers(config, cluster)?,
-            (None, None) => Model::new(config)?,
+            (None, None) => Model::new_in(config, |config, table| kept.create(config, table))?,
         };
         let progressive_curve = earlier.map_or(Ok(Vec::new()), |earlier| earlier.progressive_curve())?;
         // The resume state of an earlier run of this name is not this run's.
@@ -323,6 +333,9 @@ fn run_in(
     };
     let threads = options.job.as_ref().map_or(train.threads, JobOptions::threads);
     observer(&Event::Started { model: &words, run_dir, resumed_step: state.step });
+    for (table, found) in &kept.found {
+        observer(&Event::Kept { table, found });
+    }
     if state.step > 0 && state.is_whole(train) {
         observer(&Event::NothingLeft { passes: state.pass, early: state.pass < train.passes });
     }

@@ -11,6 +11,7 @@ mod faults;
 mod hosts;
 mod hub;
 mod hub_feed;
+mod kept_training;
 mod ps;
 mod remote_training;
 mod serve;
