@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use sanderling_observe::LatencySummary;
 use sanderling_store::TableStats;
 use sanderling_transport::Connection;
 use sanderling_wire::{Fault, Features, Home, Restored, StatsScope, same_token};
@@ -12,6 +13,7 @@ use crate::background;
 use crate::checkpoints::{CheckpointStatus, Checkpoints, SaveMode, SaveReport};
 use crate::clock::unix_ms;
 use crate::connections::ConnectionStatus;
+use crate::delta_log::DeltaLog;
 use crate::event::{Event, Log};
 use crate::logins::Plane;
 use crate::refusal::Refusal;
@@ -169,6 +171,12 @@ impl Control {
     #[must_use]
     pub fn stats(&self, scope: StatsScope) -> Vec<CommandLatency> {
         self.state.statistics.latencies(scope)
+    }
+
+    /// The times in which groups of the delta log were synced, on a server that has one.
+    #[must_use]
+    pub fn log_syncs(&self) -> Option<LatencySummary> {
+        self.state.log.as_ref().map(DeltaLog::syncs)
     }
 
     /// Whether the server admits a client with this token.

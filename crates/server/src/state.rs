@@ -265,7 +265,7 @@ impl State {
         let (budget_bytes, unbounded) = self.budgets();
         let (batches, batch_bytes) = self.batches.sizes();
         let (step_groups, step_bytes) = self.steps.sizes();
-        vec![
+        let mut counters = vec![
             ("connections", self.connections.len() as u64),
             ("connections_max", self.connections.places() as u64),
             ("connections_accepted", self.connections.accepted()),
@@ -288,6 +288,8 @@ impl State {
             ("restores", self.restores.load(Ordering::Relaxed)),
             ("last_saved_unix_ms", self.last_saved_unix_ms.load(Ordering::Relaxed)),
             ("draining", u64::from(self.is_draining())),
-        ]
+        ];
+        counters.extend(self.log.iter().flat_map(|log| log.counters(&self.tables)));
+        counters
     }
 }
