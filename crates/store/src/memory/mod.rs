@@ -5,6 +5,7 @@
 
 pub(crate) mod address_space;
 pub(crate) mod budget;
+pub(crate) mod copies;
 pub(crate) mod file;
 pub(crate) mod persist;
 pub(crate) mod prefetch;
