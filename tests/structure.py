@@ -40,8 +40,9 @@ EDGES: dict[str, set[str]] = {
     "server": {"wire", "transport", "store", "replica", "sync", "observe"},
     "http": set(),
     "control": {"http", "server", "observe", "transport"},
-    "serve": {"http", "client", "learner", "sample", "store", "observe", "wire", "transport"} | {"formats", "rows"},
-    "rows": {"random", "observe"},
+    "serve": {"http", "client", "learner", "objects", "sample", "store", "observe", "wire", "transport"}
+    | {"formats", "rows"},
+    "rows": {"random", "observe", "transport"},
     "terminal": {"files", "client", "observe"},
     "bench": {"random", "sample", "formats", "store", "observe", "wire", "transport", "client", "server", "terminal"}
     | {"testkit"},

@@ -73,6 +73,11 @@ impl FollowedTable {
         self.place == ChangesPlace::default()
     }
 
+    /// Goes on from an epoch of the server's stream, such as that of a checkpoint whose rows are here.
+    pub fn go_on_from(&mut self, epoch: u64) {
+        self.place = ChangesPlace { since: epoch, until: epoch, cursor: 0 };
+    }
+
     /// Begins at the start, with an export of all rows.
     pub fn restart(&mut self) {
         self.place = ChangesPlace::default();
@@ -170,7 +175,6 @@ impl Follower {
         }
         let opened = (Number { table: number, boot_id: self.session.boot_id(server) }, home);
         table.opened = Some(opened);
-        table.restart();
         Ok(opened)
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use sanderling_client::{Cluster, ConnectOptions, RemoteTable};
 use sanderling_learner::{Config as RunConfig, RunOptions, train};
-use sanderling_serve::{Config, ReplicaConfig, ServedModel, Server};
+use sanderling_serve::{Config, FollowOptions, ReplicaConfig, ReplicaSource, ServedModel, Server};
 use sanderling_store::{Absent, PushScale, Table};
 use sanderling_testkit::TestServer;
 
@@ -104,15 +104,16 @@ fn main() {
     println!("{rows} rows of {} weights and {} state values", table.dim(), table.state());
     println!("pushes without a replica: {:.0} keys/s", push_rate(&table, rows));
     let server = Server::start(&Config::new("127.0.0.1:0".parse().expect("an address"))).expect("a server");
-    let model = Arc::new(ServedModel::to_follow(&path, None, 1, None, None).expect("a model"));
+    let follow = FollowOptions::default();
+    let model = Arc::new(ServedModel::to_follow(&path, None, 1, &follow).expect("a model"));
     let config = ReplicaConfig {
-        cluster: Arc::clone(&cluster),
+        source: ReplicaSource::Servers { cluster: Arc::clone(&cluster), start: None },
         fresh: Duration::from_millis(200),
         stale_after: Duration::from_secs(10),
         memory_bytes_max: None,
     };
     let begun = Instant::now();
-    server.follow_servers(config, Arc::clone(&model), |line| println!("{line}")).expect("threads");
+    server.follow_source(config, Arc::clone(&model), |line| println!("{line}")).expect("threads");
     while !server.is_ready() {
         std::thread::sleep(Duration::from_millis(1));
     }

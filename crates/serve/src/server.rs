@@ -154,12 +154,12 @@ impl Server {
         Ok(())
     }
 
-    /// Follows parameter servers from now on. The model is served when it has all rows; `note` gets a line when a
-    /// server is lost and found.
+    /// Has the rows of a model follow servers or checkpoints from now on. The model is served when it has all rows; `note`
+    /// gets a line when a source is lost and found.
     ///
     /// # Errors
     /// The system has no thread left.
-    pub fn follow_servers(
+    pub fn follow_source(
         &self,
         config: ReplicaConfig,
         model: Arc<ServedModel>,

@@ -14,6 +14,7 @@ mod hub_feed;
 mod ps;
 mod remote_training;
 mod serve;
+mod serve_checkpoints;
 mod sync;
 mod torn_export;
 mod workers;
