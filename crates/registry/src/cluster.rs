@@ -108,7 +108,8 @@ mod tests {
     fn a_placement_has_the_group_of_each_slot() {
         for groups in [&[][..], &[3], &[0, 0, 1, 1, 1, 0, 2], &[1, 2, 3]] {
             let placement = Placement::of_groups(1, groups);
-            let found: Vec<u32> = (0..groups.len() as u32).filter_map(|slot| placement.group_of(slot)).collect();
+            let found: Vec<u32> =
+                (0..groups.len() as u32).filter_map(|slot| placement.group_of(slot)).collect();
             assert_eq!(found, groups);
             assert_eq!(placement.group_of(groups.len() as u32), None);
         }
@@ -116,7 +117,8 @@ mod tests {
 
     #[test]
     fn a_group_is_flat_json() {
-        let group = Group { epoch: 3, history: u64::MAX, primary: Member { server: 1, boot: 7 }, in_sync: vec![] };
+        let group =
+            Group { epoch: 3, history: u64::MAX, primary: Member { server: 1, boot: 7 }, in_sync: vec![] };
         let record = GroupRecord { group, addresses: [(1, vec!["tcp://a:1".to_owned()])].into() };
         let json = r#"{"epoch":3,"history":18446744073709551615,"primary":{"server":1,"boot":7},"in_sync":[],"addresses":{"1":["tcp://a:1"]}}"#;
         assert_eq!(serde_json::to_string(&record).expect("it is JSON"), json);

@@ -99,7 +99,8 @@ impl GroupEntry {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.registry.watch(&self.name, after, left)? {
                 // Other names may begin with this one.
-                Watched::Changes { changes, .. } if changes.iter().any(|change| change.name == self.name) => {}
+                Watched::Changes { changes, .. } if changes.iter().any(|change| change.name == self.name) => {
+                }
                 Watched::Changes { after: seen, .. } => {
                     if Instant::now() >= deadline {
                         return Ok(None);
@@ -193,7 +194,8 @@ mod tests {
         let other = GroupEntry::new(Arc::clone(&registry), 10, WITHIN);
         run(&other, &Action::CompareAndSet { revision: 0, group: group(1, 3, &[]) });
         assert_eq!(one.changed(begun.revision, Duration::from_millis(20)).expect("it answers"), None);
-        let next = run(&two, &Action::CompareAndSet { revision: begun.revision, group: group(2, 2, &[1, 3]) });
+        let next =
+            run(&two, &Action::CompareAndSet { revision: begun.revision, group: group(2, 2, &[1, 3]) });
         assert!(next.revision > begun.revision);
         assert_eq!(one.changed(begun.revision, WITHIN).expect("it answers"), Some(next));
         let found = registry.get("groups/1", WITHIN).expect("it answers").expect("it is there");

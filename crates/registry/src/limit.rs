@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use sanderling_http::Limits;
-
 /// Length of a record's name, and of a cluster's. A longer one is refused.
 pub const NAME_BYTES_MAX: usize = 128;
 /// Length of a record's value as compact JSON. A longer one is refused. A placement of 16,384 slots, each in another
@@ -29,28 +27,5 @@ pub const WATCHED_CHANGES_MAX: usize = 1 << 10;
 pub const WATCHED_BYTES_MAX: usize = 4 << 20;
 /// Longest wait of one request to a keeper. A client with more time asks again.
 pub const WAIT_MAX: Duration = Duration::from_secs(60);
-/// Watches that wait at a keeper. A further one is refused.
-pub const WATCHES_MAX: usize = 1 << 12;
-/// Changes that wait for the disk. A further one is refused.
-pub(crate) const QUEUE_MAX: usize = 1 << 10;
-/// Changes that one write to the disk takes.
-pub(crate) const BATCH_CHANGES_MAX: usize = 256;
-/// Bytes of changes that one write to the disk takes, if it has more than one.
-pub(crate) const BATCH_BYTES_MAX: usize = 4 << 20;
-/// Largest frame of the journal. A longer length is damage.
-pub(crate) const FRAME_BYTES_MAX: usize = 16 << 20;
-/// Bytes of the journal, beside twice the records, after which it is written anew.
-pub(crate) const JOURNAL_BYTES_MIN: u64 = 4 << 20;
 /// Longest body of an answer that a client reads.
 pub(crate) const ANSWER_BYTES_MAX: usize = 256 << 20;
-/// Longest request body of a keeper.
-pub(crate) const BODY_BYTES_MAX: usize = 2 * VALUE_BYTES_MAX;
-
-/// The limits of a keeper's port.
-pub(crate) const PORT: Limits = Limits {
-    connections: 8192,
-    streams: 256,
-    slot_kept: Duration::from_secs(2),
-    handshake: Duration::from_secs(10),
-    linger: Duration::from_secs(5),
-};

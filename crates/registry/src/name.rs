@@ -4,15 +4,23 @@ use crate::limit::NAME_BYTES_MAX;
 use crate::registry::RegistryError;
 
 /// Checks the name of a record: parts of letters, digits, `.`, `_` and `-`, with `/` between them.
-pub(crate) fn check_record(name: &str) -> Result<(), RegistryError> {
+///
+/// # Errors
+/// [`RegistryError::Invalid`] says what is expected.
+pub fn check_record(name: &str) -> Result<(), RegistryError> {
     match name.split('/').all(is_part) && name.len() <= NAME_BYTES_MAX {
         true => Ok(()),
-        false => Err(wrong("record", name, "parts of letters, digits, '.', '_' and '-', with '/' between them")),
+        false => {
+            Err(wrong("record", name, "parts of letters, digits, '.', '_' and '-', with '/' between them"))
+        }
     }
 }
 
 /// Checks the name of a cluster: letters, digits, `.`, `_` and `-`.
-pub(crate) fn check_cluster(name: &str) -> Result<(), RegistryError> {
+///
+/// # Errors
+/// [`RegistryError::Invalid`] says what is expected.
+pub fn check_cluster(name: &str) -> Result<(), RegistryError> {
     match is_part(name) && name.len() <= NAME_BYTES_MAX {
         true => Ok(()),
         false => Err(wrong("cluster", name, "letters, digits, '.', '_' and '-'")),
@@ -20,7 +28,10 @@ pub(crate) fn check_cluster(name: &str) -> Result<(), RegistryError> {
 }
 
 /// Checks the beginning of names, which may be empty or end anywhere.
-pub(crate) fn check_prefix(prefix: &str) -> Result<(), RegistryError> {
+///
+/// # Errors
+/// [`RegistryError::Invalid`] says what is expected.
+pub fn check_prefix(prefix: &str) -> Result<(), RegistryError> {
     let is_char = |byte: u8| is_part_byte(byte) || byte == b'/';
     match prefix.bytes().all(is_char) && prefix.len() <= NAME_BYTES_MAX {
         true => Ok(()),
@@ -39,7 +50,9 @@ fn is_part_byte(byte: u8) -> bool {
 
 fn wrong(what: &str, name: &str, expected: &str) -> RegistryError {
     let cut: String = name.chars().take(NAME_BYTES_MAX).collect();
-    RegistryError::Invalid(format!("{what} {cut:?}: at most {NAME_BYTES_MAX} bytes of {expected} are expected"))
+    RegistryError::Invalid(format!(
+        "{what} {cut:?}: at most {NAME_BYTES_MAX} bytes of {expected} are expected"
+    ))
 }
 
 #[cfg(test)]
@@ -66,8 +79,7 @@ mod tests {
             ("a%2f", [false, false, false]),
             ("ä", [false, false, false]),
         ] {
-            let found =
-                [check_record(name).is_ok(), check_cluster(name).is_ok(), check_prefix(name).is_ok()];
+            let found = [check_record(name).is_ok(), check_cluster(name).is_ok(), check_prefix(name).is_ok()];
             assert_eq!(found, [is_record, is_cluster, is_prefix], "{name:?}");
         }
     }

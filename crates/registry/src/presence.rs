@@ -200,15 +200,18 @@ mod tests {
         let start = |boot| {
             let events = events.clone();
             let registry: Arc<dyn Registry> = Arc::clone(&registry) as Arc<dyn Registry>;
-            Presence::start(registry, record(boot), TERM, move |event| events.send(event).expect("it is taken"))
-                .expect("a thread")
+            Presence::start(registry, record(boot), TERM, move |event| {
+                events.send(event).expect("it is taken");
+            })
+            .expect("a thread")
         };
         let first = start(1);
         assert_eq!(noted.recv_timeout(WITHIN), Ok(PresenceEvent::Listed));
         assert_eq!(present(&*registry), Some(record(1)));
         // A changed record is written, and one whose lease has ended is written again.
         first.update(|record| record.group = 7);
-        let revision = |found: &dyn Registry| found.get("members/4", WITHIN).expect("it answers").map(|r| r.revision);
+        let revision =
+            |found: &dyn Registry| found.get("members/4", WITHIN).expect("it answers").map(|r| r.revision);
         let mut seen = revision(&*registry).unwrap_or_default();
         while present(&*registry).is_none_or(|record| record.group != 7) {
             registry.watch("members/4", seen, WITHIN).expect("it answers");

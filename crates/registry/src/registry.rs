@@ -98,7 +98,9 @@ pub enum RegistryError {
         reason: String,
     },
     /// A change was sent, and its answer is missing: it may have taken effect, may yet, or not. Read the record again.
-    #[error("registry {url}: {name}: it is unknown whether the change was made: {reason}; read the record again")]
+    #[error(
+        "registry {url}: {name}: it is unknown whether the change was made: {reason}; read the record again"
+    )]
     Unknown {
         /// The registry.
         url: String,

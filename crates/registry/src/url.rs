@@ -119,9 +119,9 @@ impl RegistryUrl {
     pub fn in_cluster(mut self, name: &str) -> Result<RegistryUrl, RegistryError> {
         check_cluster(name)?;
         match &self.cluster {
-            Some(own) if own != name => {
-                Err(RegistryError::Invalid(format!("{self}: it names cluster {own}, and not {name}; name one")))
-            }
+            Some(own) if own != name => Err(RegistryError::Invalid(format!(
+                "{self}: it names cluster {own}, and not {name}; name one"
+            ))),
             _ => {
                 self.cluster = Some(name.to_owned());
                 Ok(self)
@@ -214,7 +214,9 @@ mod tests {
         ] {
             match (RegistryUrl::parse_with(text, variable), expected) {
                 (Ok(url), Ok(expected)) => assert_eq!(url.to_string(), expected),
-                (Err(error), Err(expected)) => assert!(error.to_string().contains(expected), "{text}: {error}"),
+                (Err(error), Err(expected)) => {
+                    assert!(error.to_string().contains(expected), "{text}: {error}");
+                }
                 (found, expected) => panic!("{text}: {found:?} is not {expected:?}"),
             }
         }
