@@ -49,9 +49,8 @@ EDGES: dict[str, set[str]] = {
     | {"testkit"},
     "load": {"files", "random", "store", "client", "server", "observe", "wire", "transport", "terminal", "testkit"},
     "testkit": {"client", "server", "store", "transport", "wire"},
-    "cli": {"files", "sample", "formats", "inspect", "synth", "loader", "keeper", "registry"}
-    | {"hub", "feed", "store", "client", "learner", "observe", "terminal", "server", "control"}
-    | {"wire", "transport", "job", "serve"},
+    "cli": {"files", "sample", "formats", "inspect", "synth", "loader", "keeper", "registry", "wire", "transport"}
+    | {"hub", "feed", "store", "client", "learner", "observe", "terminal", "server", "control", "job", "serve"},
     "python": {"cli", "learner", "sample", "formats", "store", "client", "hub", "feed", "job", "control", "rows"}
     | {"observe"},
 }

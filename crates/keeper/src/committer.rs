@@ -64,7 +64,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// The durable records. Whoever holds this holds up changes.
+    /// The durable records. Changes wait while this is held.
     pub(crate) fn published(&self) -> RwLockReadGuard<'_, Published> {
         self.published.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -103,7 +103,7 @@ pub(crate) struct Committer {
 pub(crate) struct Requests(SyncSender<Message>);
 
 impl Requests {
-    /// Has a request answered. It is answered also when nobody waits any more.
+    /// Has a request answered. It is answered although its caller may be gone.
     pub(crate) async fn ask(&self, request: Request) -> Result<Reply, CommitError> {
         let (reply, answer) = oneshot::channel();
         match self.0.try_send(Message::Job(Job { request, reply })) {
@@ -132,7 +132,7 @@ impl Committer {
         note: impl FnMut(&str) + Send + 'static,
     ) -> std::io::Result<Committer> {
         let Found { mut book, history, .. } = found;
-        // Nobody could renew a lease while there was no keeper.
+        // No lease could be renewed while there was no keeper.
         book.renew_all(Duration::ZERO);
         let revision = watch::Sender::new(book.revision());
         let shared = Arc::new(Shared {
@@ -250,7 +250,7 @@ impl<F: FnMut(&str)> Writing<F> {
                     Err(error.clone())
                 }
             };
-            // Nobody may wait any more.
+            // The caller may be gone.
             let _ = reply.send(outcome);
         }
         if self.journal.wants_rewrite() {

@@ -21,7 +21,7 @@ mod router;
 mod keeper;
 pub use keeper::{Keeper, KeeperConfig, KeeperError};
 
-/// What only fuzzers need.
+/// Functions for fuzzers.
 #[cfg(fuzzing)]
 pub mod fuzzing {
     use sanderling_registry::book::Book;

@@ -15,8 +15,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use sanderling_http::{SocketHandle, bearer_token, web_page};
 use sanderling_observe::{EXPOSITION_CONTENT_TYPE, unique};
-use sanderling_registry::book::{Held, Reply, Request as Change};
-use sanderling_registry::history::PastChange;
+use sanderling_registry::book::{Held, PastChange, Reply, Request as Change};
 use sanderling_registry::limit::WAIT_MAX;
 use sanderling_registry::protocol::{
     ChangeText, Granted, JsonText, KEEPER_HEADER, Kept, RecordText, Refusal, Term, check_delete, term_s,
@@ -37,7 +36,7 @@ const LEASE_BITS: u32 = 52;
 const JSON: &str = "application/json";
 const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 
-/// What the routes share.
+/// The state of the routes.
 #[derive(Debug)]
 pub(crate) struct Service {
     pub(crate) shared: Arc<Shared>,

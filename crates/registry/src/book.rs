@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::history::PastChange;
-use crate::limit::{LEASES_MAX, RECORDS_MAX, TOTAL_BYTES_MAX};
+use crate::limit::{LEASES_MAX, RECORDS_MAX, TERM_MAX, TOTAL_BYTES_MAX};
 use crate::protocol::JsonText;
+
+/// No keeper counts so far.
+const REVISION_MAX: u64 = 1 << 62;
 
 /// A request that may change records or leases.
 #[derive(Debug, Clone, PartialEq)]
@@ -77,6 +79,24 @@ pub struct Held {
     pub lease: Option<u64>,
     /// The content.
     pub value: JsonText,
+}
+
+/// A change of a record.
+#[derive(Debug, Clone)]
+pub struct PastChange {
+    /// The record.
+    pub name: Arc<str>,
+    /// The revision of the change.
+    pub revision: u64,
+    /// The record since then.
+    pub held: Option<Held>,
+}
+
+impl PastChange {
+    /// Bytes of name and value.
+    pub(crate) fn bytes(&self) -> usize {
+        self.name.len() + self.held.as_ref().map_or(0, |held| held.value.len())
+    }
 }
 
 /// A change, as the journal has it. A group of them is made as a whole.
@@ -288,14 +308,17 @@ impl Book {
     /// The change does not follow the ones before, which only a damaged journal has.
     pub fn apply(&mut self, entry: &Entry, now: Duration) -> Result<Option<PastChange>, String> {
         match entry {
-            Entry::Revision(revision) if *revision >= self.revision => {
+            Entry::Revision(revision) if (self.revision..REVISION_MAX).contains(revision) => {
                 self.revision = *revision;
                 Ok(None)
             }
             Entry::Revision(revision) => Err(format!("revision {revision} follows {}", self.revision)),
             Entry::Grant { lease, term_s } => {
                 let term = Duration::from_secs(*term_s);
-                let ends = now.checked_add(term).ok_or("a lease without an end")?;
+                if term > TERM_MAX {
+                    return Err(format!("lease {lease} has a term of {term_s} s"));
+                }
+                let ends = now + term;
                 let taken = self.leases.insert(*lease, Lease { term, ends, names: BTreeSet::new() });
                 taken.map_or(Ok(None), |_| Err(format!("lease {lease} was taken twice")))
             }

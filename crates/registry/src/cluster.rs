@@ -26,7 +26,7 @@ pub fn member_name(server: u32) -> String {
     format!("{MEMBERS}{server}")
 }
 
-/// The configuration of a cluster, which whoever starts its first server creates.
+/// The configuration of a cluster, created by its first server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterConfig {
     /// Slots of keys, fixed for the life of the cluster.

@@ -2,6 +2,7 @@
 //!
 //! Records of a cluster are under `/sanderling/CLUSTER/`. A revision is that of etcd.
 
+use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,14 +10,16 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use reqwest::Method;
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::etcd_messages::{Event, Events, Failure, Header, KeyValue, Lease, Range, Streamed, Txn};
 use crate::name::{check_prefix, check_record};
 use crate::network::{Answer, Call, CallError, HttpClient};
+use crate::options::Options;
 use crate::protocol::{JsonText, check_delete, term_s};
 use crate::registry::{Change, Edit, Listing, Outcome, Record, Registry, RegistryError, Watched};
-use crate::url::{Options, RegistryUrl};
+use crate::url::RegistryUrl;
 
 const OK: u16 = 200;
 /// Codes of gRPC with which etcd refuses a request and has changed nothing.
@@ -29,7 +32,6 @@ const RESOURCE_EXHAUSTED: u64 = 8;
 const UNAUTHENTICATED: u64 = 16;
 
 /// The records of one cluster in etcd.
-#[derive(Debug)]
 pub(crate) struct Etcd {
     url: String,
     /// The members of etcd, as urls.
@@ -58,107 +60,10 @@ enum Effect<'a> {
     Changes(&'a str),
 }
 
-/// Numbers are text in the JSON of gRPC, and absent where they are 0.
-fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    match Value::deserialize(deserializer)? {
-        Value::String(text) => text.parse().map_err(serde::de::Error::custom),
-        Value::Number(number) => number.as_u64().ok_or_else(|| serde::de::Error::custom("a negative number")),
-        _ => Err(serde::de::Error::custom("no number")),
-    }
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Header {
-    #[serde(deserialize_with = "number")]
-    cluster_id: u64,
-    #[serde(deserialize_with = "number")]
-    revision: u64,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct KeyValue {
-    key: String,
-    value: String,
-    #[serde(deserialize_with = "number")]
-    mod_revision: u64,
-    #[serde(deserialize_with = "number")]
-    lease: u64,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Range {
-    header: Header,
-    kvs: Vec<KeyValue>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Txn {
-    header: Header,
-    succeeded: bool,
-    responses: Vec<TxnResponse>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct TxnResponse {
-    response_range: Option<Range>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Lease {
-    header: Header,
-    #[serde(rename = "ID", deserialize_with = "number")]
-    id: u64,
-    #[serde(rename = "TTL", deserialize_with = "number")]
-    ttl: u64,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Streamed<T> {
-    result: T,
-    error: Option<Failure>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Events {
-    header: Header,
-    canceled: bool,
-    cancel_reason: String,
-    #[serde(deserialize_with = "number")]
-    compact_revision: u64,
-    events: Vec<Event>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Event {
-    r#type: String,
-    kv: KeyValue,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Failure {
-    message: String,
-    /// Of versions that have no `message`.
-    error: Value,
-    #[serde(alias = "grpc_code")]
-    code: u64,
-}
-
-impl Failure {
-    fn words(&self) -> String {
-        match (&*self.message, &self.error) {
-            ("", Value::String(text)) => text.clone(),
-            (message, _) => message.to_owned(),
-        }
+/// Without the secrets.
+impl fmt::Debug for Etcd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Etcd").field("url", &self.url).finish_non_exhaustive()
     }
 }
 
@@ -398,6 +303,10 @@ impl Registry for Etcd {
         let key = self.key(name);
         let (change, lease) = match edit {
             Edit::Put { value, lease } => {
+                if lease == Some(0) {
+                    // For etcd that is no lease.
+                    return Err(RegistryError::LeaseEnded { lease: 0 });
+                }
                 let value = STANDARD.encode(JsonText::new(name, &value)?.as_str());
                 let lease_text = lease.unwrap_or_default().to_string();
                 (json!({ "request_put": { "key": key, "value": value, "lease": lease_text } }), lease)

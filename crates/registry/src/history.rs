@@ -1,27 +1,9 @@
 //! The last changes of records, for watches. Knows no clock and no waiting.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
-use crate::book::Held;
+use crate::book::PastChange;
 use crate::limit::{HISTORY_BYTES_MAX, HISTORY_CHANGES_MAX, WATCHED_BYTES_MAX, WATCHED_CHANGES_MAX};
-
-/// A change of a record.
-#[derive(Debug, Clone)]
-pub struct PastChange {
-    /// The record.
-    pub name: Arc<str>,
-    /// The revision of the change.
-    pub revision: u64,
-    /// The record since then.
-    pub held: Option<Held>,
-}
-
-impl PastChange {
-    fn bytes(&self) -> usize {
-        self.name.len() + self.held.as_ref().map_or(0, |held| held.value.len())
-    }
-}
 
 /// The last changes, oldest first; each has its own revision.
 #[derive(Debug, Default)]
@@ -76,6 +58,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+    use crate::book::Held;
     use crate::protocol::JsonText;
 
     fn change(revision: u64, name: &str, bytes: usize) -> PastChange {

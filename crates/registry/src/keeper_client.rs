@@ -1,5 +1,6 @@
 //! The client of `sanderling keeper`: JSON over HTTP. Each request is sent once.
 
+use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,11 +10,12 @@ use serde::de::DeserializeOwned;
 use crate::limit::WAIT_MAX;
 use crate::name::{check_prefix, check_record};
 use crate::network::{Answer, Call, CallError, HttpClient};
+use crate::options::Options;
 use crate::protocol::{
     Changes, Granted, JsonText, KEEPER_HEADER, Kept, Read, Refusal, Set, Term, check_delete, term_s,
 };
 use crate::registry::{Edit, Listing, Outcome, Record, Registry, RegistryError, Watched};
-use crate::url::{Options, RegistryUrl};
+use crate::url::RegistryUrl;
 
 /// Time of a watch's request beyond the time that the keeper waits.
 const WATCH_SLACK: Duration = Duration::from_secs(5);
@@ -22,7 +24,6 @@ const CONFLICT: u16 = 409;
 const GONE: u16 = 410;
 
 /// The records of one cluster at a keeper.
-#[derive(Debug)]
 pub(crate) struct KeeperClient {
     url: String,
     base: String,
@@ -31,6 +32,13 @@ pub(crate) struct KeeperClient {
     http: HttpClient,
     /// The number of the keeper, after its first answer.
     keeper: Mutex<Option<String>>,
+}
+
+/// Without the secrets.
+impl fmt::Debug for KeeperClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeeperClient").field("url", &self.url).finish_non_exhaustive()
+    }
 }
 
 impl KeeperClient {

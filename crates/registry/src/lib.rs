@@ -25,8 +25,11 @@ pub use group_entry::GroupEntry;
 mod presence;
 pub use presence::{Presence, PresenceEvent};
 
+mod options;
+pub use options::Options;
+
 mod url;
-pub use url::{Kind, Options, RegistryUrl};
+pub use url::{Kind, RegistryUrl};
 
 pub mod protocol;
 
@@ -41,4 +44,8 @@ mod network;
 
 mod keeper_client;
 
+mod etcd_messages;
+
 mod etcd;
+
+mod open;

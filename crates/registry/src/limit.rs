@@ -7,6 +7,8 @@ pub const NAME_BYTES_MAX: usize = 128;
 /// Length of a record's value as compact JSON. A longer one is refused. A placement of 16,384 slots, each in another
 /// group than the one before, has 250 KiB.
 pub const VALUE_BYTES_MAX: usize = 256 << 10;
+/// Lists and objects within each other in a value. A deeper one is refused: readers of JSON have limits of their own.
+pub const VALUE_DEPTH_MAX: usize = 64;
 /// Records of a keeper. A further one is refused.
 pub const RECORDS_MAX: usize = 1 << 16;
 /// Names and values of a keeper together. A change that needs more is refused.

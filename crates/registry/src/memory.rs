@@ -3,8 +3,8 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::book::{Book, Entry, Held, Reply, Request};
-use crate::history::{History, PastChange};
+use crate::book::{Book, Entry, Held, PastChange, Reply, Request};
+use crate::history::History;
 use crate::name::{check_prefix, check_record};
 use crate::protocol::{JsonText, check_delete, term_s};
 use crate::registry::{Change, Edit, Listing, Outcome, Record, Registry, RegistryError, Watched};

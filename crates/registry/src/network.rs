@@ -13,8 +13,8 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::limit::ANSWER_BYTES_MAX;
+use crate::options::Options;
 use crate::registry::RegistryError;
-use crate::url::Options;
 
 /// Threads of the runtime. It moves small records only.
 const THREADS: usize = 1;

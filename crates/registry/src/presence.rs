@@ -15,7 +15,7 @@ const AGAIN_MAX: Duration = Duration::from_secs(2);
 /// Time of the calls at the end of a process.
 const REVOKE_WITHIN: Duration = Duration::from_millis(500);
 
-/// What happens to the record of a process.
+/// An event of the record of a process.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PresenceEvent {
     /// The record is in the registry.
@@ -160,7 +160,7 @@ impl<F: FnMut(PresenceEvent)> Keeping<F> {
                 self.written = Some((wanted, revision));
                 Ok(Step::Kept)
             }
-            // Somebody was faster: the next step sees it.
+            // Another process was faster: the next step sees it.
             Ok(Outcome::Other(_)) => Ok(Step::Kept),
             Err(RegistryError::LeaseEnded { lease }) => {
                 (self.lease, self.written) = (None, None);

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::limit::{TERM_MAX, TERM_MIN, VALUE_BYTES_MAX};
+use crate::limit::{TERM_MAX, TERM_MIN, VALUE_BYTES_MAX, VALUE_DEPTH_MAX};
 use crate::registry::{Change, Record, RegistryError};
 
 /// The header in which keepers tell their number, and clients the number that they expect.
@@ -21,8 +21,13 @@ impl JsonText {
     /// The text of a value.
     ///
     /// # Errors
-    /// It is too long.
+    /// It is too long or too deep.
     pub fn new(name: &str, value: &Value) -> Result<JsonText, RegistryError> {
+        if is_deeper(value, VALUE_DEPTH_MAX) {
+            return Err(RegistryError::Invalid(format!(
+                "{name}: the value has more than {VALUE_DEPTH_MAX} lists and objects within each other"
+            )));
+        }
         let raw = serde_json::value::to_raw_value(value)
             .map_err(|error| RegistryError::Invalid(format!("{name}: {error}")))?;
         let text = JsonText(Arc::from(raw));
@@ -52,6 +57,15 @@ impl JsonText {
     #[must_use]
     pub fn value(&self) -> Value {
         serde_json::from_str(self.0.get()).expect("it was written from a value")
+    }
+}
+
+/// Whether a value has more levels than this.
+fn is_deeper(value: &Value, levels: usize) -> bool {
+    match value {
+        Value::Array(values) => levels == 0 || values.iter().any(|value| is_deeper(value, levels - 1)),
+        Value::Object(values) => levels == 0 || values.values().any(|value| is_deeper(value, levels - 1)),
+        _ => false,
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a registry can do, and how it fails. Knows no server and no protocol.
+//! The calls of a registry, and their errors. Knows no server and no protocol.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -184,7 +184,8 @@ pub trait Registry: Debug + Send + Sync {
         within: Duration,
     ) -> Result<Outcome, RegistryError>;
 
-    /// Waits for changes after the revision `after` of records whose names begin with `prefix`.
+    /// Waits for changes after the revision `after` of records whose names begin with `prefix`. A registry that stops
+    /// meanwhile is noticed up to 5 s later.
     ///
     /// # Errors
     /// The registry does not answer, or a record is damaged.

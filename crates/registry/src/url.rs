@@ -1,24 +1,15 @@
 //! Where a registry is: `keeper://HOST:PORT/CLUSTER`, `etcd://HOST:PORT,.../CLUSTER` or `registry://CLUSTER`.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::Arc;
 
 use sanderling_transport::Address;
 
-use crate::etcd::Etcd;
-use crate::keeper_client::KeeperClient;
 use crate::name::check_cluster;
-use crate::registry::{Registry, RegistryError};
+use crate::registry::RegistryError;
 
 /// Variable of the environment with the url that `registry://` stands for.
 pub(crate) const VARIABLE: &str = "SANDERLING_REGISTRY";
-/// Variable with the file of the token.
-const TOKEN_FILE: &str = "SANDERLING_REGISTRY_TOKEN_FILE";
-/// Variable with the file of certificate authorities.
-const CA_FILE: &str = "SANDERLING_REGISTRY_CA_FILE";
-
 /// The kind of a registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
@@ -46,38 +37,6 @@ pub struct RegistryUrl {
     pub hosts: Vec<String>,
     /// The cluster, if the url has it.
     pub cluster: Option<String>,
-}
-
-/// How to connect.
-#[derive(Debug, Clone, Default)]
-pub struct Options {
-    /// The token of a keeper, or `user:password` of etcd.
-    pub token: Option<String>,
-    /// Certificate authorities (PEM) of the servers; enables TLS.
-    pub ca: Option<PathBuf>,
-    /// Certificate and key (PEM) of this client, for etcd.
-    pub identity: Option<(PathBuf, PathBuf)>,
-}
-
-impl Options {
-    /// The files that the environment names: `SANDERLING_REGISTRY_TOKEN_FILE` and `SANDERLING_REGISTRY_CA_FILE`.
-    ///
-    /// # Errors
-    /// The file of the token cannot be read, or is empty; the error names it.
-    pub fn of_environment() -> Result<Options, RegistryError> {
-        let path = |name| std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from);
-        let token = path(TOKEN_FILE).map(|path| {
-            let wrong = |reason: &dyn fmt::Display| {
-                RegistryError::Invalid(format!("{TOKEN_FILE}: {}: {reason}", path.display()))
-            };
-            let text = std::fs::read_to_string(&path).map_err(|error| wrong(&error))?;
-            match text.trim() {
-                "" => Err(wrong(&"it is empty: it is to hold a token")),
-                token => Ok(token.to_owned()),
-            }
-        });
-        Ok(Options { token: token.transpose()?, ca: path(CA_FILE), identity: None })
-    }
 }
 
 impl RegistryUrl {
@@ -112,7 +71,7 @@ impl RegistryUrl {
         }
     }
 
-    /// The same registry with this cluster.
+    /// This registry with this cluster.
     ///
     /// # Errors
     /// [`RegistryError::Invalid`]: the name is wrong, or the url has another cluster.
@@ -127,20 +86,6 @@ impl RegistryUrl {
                 Ok(self)
             }
         }
-    }
-
-    /// Opens the registry for the cluster of the url. Connects with the first call.
-    ///
-    /// # Errors
-    /// [`RegistryError::Invalid`]: the url has no cluster, or a file of the options cannot be read.
-    pub fn open(&self, options: &Options) -> Result<Arc<dyn Registry>, RegistryError> {
-        let Some(cluster) = &self.cluster else {
-            return Err(RegistryError::Invalid(format!("{self}: it names no cluster, as {self}/ads does")));
-        };
-        Ok(match self.kind {
-            Kind::Keeper => Arc::new(KeeperClient::new(self, cluster, options)?),
-            Kind::Etcd => Arc::new(Etcd::new(self, cluster, options)?),
-        })
     }
 }
 
@@ -220,9 +165,6 @@ mod tests {
                 (found, expected) => panic!("{text}: {found:?} is not {expected:?}"),
             }
         }
-        let url: RegistryUrl = "keeper://h:1".parse().expect("it is a url");
-        let error = url.open(&Options::default()).expect_err("it has no cluster");
-        assert!(error.to_string().contains("names no cluster"), "{error}");
         assert!(RegistryUrl::is_url("registry://ads") && !RegistryUrl::is_url("tcp://h:1"));
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sanderling_registry::limit::VALUE_BYTES_MAX;
+use sanderling_registry::limit::{VALUE_BYTES_MAX, VALUE_DEPTH_MAX};
 use sanderling_registry::{Change, Edit, Outcome, Record, Registry, RegistryError, Watched};
 use serde_json::{Value, json};
 
@@ -110,10 +110,12 @@ fn a_wrong_request_changes_nothing() {
         let registry = backend.open();
         let before = registry.list("", WITHIN).unwrap();
         let long = Value::from("x".repeat(VALUE_BYTES_MAX));
+        let deep = |levels| (0..levels).fold(Value::Null, |value, _| json!([value]));
         for (name, expected, edit) in [
             ("a b", 0, Edit::put(1.into())),
             ("", 0, Edit::put(1.into())),
             ("a", 0, Edit::put(long)),
+            ("a", 0, Edit::put(deep(VALUE_DEPTH_MAX + 1))),
             ("a", 0, Edit::Delete),
         ] {
             let error = registry.compare_and_set(name, expected, edit, WITHIN).unwrap_err();
@@ -128,6 +130,12 @@ fn a_wrong_request_changes_nothing() {
         let largest = Value::from("x".repeat(VALUE_BYTES_MAX - 2));
         let revision = done(put(&*registry, "largest", 0, largest.clone()));
         assert_eq!(registry.get("largest", WITHIN).unwrap(), Some(record("largest", revision, largest)));
+        let deepest = deep(VALUE_DEPTH_MAX);
+        let revision = done(put(&*registry, "deepest", 0, deepest.clone()));
+        assert_eq!(registry.get("deepest", WITHIN).unwrap(), Some(record("deepest", revision, deepest)));
+        let edit = Edit::Put { value: 1.into(), lease: Some(0) };
+        let error = registry.compare_and_set("leased", 0, edit, WITHIN).unwrap_err();
+        assert_eq!(error, RegistryError::LeaseEnded { lease: 0 });
     });
 }
 
