@@ -29,6 +29,8 @@ EDGES: dict[str, set[str]] = {
     "hub": {"sample", "formats", "loader", "observe", "wire", "transport"},
     "store": {"pull"} | {"random"},  # its examples
     "replica": {"store"} | {"random"},  # its simulator
+    "registry": {"replica", "transport"},
+    "keeper": {"http", "observe", "registry", "transport", "wire"} | {"replica"},  # its tests
     "sync": {"store"},
     "wire": {"pull"},
     "client": {"random", "sample", "store", "sync", "wire", "transport", "observe"},
@@ -48,9 +50,8 @@ EDGES: dict[str, set[str]] = {
     | {"testkit"},
     "load": {"files", "random", "store", "client", "server", "observe", "wire", "transport", "terminal", "testkit"},
     "testkit": {"client", "server", "store", "transport", "wire"},
-    "cli": {"files", "sample", "formats", "inspect", "synth", "loader"}
-    | {"hub", "feed", "store", "client", "learner", "observe", "terminal", "server", "control"}
-    | {"wire", "transport", "job", "serve"},
+    "cli": {"files", "sample", "formats", "inspect", "synth", "loader", "keeper", "registry", "wire", "transport"}
+    | {"hub", "feed", "store", "client", "learner", "observe", "terminal", "server", "control", "job", "serve"},
     "python": {"cli", "learner", "sample", "formats", "store", "client", "hub", "feed", "job", "control", "rows"}
     | {"observe"},
 }

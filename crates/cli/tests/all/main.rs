@@ -11,6 +11,7 @@ mod faults;
 mod hosts;
 mod hub;
 mod hub_feed;
+mod keeper;
 mod ps;
 mod remote_training;
 mod serve;
