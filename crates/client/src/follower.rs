@@ -125,7 +125,7 @@ impl Follower {
             format: engine.connections.row_format(self.server),
         });
         let answer =
-            engine.ask(self.server, &table.name, Some(number.boot_id), &request, |reply| match reply {
+            engine.ask(self.server, &table.name, number.needs_memory, &request, |reply| match reply {
                 Reply::Changes(rows) if rows.dim as usize == dim => {
                     each(&rows);
                     Some((rows.next, rows.age_us, rows.has_more))
@@ -173,7 +173,7 @@ impl Follower {
         if let Some(problem) = problem {
             return Err(ClientError::Cluster { reason: format!("table {name:?}: {problem}") });
         }
-        let opened = (Number { table: number, boot_id: self.session.boot_id(server) }, home);
+        let opened = (self.session.number(server, number), home);
         table.opened = Some(opened);
         Ok(opened)
     }

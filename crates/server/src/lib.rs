@@ -24,6 +24,7 @@ mod connections;
 mod delta_log;
 mod descriptors;
 mod folder_lock;
+mod history;
 mod logins;
 mod state;
 mod statistics;
