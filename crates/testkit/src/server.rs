@@ -43,10 +43,11 @@ impl TestServer {
         TestServer { server: Some(server), events, notes_wait, folder }
     }
 
-    /// Saves its tables under a name, as a delta where one is possible and wanted; returns the number of deltas.
-    pub fn save(&self, name: &str, delta: bool) -> u64 {
+    /// Saves its tables under a name, as a delta where one is possible and wanted; returns the generation, and the number of deltas.
+    pub fn save(&self, name: &str, delta: bool) -> (u64, u64) {
         let mode = if delta { SaveMode::Delta } else { SaveMode::Full };
-        self.server().control().save(name, 0, mode).unwrap().deltas
+        let report = self.server().control().save(name, 0, mode).unwrap();
+        (report.saved.generation, report.deltas)
     }
 
     /// The running server.

@@ -3,13 +3,13 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sanderling_client::{Cluster, RemoteTable};
 use sanderling_learner::Model;
 use sanderling_serve::{CheckpointPlace, FollowOptions, ReplicaConfig, ReplicaSource, ServedModel};
-use sanderling_testkit::TestServer;
 use sanderling_testkit::web::{Site, Web};
+use sanderling_testkit::{LONG, TestServer};
 use serde_json::Value;
 
 use crate::fixture::{Example, Served, Trained, assert_close, examples};
@@ -50,13 +50,20 @@ impl Following {
     }
 
     /// Waits until so many deltas of each part, after a full checkpoint of a generation, are applied.
+    #[track_caller]
     fn reach(&self, generation: u64, deltas: u64) {
-        wait("the checkpoint is not applied", || {
+        let begun = Instant::now();
+        loop {
             let source = self.source();
-            source["parts"].as_array().is_some_and(|parts| {
+            let is_there = source["parts"].as_array().is_some_and(|parts| {
                 parts.iter().all(|part| part["generation"] == generation && part["deltas"] == deltas)
-            })
-        });
+            });
+            if is_there {
+                return;
+            }
+            assert!(begun.elapsed() < LONG, "not generation {generation} with {deltas} deltas: {source}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     fn error(&self) -> String {
@@ -103,8 +110,11 @@ impl Place {
         self.tables.iter().for_each(|table| change(table, round));
     }
 
-    fn save(&self, delta: bool) {
-        self.servers.iter().for_each(|server| _ = server.save("latest", delta));
+    /// Saves on all servers, which have saved as often before; returns the generation, and the number of deltas.
+    fn save(&self, delta: bool) -> (u64, u64) {
+        let saved: Vec<_> = self.servers.iter().map(|server| server.save("latest", delta)).collect();
+        assert!(saved.iter().all(|other| *other == saved[0]), "{saved:?}");
+        saved[0]
     }
 
     /// The scores and the number of rows of a model of the rows that the servers have now.
@@ -128,21 +138,19 @@ fn scores_are_those_of_each_delta_and_full_checkpoint() {
     let all = examples(500);
     for (kind, shards) in [("lr", 1), ("fm", 2), ("ffm", 3)] {
         let place = Place::new(kind, shards);
-        place.save(true);
+        let (mut base, _) = place.save(true);
         let replica = Following::of(&place.trained.path, &place.latest());
         wait("it is not served", || replica.served.server.is_ready());
         place.check(&replica, &all);
-        let (mut base, mut generation) = (1, 1);
         for round in 0..6 {
             place.change(round);
-            // The fourth save is a full one, to which no delta leads.
-            place.save(round != 3);
-            generation += 1;
-            // A delta cannot follow it, so the next save is full, too.
-            if round == 3 || round == 4 {
+            // The fourth save is a full one, to which no delta leads, and which none can follow.
+            let (generation, deltas) = place.save(round != 3);
+            if deltas == 0 {
                 base = generation;
             }
-            replica.reach(base, generation - base);
+            assert_eq!(deltas, [1, 2, 3, 0, 0, 1][round as usize]);
+            replica.reach(base, deltas);
             place.check(&replica, &all);
         }
         let metrics = replica.served.get("/metrics");
@@ -190,7 +198,6 @@ fn a_damaged_or_missing_link_keeps_the_state_before_it() {
         place.save(true);
         let name = format!("g{}-0.delta", delta + 2);
         let mut bytes = std::fs::read(place.latest().join(&name)).unwrap();
-        let whole = bytes.clone();
         let middle = bytes.len() / 2;
         match damage {
             "flipped" => bytes[middle] ^= 1,
@@ -221,8 +228,7 @@ fn a_damaged_or_missing_link_keeps_the_state_before_it() {
         // Named once, although it is tried again.
         std::thread::sleep(Duration::from_millis(300));
         assert_eq!((replica.noted("not followed"), replica.noted("followed again")), (round + 1, round));
-        std::fs::write(published.join("new"), whole).unwrap();
-        std::fs::rename(published.join("new"), &file).unwrap();
+        publish(&place.latest(), &published);
         replica.reach(1, delta + 1);
         wait("it is stale", || replica.served.health()["replica"]["stale"] == false);
         place.check(&replica, &all);
