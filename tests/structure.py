@@ -1,8 +1,7 @@
 """The rules of the source tree, as functions from a tree to the list of what breaks them.
 
 They read files and judge text, and run none of the code.
-`test_structure.py` applies them to this repository and to small wrong trees, so that each rule is known to be
-able to fail.
+`test_structure.py` applies them to this repository and to small wrong trees, to show that each rule can fail.
 
 Run as a program (`python tests/structure.py`), this file lowers the ceilings in `ceilings.toml` to the present counts.
 """
