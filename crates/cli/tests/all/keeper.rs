@@ -186,7 +186,7 @@ fn a_full_disk_refuses_changes_and_still_reads() {
     const VALUE_BYTES: usize = 20_000;
     let folder = tempfile::tempdir().unwrap();
     // A file that may not grow any more is as a full disk; units are 512 bytes.
-    let mut keeper = Keeper::start(folder.path(), "trap '' XFSZ; ulimit -f 200;", "127.0.0.1:0");
+    let mut keeper = Keeper::start(folder.path(), "trap '' XFSZ; ulimit -S -f 200;", "127.0.0.1:0");
     let registry = keeper.open();
     let put = |name: &str| {
         registry.compare_and_set(name, 0, Edit::put(Value::from("x".repeat(VALUE_BYTES))), WITHIN)

@@ -325,14 +325,16 @@ fn a_lossy_link_loses_no_push_and_applies_none_twice() {
 
 #[test]
 fn a_server_that_starts_anew_and_has_lost_nothing_is_gone_on_with() {
+    let mut restarted = 0;
     for seed in seeds(60) {
         let weather = Weather { refuse: 100, survive: 10, leave: 10, ..Weather::default() };
         let world = check(seed, weather);
         assert!(world.outcomes.values().all(Result::is_ok), "seed {seed}: {:?}", world.outcomes);
         assert!(world.applied.is_sorted(), "seed {seed}: {:?}", world.applied);
         assert_eq!(world.applied.len() as u64, PUSHES, "seed {seed}");
-        assert!(world.boot_id > 1, "seed {seed}");
+        restarted += u32::from(world.boot_id > 1);
     }
+    assert!(restarted > 10, "{restarted} of the seeds started the server anew");
 }
 
 #[test]
