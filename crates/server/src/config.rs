@@ -144,6 +144,12 @@ impl Config {
         self.kept.is_some() || self.log.is_some() && self.lose.is_zero()
     }
 
+    /// The start of the machine with which kept tables may end; 0: no table outlives the server, or all survive it.
+    pub(crate) fn memory_of(&self) -> u64 {
+        let ends = self.kept.is_some() && self.durability != Durability::Power;
+        if ends { sanderling_observe::machine::host_id() } else { 0 }
+    }
+
     /// Checks the configuration.
     ///
     /// # Errors

@@ -33,6 +33,8 @@ enum Holds {
 struct Record {
     history_id: u64,
     holds: Holds,
+    /// The start of the machine without whose memory the changes are lost; 0: they are on disk.
+    host_id: u64,
     /// The highest number of a table.
     numbers_given: u32,
     tables: Vec<NumberedTable>,
@@ -65,6 +67,8 @@ pub(crate) struct History {
     path: Option<PathBuf>,
     /// Whether all acknowledged changes outlive the server, however it ends.
     holds_all: bool,
+    /// As in the file.
+    host_id: u64,
     record: Mutex<Record>,
 }
 
@@ -77,21 +81,23 @@ pub(crate) struct Former {
 
 impl Default for History {
     fn default() -> History {
-        History::open(None, false)
+        History::open(None, false, 0)
     }
 }
 
 impl History {
-    /// The history in a file, or another one if the file is not there or unreadable.
-    pub(crate) fn open(path: Option<PathBuf>, holds_all: bool) -> History {
+    /// The history in a file, or another one if the file is not there or unreadable. `host_id`: the start of the machine,
+    /// if the changes are in its memory; else 0.
+    pub(crate) fn open(path: Option<PathBuf>, holds_all: bool, host_id: u64) -> History {
         let found = path.as_deref().and_then(read);
         let record = found.unwrap_or_else(|| Record {
             history_id: sanderling_observe::unique(),
             holds: Holds::Some,
+            host_id,
             numbers_given: 0,
             tables: Vec::new(),
         });
-        History { path, holds_all, record: Mutex::new(record) }
+        History { path, holds_all, host_id, record: Mutex::new(record) }
     }
 
     fn record(&self) -> MutexGuard<'_, Record> {
@@ -119,10 +125,14 @@ impl History {
     /// [`History::number`] of a table that is about to be created: if it outlives the server, so does its number.
     pub(crate) fn number_new(&self, name: &str, created_unix_ms: u64) -> Result<u32, Refusal> {
         let number = self.number(name, created_unix_ms);
-        if self.holds_all {
-            self.write(&self.record()).inspect_err(|_| self.forget(number))?;
+        if !self.holds_all {
+            return Ok(number);
         }
-        Ok(number)
+        let written = self.write(&self.record());
+        if written.is_err() {
+            self.forget(number);
+        }
+        written.map(|()| number)
     }
 
     /// Forgets a table, which was dropped. Its number is not given again.
@@ -132,8 +142,12 @@ impl History {
 
     /// Begins to serve tables. The history goes on if they hold all changes that it has acknowledged.
     pub(crate) fn start(&self, origin: Origin) -> Result<(), Refusal> {
-        let goes_on = match (self.record().holds, origin) {
-            (Holds::All, Origin::Attached | Origin::Latest { .. }) => true,
+        let (holds, host_id) = {
+            let record = self.record();
+            (record.holds, record.host_id)
+        };
+        let goes_on = match (holds, origin) {
+            (Holds::All, Origin::Attached | Origin::Latest { .. }) => host_id == self.host_id,
             (Holds::SavedAt(saved), Origin::Latest { saved_unix_ms }) => saved == saved_unix_ms,
             _ => false,
         };
@@ -165,6 +179,7 @@ impl History {
     pub(crate) fn settle(&self) -> Result<(), Refusal> {
         let record = &mut *self.record();
         record.holds = if self.holds_all { Holds::All } else { Holds::Some };
+        record.host_id = self.host_id;
         self.write(record)
     }
 
@@ -212,7 +227,7 @@ mod tests {
     fn check(holds_all: bool, end: impl Fn(&History), origin: Origin, expected: bool) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("history");
-        let open = || History::open(Some(path.clone()), holds_all);
+        let open = || History::open(Some(path.clone()), holds_all, 0);
         let first = open();
         first.start(Origin::Other).unwrap();
         assert_eq!((first.number_new("a", 1).unwrap(), first.number_new("b", 2).unwrap()), (1, 2));
@@ -248,10 +263,25 @@ mod tests {
     }
 
     #[test]
+    fn tables_in_memory_end_with_the_machine() {
+        let dir = tempfile::tempdir().unwrap();
+        let started = |host_id| {
+            let history = History::open(Some(dir.path().join("history")), true, host_id);
+            history.start(Origin::Attached).unwrap();
+            history.id()
+        };
+        let first = started(7);
+        assert_eq!(started(7), first);
+        let other = started(8);
+        assert_ne!(other, first);
+        assert_eq!(started(8), other);
+    }
+
+    #[test]
     fn a_restore_begins_another_history_with_other_numbers() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("history");
-        let open = || History::open(Some(path.clone()), true);
+        let open = || History::open(Some(path.clone()), true, 0);
         let history = open();
         history.start(Origin::Other).unwrap();
         let (id, number) = (history.id(), history.number_new("a", 1).unwrap());
@@ -272,7 +302,7 @@ mod tests {
     fn a_table_whose_number_cannot_be_kept_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("gone/history");
-        let history = History::open(Some(path.clone()), true);
+        let history = History::open(Some(path.clone()), true, 0);
         let refusal = history.number_new("a", 1).unwrap_err();
         assert!(refusal.reason.contains(path.to_str().unwrap()), "{refusal}");
         std::fs::create_dir(dir.path().join("gone")).unwrap();

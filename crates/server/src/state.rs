@@ -82,7 +82,7 @@ impl State {
         State {
             tables: Tables::new(config.table_budget_bytes)
                 .kept_in(config.kept_folder(), config.durability)
-                .of(History::open(config.history_file(), config.holds_all())),
+                .of(History::open(config.history_file(), config.holds_all(), config.memory_of())),
             placement: Placement::new(shard, shards, urls),
             push_dedup: PushDedup::default(),
             batches: Batches::default(),
