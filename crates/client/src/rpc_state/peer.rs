@@ -55,8 +55,14 @@ pub(crate) enum Needs {
     Nothing,
     /// The memory of the server since this start (its boot id).
     Start(u64),
-    /// The tables of this history, and their numbers.
-    History(u64),
+    /// The tables of this history, and their numbers. They are there for the rest of the start, too: where a restore replaces
+    /// them meanwhile, which begins another history, the server refuses the old numbers.
+    History {
+        /// The start in which the numbers were told.
+        boot_id: u64,
+        /// The history as it was then.
+        history_id: u64,
+    },
 }
 
 impl Needs {
@@ -65,7 +71,9 @@ impl Needs {
         match self {
             Needs::Nothing => true,
             Needs::Start(boot_id) => boot_id == peer.boot_id,
-            Needs::History(history_id) => history_id == peer.history_id,
+            Needs::History { boot_id, history_id } => {
+                boot_id == peer.boot_id || history_id == peer.history_id
+            }
         }
     }
 }
@@ -75,12 +83,55 @@ impl Peer {
     pub(crate) fn tables(&self) -> Needs {
         match self.history_id {
             0 => self.memory(),
-            history_id => Needs::History(history_id),
+            history_id => Needs::History { boot_id: self.boot_id, history_id },
         }
     }
 
     /// The need of a request about its memory.
     pub(crate) fn memory(&self) -> Needs {
         Needs::Start(self.boot_id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sanderling_wire::{Agreed, Features};
+
+    use super::*;
+
+    fn peer(boot_id: u64, history_id: u64) -> Peer {
+        let agreed = Agreed { version: 1, features: Features::HISTORY, frame_bytes_max: 1 << 20 };
+        Peer::of(&Identity {
+            agreed,
+            in_flight_max: 1,
+            shard: 0,
+            shards: 1,
+            server_id: 0,
+            boot_id,
+            history_id,
+            host_id: 0,
+            placement_version: 0,
+            name: "",
+            local_url: "",
+        })
+    }
+
+    #[test]
+    fn tables_are_there_for_the_start_and_for_the_history() {
+        let opened = peer(1, 7);
+        for (boot_id, history_id, tables, memory) in [
+            (1, 7, true, true),
+            // A restore in a running server: its numbers of before are refused one by one.
+            (1, 8, true, true),
+            (2, 7, true, false),
+            (2, 8, false, false),
+        ] {
+            let found = peer(boot_id, history_id);
+            let met = (opened.tables().is_met_by(&found), opened.memory().is_met_by(&found));
+            assert_eq!(met, (tables, memory), "{boot_id} {history_id}");
+        }
+        // A server that tells no history is bound by its start.
+        assert!(peer(1, 0).tables().is_met_by(&peer(1, 0)));
+        assert!(!peer(1, 0).tables().is_met_by(&peer(2, 0)));
     }
 }
