@@ -2,7 +2,6 @@
 
 use std::fs::{File, TryLockError};
 use std::net::TcpListener as StdListener;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use sanderling_http::{TlsAcceptor, acceptor, serve};
 use sanderling_observe::unique;
-use sanderling_transport::{Address, Error, Framing, ListenOptions, Listener, TlsServer};
+use sanderling_transport::{Address, Error, ListenOptions, Listener, TlsServer};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
@@ -115,7 +114,7 @@ impl Keeper {
             let bytes = found.torn_bytes;
             note(&format!("{}: cut {bytes} bytes of a change that was never answered", path.display()));
         }
-        let (keeper, records) = (found.keeper.clone(), found.book.len());
+        let (keeper, records) = (found.keeper.clone(), found.machine.len());
         let committer = Committer::start(journal, found, note)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let listener = {
@@ -229,22 +228,14 @@ fn lock(folder: &Path) -> Result<File, KeeperError> {
 
 /// Listens by the exposure rules of all servers.
 fn listen(config: &KeeperConfig) -> Result<(StdListener, String), KeeperError> {
-    let framing = Framing {
-        header_bytes: 1,
-        body_bytes: |_| Err("the port is for HTTP".to_owned()),
-        frame_bytes_max: 1,
-    };
-    let mut options = ListenOptions::new(framing);
+    let mut options = ListenOptions::for_http();
     (options.expose, options.insecure) = (config.expose, config.insecure);
     options.token = config.token.is_some();
     options.tls = match &config.tls {
         Some((certificate, key)) => Some(TlsServer::from_files(certificate, key)?),
         None => None,
     };
-    let listener = Listener::bind(&config.listen, &options)?;
-    let address = listener.address().to_string();
-    let fd = listener.as_fd().try_clone_to_owned()?;
-    Ok((StdListener::from(fd), address.trim_start_matches("tcp://").to_owned()))
+    Ok(Listener::bind(&config.listen, &options)?.port()?)
 }
 
 /// The resources of the port's thread.

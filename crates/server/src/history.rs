@@ -4,13 +4,14 @@
 //! Both are in a file beside the tables. The file also says whether the next server will find all acknowledged changes.
 //! It is written before the first change that it does not cover, so whatever ends the server, the file is right.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
 use crate::refusal::Refusal;
+use crate::replace_file::replace_file;
 
 /// Maximum length of the file. A longer one is not of this module.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -195,7 +196,7 @@ impl History {
     fn write(&self, record: &Record) -> Result<(), Refusal> {
         let Some(path) = &self.path else { return Ok(()) };
         let bytes = serde_json::to_vec(record).expect("names and numbers become JSON");
-        write(path, &bytes)
+        replace_file(path, &path.with_extension("history-new"), &bytes)
             .map_err(|error| Refusal::io(format!("{}: write the history: {error}", path.display()), &error))
     }
 }
@@ -205,16 +206,6 @@ fn read(path: &Path) -> Option<Record> {
     let file = sanderling_store::open_regular(path).ok()?;
     file.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
     serde_json::from_slice(&bytes).ok()
-}
-
-/// Replaces the file in one step, durably.
-fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let new = path.with_extension("history-new");
-    let mut file = sanderling_store::create_regular(&new)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&new, path)?;
-    std::fs::File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
 }
 
 #[cfg(test)]

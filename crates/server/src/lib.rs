@@ -10,6 +10,7 @@ pub mod limit;
 mod config;
 mod event;
 mod refusal;
+mod replace_file;
 
 mod description;
 mod placement;

@@ -76,8 +76,8 @@ fn content(number: u64) -> Value {
     json!({ "number": number, "text": format!("{number} ").repeat(number as usize % 300) })
 }
 
-/// Counts in a record of its own until it is told to stop. What was acknowledged is never missing, and at most the change
-/// whose answer is missing is there besides.
+/// Counts in a record of its own until it is told to stop. No acknowledged change is ever missing. At most one further change
+/// is there: that of the answer that did not come.
 fn count(registry: &dyn Registry, name: &str, ended: &AtomicBool, acknowledged: &AtomicU64) -> u64 {
     let (mut number, mut revision) = (0, 0);
     let mut is_open = false;
@@ -103,7 +103,7 @@ fn count(registry: &dyn Registry, name: &str, ended: &AtomicBool, acknowledged: 
             }
             Ok(Outcome::Other(present)) => panic!("{name}: {present:?}, and {number} was acknowledged"),
             Err(RegistryError::Unknown { .. }) => is_open = true,
-            // Nobody listens until the next keeper.
+            // The next keeper has not started yet.
             Err(RegistryError::Unreachable { .. }) => std::thread::sleep(Duration::from_millis(5)),
             Err(other) => panic!("{other:?}"),
         }

@@ -155,15 +155,15 @@ impl<'a> Chains<'a> {
     fn choose_parts(&self) -> Result<Vec<PartName>, FollowError> {
         let mut found = self.place.parts().map_err(FollowError::Checkpoint)?;
         let is_whole = |shards: u16, parts: &Vec<PartName>| parts.len() == usize::from(shards);
-        if let Some((&shards, parts)) = found.iter().find(|(shards, parts)| !is_whole(**shards, parts))
+        if let Some((&shards, parts)) = found.first_key_value()
             && found.iter().all(|(shards, parts)| !is_whole(*shards, parts))
         {
-            let missing = (0..shards).map(|shard| PartName { shards, shard });
-            let missing = missing.filter(|part| !parts.contains(part)).map(|part| part.to_string()).next();
+            let mut all = (0..shards).map(|shard| PartName { shards, shard });
+            let missing = all.find(|part| !parts.contains(part));
             return Err(FollowError::Checkpoint(format!(
                 "{}: {shards} servers saved it, and {} has no {MANIFEST}; copy all parts there",
                 self.place,
-                missing.unwrap_or_default()
+                missing.map(|part| part.to_string()).unwrap_or_default()
             )));
         }
         found.retain(|shards, parts| is_whole(*shards, parts));
