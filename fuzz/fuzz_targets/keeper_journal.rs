@@ -7,7 +7,7 @@ use std::time::Duration;
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use sanderling_keeper::fuzzing::{frame, read_journal};
-use sanderling_registry::book::{Book, Entry, Reply, Request};
+use sanderling_registry::state_machine::{StateMachine, Entry, Reply, Request};
 use sanderling_registry::protocol::JsonText;
 
 #[derive(Arbitrary, Debug)]
@@ -34,11 +34,11 @@ enum Change {
 const HEAD: &str = r#"{"format":1,"keeper":"k","begun_with":0}"#;
 
 fuzz_target!(|input: Input| {
-    let (mut book, mut now) = (Book::default(), Duration::ZERO);
+    let (mut machine, mut now) = (StateMachine::default(), Duration::ZERO);
     let mut journal = frame(HEAD.as_bytes());
     for change in &input.changes {
         let expected = |name: &str, at_present: bool| {
-            let present = book.get(name).map_or(0, |held| held.revision);
+            let present = machine.get(name).map_or(0, |held| held.revision);
             if at_present { present } else { present + 1 }
         };
         let request = match *change {
@@ -59,29 +59,29 @@ fuzz_target!(|input: Input| {
             Change::Revoke { lease } => Request::Revoke { lease: u64::from(lease % 4) },
             Change::Pass { seconds } => {
                 now += Duration::from_secs(u64::from(seconds));
-                let Some(&lease) = book.ended(now).first() else { continue };
+                let Some(&lease) = machine.ended(now).first() else { continue };
                 Request::Revoke { lease }
             }
         };
-        let before = book.revision();
-        let (entries, reply) = book.decide(&request, now);
+        let before = machine.revision();
+        let (entries, reply) = machine.decide(&request, now);
         for entry in &entries {
-            book.apply(entry, now).expect("it was decided on this book");
+            machine.apply(entry, now).expect("it was decided on this machine");
         }
         if let Reply::Done(revision) = reply {
-            assert!(revision == before + 1 && book.revision() == revision);
+            assert!(revision == before + 1 && machine.revision() == revision);
         }
         if !entries.is_empty() {
             journal.extend(frame(&serde_json::to_vec::<Vec<Entry>>(&entries).unwrap()));
         }
     }
     let found = read_journal(&journal).expect("it is whole");
-    assert_eq!(found.snapshot(), book.snapshot());
-    let mut again = Book::default();
-    for entry in book.snapshot() {
-        again.apply(&entry, now).expect("a snapshot makes a book");
+    assert_eq!(found.snapshot(), machine.snapshot());
+    let mut again = StateMachine::default();
+    for entry in machine.snapshot() {
+        again.apply(&entry, now).expect("a snapshot makes a machine");
     }
-    assert_eq!((again.snapshot(), again.bytes()), (book.snapshot(), book.bytes()));
+    assert_eq!((again.snapshot(), again.bytes()), (machine.snapshot(), machine.bytes()));
     input.texts.iter().for_each(|text| journal.extend(frame(text.as_bytes())));
     let _ = read_journal(&journal);
     for &(at, byte) in &input.edits {

@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use sanderling_observe::{Latency, LatencySummary};
-use sanderling_registry::book::{Book, Entry, Reply, Request};
 use sanderling_registry::history::History;
+use sanderling_registry::state_machine::{Entry, Reply, Request, StateMachine};
 use tokio::sync::{oneshot, watch};
 
 use crate::journal::{AppendError, Found, Journal};
@@ -38,7 +38,7 @@ enum Message {
 /// The records as all may see them: what is durable.
 #[derive(Debug)]
 pub(crate) struct Published {
-    pub(crate) book: Book,
+    pub(crate) machine: StateMachine,
     pub(crate) history: History,
 }
 
@@ -131,12 +131,12 @@ impl Committer {
         found: Found,
         note: impl FnMut(&str) + Send + 'static,
     ) -> std::io::Result<Committer> {
-        let Found { mut book, history, .. } = found;
+        let Found { mut machine, history, .. } = found;
         // No lease could be renewed while there was no keeper.
-        book.renew_all(Duration::ZERO);
-        let revision = watch::Sender::new(book.revision());
+        machine.renew_all(Duration::ZERO);
+        let revision = watch::Sender::new(machine.revision());
         let shared = Arc::new(Shared {
-            published: RwLock::new(Published { book: book.clone(), history }),
+            published: RwLock::new(Published { machine: machine.clone(), history }),
             revision,
             trouble: Mutex::default(),
             writes: Mutex::default(),
@@ -145,7 +145,7 @@ impl Committer {
         shared.counters.journal_bytes.store(journal.bytes(), Ordering::Relaxed);
         let (queue, jobs) = sync_channel(QUEUE_MAX);
         let clock = LeaseClock { last: Instant::now(), now: Duration::ZERO };
-        let mut writing = Writing { journal, book, clock, note, shared: Arc::clone(&shared) };
+        let mut writing = Writing { journal, machine, clock, note, shared: Arc::clone(&shared) };
         let thread =
             std::thread::Builder::new().name("journal".to_owned()).spawn(move || writing.run(&jobs))?;
         Ok(Committer { queue, thread: Some(thread), shared })
@@ -195,7 +195,7 @@ impl LeaseClock {
 struct Writing<F> {
     journal: Journal,
     /// The records with the changes that are being written.
-    book: Book,
+    machine: StateMachine,
     clock: LeaseClock,
     note: F,
     shared: Arc<Shared>,
@@ -225,7 +225,7 @@ impl<F: FnMut(&str)> Writing<F> {
             let reply = self.decide(&job.request, now, &mut entries);
             replies.push((job, reply));
         }
-        let ended = self.book.ended(now);
+        let ended = self.machine.ended(now);
         for &lease in &ended {
             self.decide(&Request::Revoke { lease }, now, &mut entries);
         }
@@ -234,9 +234,9 @@ impl<F: FnMut(&str)> Writing<F> {
             Ok(()) => self.publish(&entries, ended.len(), now),
             Err(_) => {
                 // Back to what is durable, with the leases' present times.
-                let published = self.shared.published().book.clone();
-                let tried = std::mem::replace(&mut self.book, published);
-                self.book.take_times(&tried);
+                let published = self.shared.published().machine.clone();
+                let tried = std::mem::replace(&mut self.machine, published);
+                self.machine.take_times(&tried);
             }
         }
         for (Job { request, reply }, decided) in replies {
@@ -260,9 +260,9 @@ impl<F: FnMut(&str)> Writing<F> {
     }
 
     fn decide(&mut self, request: &Request, now: Duration, entries: &mut Vec<Entry>) -> Reply {
-        let (changes, reply) = self.book.decide(request, now);
+        let (changes, reply) = self.machine.decide(request, now);
         for change in &changes {
-            self.book.apply(change, now).expect("it was decided on this book");
+            self.machine.apply(change, now).expect("it was decided on this machine");
         }
         entries.extend(changes);
         reply
@@ -303,7 +303,7 @@ impl<F: FnMut(&str)> Writing<F> {
 
     /// Writes the journal anew, from what is durable.
     fn rewrite(&mut self) -> std::io::Result<()> {
-        let written = self.journal.rewrite(&self.shared.published().book);
+        let written = self.journal.rewrite(&self.shared.published().machine);
         if written.is_ok() {
             self.shared.counters.rewrites.fetch_add(1, Ordering::Relaxed);
             self.shared.counters.journal_bytes.store(self.journal.bytes(), Ordering::Relaxed);
@@ -320,13 +320,13 @@ impl<F: FnMut(&str)> Writing<F> {
         let mut changes = 0;
         for entry in entries {
             let applied =
-                published.book.apply(entry, now).expect("it was applied to the same records before");
+                published.machine.apply(entry, now).expect("it was applied to the same records before");
             if let Some(change) = applied {
                 published.history.push(change);
                 changes += 1;
             }
         }
-        let revision = published.book.revision();
+        let revision = published.machine.revision();
         drop(published);
         self.shared.counters.changes.fetch_add(changes, Ordering::Relaxed);
         self.shared.counters.leases_ended.fetch_add(ended as u64, Ordering::Relaxed);

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use sanderling_registry::book::{Book, Reply, Request};
 use sanderling_registry::protocol::JsonText;
+use sanderling_registry::state_machine::{Reply, Request, StateMachine};
 use serde_json::json;
 
 use crate::committer::{CommitError, Committer, Requests};
@@ -209,8 +209,8 @@ impl DiskFile for MemoryFile {
 }
 
 /// Everything that a restart must keep.
-fn facts(book: &Book) -> String {
-    format!("{} {:?}", book.revision(), book.snapshot())
+fn facts(machine: &StateMachine) -> String {
+    format!("{} {:?}", machine.revision(), machine.snapshot())
 }
 
 fn put(name: &str, expected: u64, lease: Option<u64>, bytes: usize) -> Request {
@@ -247,17 +247,17 @@ fn check_images(memory: &Memory, allowed: &[String], what: &str) {
             Ok(opened) => opened,
             Err(error) => panic!("{what}: {error}"),
         };
-        let facts_found = facts(&found.book);
+        let facts_found = facts(&found.machine);
         assert!(allowed.contains(&facts_found), "{what}: {facts_found} is none of {allowed:?}");
-        let expected = found.book.get("next").map_or(0, |held| held.revision);
+        let expected = found.machine.get("next").map_or(0, |held| held.revision);
         let committer = Committer::start(journal, found, |_| {}).unwrap();
         let reply = ask(&committer.requests(), &put("next", expected, None, 5)).unwrap();
         assert!(matches!(reply, Reply::Done(_)), "{what}: {reply:?}");
-        let written = facts(&committer.shared.published().book);
+        let written = facts(&committer.shared.published().machine);
         committer.stop();
         for image in copy.images() {
             let found = read(&image[JOURNAL]).unwrap();
-            assert_eq!(facts(&found.book), written, "{what}: after the next change");
+            assert_eq!(facts(&found.machine), written, "{what}: after the next change");
         }
     }
 }
@@ -270,12 +270,12 @@ fn run_with(fault: Fault, at: usize) -> bool {
     memory.0.lock().unwrap().fault = Some((begun + at, fault));
     let committer = Committer::start(journal, found, |_| {}).unwrap();
     let requests = committer.requests();
-    let mut acknowledged = facts(&Book::default());
+    let mut acknowledged = facts(&StateMachine::default());
     // The records after a change whose outcome is unknown.
     let mut unknown = None;
     // The thread may write the journal anew after its answer; the next answer waits for that.
     for (number, request) in script().iter().enumerate() {
-        let mut tried = committer.shared.published().book.clone();
+        let mut tried = committer.shared.published().machine.clone();
         let (entries, _) = tried.decide(request, Default::default());
         entries.iter().for_each(|entry| drop(tried.apply(entry, Default::default()).unwrap()));
         match ask(&requests, request) {
@@ -286,7 +286,7 @@ fn run_with(fault: Fault, at: usize) -> bool {
             Err(CommitError::Unknown(_)) => unknown = Some(facts(&tried)),
         }
         assert_eq!(
-            facts(&committer.shared.published().book),
+            facts(&committer.shared.published().machine),
             acknowledged,
             "{fault:?} at {at}, change {number}"
         );
@@ -296,10 +296,10 @@ fn run_with(fault: Fault, at: usize) -> bool {
     let is_reached = memory.0.lock().unwrap().operations > begun + at;
     // After the fault it goes on.
     memory.0.lock().unwrap().fault = None;
-    let expected = committer.shared.published().book.get("last").map_or(0, |held| held.revision);
+    let expected = committer.shared.published().machine.get("last").map_or(0, |held| held.revision);
     let reply = ask(&requests, &put("last", expected, None, 1)).unwrap();
     assert!(matches!(reply, Reply::Done(_)), "{fault:?} at {at}: {reply:?}");
-    let written = facts(&committer.shared.published().book);
+    let written = facts(&committer.shared.published().machine);
     committer.stop();
     check_images(&memory, &[written], &format!("after {fault:?} at operation {at}"));
     is_reached
@@ -317,13 +317,13 @@ fn acknowledged_changes_survive_a_failure_of_any_operation() {
 fn journal() -> (Vec<u8>, Vec<(usize, String)>) {
     let memory = Memory::default();
     let (mut journal, found) = Journal::open(Box::new(memory.clone()), "k".to_owned()).unwrap();
-    let mut book = found.book;
-    let mut ends = vec![(journal.bytes() as usize, facts(&book))];
+    let mut machine = found.machine;
+    let mut ends = vec![(journal.bytes() as usize, facts(&machine))];
     for request in &script()[..4] {
-        let (entries, _) = book.decide(request, Default::default());
-        entries.iter().for_each(|entry| drop(book.apply(entry, Default::default()).unwrap()));
+        let (entries, _) = machine.decide(request, Default::default());
+        entries.iter().for_each(|entry| drop(machine.apply(entry, Default::default()).unwrap()));
         journal.append(&entries).unwrap();
-        ends.push((journal.bytes() as usize, facts(&book)));
+        ends.push((journal.bytes() as usize, facts(&machine)));
     }
     let content = memory.read(JOURNAL, u64::MAX).unwrap().unwrap();
     assert_eq!(content.len(), ends.last().unwrap().0);
@@ -338,7 +338,7 @@ fn a_torn_change_is_cut_and_damage_is_refused() {
         match read(&content[..bytes]) {
             Ok(found) => {
                 let (end, expected) = ends.iter().rev().find(|(end, _)| *end <= bytes).unwrap();
-                assert_eq!((facts(&found.book), found.torn_bytes), (expected.clone(), bytes - end));
+                assert_eq!((facts(&found.machine), found.torn_bytes), (expected.clone(), bytes - end));
             }
             Err(error) => assert!(bytes < begun, "{bytes} bytes: {error}"),
         }
@@ -351,7 +351,7 @@ fn a_torn_change_is_cut_and_damage_is_refused() {
             // Only the last change may be taken for a torn one.
             Ok(found) => {
                 assert!(at >= last, "a changed byte {at} was not seen");
-                assert_eq!(facts(&found.book), ends[ends.len() - 2].1);
+                assert_eq!(facts(&found.machine), ends[ends.len() - 2].1);
             }
             Err(ReadError::Damaged { .. }) => assert!(at < last, "byte {at} of the last change is damage"),
             Err(error) => panic!("{error}"),
@@ -368,13 +368,13 @@ fn a_journal_of_many_records_begins_with_pieces_and_is_whole() {
     for number in 0..60 {
         ask(&requests, &put(&format!("a/{number}"), 0, None, 200 << 10)).unwrap();
     }
-    let written = facts(&committer.shared.published().book);
+    let written = facts(&committer.shared.published().machine);
     committer.stop();
     let content = memory.read(JOURNAL, u64::MAX).unwrap().unwrap();
-    assert_eq!(facts(&read(&content).unwrap().book), written);
+    assert_eq!(facts(&read(&content).unwrap().machine), written);
     // A beginning that lacks its last part is no torn change.
     let (mut journal, found) = Journal::open(Box::new(memory.clone()), "k".to_owned()).unwrap();
-    journal.rewrite(&found.book).unwrap();
+    journal.rewrite(&found.machine).unwrap();
     let content = memory.read(JOURNAL, u64::MAX).unwrap().unwrap();
     let error = read(&content[..content.len() - 1]).unwrap_err();
     assert!(error.to_string().contains("entries of its beginning are missing"), "{error}");

@@ -8,9 +8,9 @@ use std::io;
 use std::time::Duration;
 
 use crc_fast::CrcAlgorithm;
-use sanderling_registry::book::{Book, Entry};
 use sanderling_registry::history::History;
 use sanderling_registry::limit::TOTAL_BYTES_MAX;
+use sanderling_registry::state_machine::{Entry, StateMachine};
 use serde::{Deserialize, Serialize};
 
 use crate::disk::{Disk, DiskFile};
@@ -59,7 +59,7 @@ pub(crate) enum AppendError {
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) keeper: String,
-    pub(crate) book: Book,
+    pub(crate) machine: StateMachine,
     pub(crate) history: History,
     /// Bytes that are whole.
     bytes: usize,
@@ -85,10 +85,10 @@ impl Journal {
     pub(crate) fn open(disk: Box<dyn Disk>, keeper: String) -> Result<(Journal, Found), ReadError> {
         let Some(content) = disk.read(JOURNAL, JOURNAL_BYTES_MAX)? else {
             let mut journal = Journal { disk, keeper, file: None, bytes: 0, rewrite_at: 0 };
-            let book = Book::default();
-            journal.rewrite(&book)?;
+            let machine = StateMachine::default();
+            journal.rewrite(&machine)?;
             let (keeper, history) = (journal.keeper.clone(), History::default());
-            let found = Found { keeper, book, history, bytes: 0, begun_bytes: 0, torn_bytes: 0 };
+            let found = Found { keeper, machine, history, bytes: 0, begun_bytes: 0, torn_bytes: 0 };
             return Ok((journal, found));
         };
         let found = read(&content)?;
@@ -141,10 +141,10 @@ impl Journal {
 
     /// Replaces the journal by one that begins with these records. Where that fails, the old one goes on if it is
     /// certain.
-    pub(crate) fn rewrite(&mut self, book: &Book) -> io::Result<()> {
+    pub(crate) fn rewrite(&mut self, machine: &StateMachine) -> io::Result<()> {
         // After a failure the present one grows on for a while.
         self.rewrite_at = self.bytes + GROWTH_BYTES_MIN;
-        let (file, bytes) = match self.write_part(book) {
+        let (file, bytes) = match self.write_part(machine) {
             Ok(written) => written,
             Err(error) => {
                 // Its room may be what is missing.
@@ -161,8 +161,8 @@ impl Journal {
         Ok(())
     }
 
-    fn write_part(&self, book: &Book) -> io::Result<(Box<dyn DiskFile>, u64)> {
-        let entries = book.snapshot();
+    fn write_part(&self, machine: &StateMachine) -> io::Result<(Box<dyn DiskFile>, u64)> {
+        let entries = machine.snapshot();
         let mut file = self.disk.create(PART)?;
         let (mut bytes, mut written) = (Vec::new(), 0);
         let head = Head { format: FORMAT, keeper: self.keeper.clone(), begun_with: entries.len() as u64 };
@@ -251,7 +251,7 @@ pub(crate) fn read(content: &[u8]) -> Result<Found, ReadError> {
     let mut at = FRAME_HEAD_BYTES + head.len();
     let mut found = Found {
         keeper,
-        book: Book::default(),
+        machine: StateMachine::default(),
         history: History::default(),
         bytes: at,
         begun_bytes: at,
@@ -262,10 +262,10 @@ pub(crate) fn read(content: &[u8]) -> Result<Found, ReadError> {
             serde_json::from_slice(payload).map_err(|error| damaged(at, error.to_string()))?;
         let is_beginning = begun_with > 0;
         for entry in &entries {
-            let applied = found.book.apply(entry, Duration::ZERO).map_err(|reason| damaged(at, reason))?;
+            let applied = found.machine.apply(entry, Duration::ZERO).map_err(|reason| damaged(at, reason))?;
             if begun_with > 0 {
                 begun_with -= 1;
-                found.history = History::after(found.book.revision());
+                found.history = History::after(found.machine.revision());
             } else if let Some(change) = applied {
                 found.history.push(change);
             }

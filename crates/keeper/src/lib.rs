@@ -24,12 +24,12 @@ pub use keeper::{Keeper, KeeperConfig, KeeperError};
 /// Functions for fuzzers.
 #[cfg(fuzzing)]
 pub mod fuzzing {
-    use sanderling_registry::book::Book;
+    use sanderling_registry::state_machine::StateMachine;
 
     /// Reads the bytes of a journal.
     #[must_use]
-    pub fn read_journal(bytes: &[u8]) -> Option<Book> {
-        crate::journal::read(bytes).ok().map(|found| found.book)
+    pub fn read_journal(bytes: &[u8]) -> Option<StateMachine> {
+        crate::journal::read(bytes).ok().map(|found| found.machine)
     }
 
     /// A frame with this payload and its checksum.

@@ -17,8 +17,8 @@ pub(crate) fn text(shared: &Shared, keeper: &str, watches: usize) -> String {
     text.sample("sanderling_keeper_info", &[("keeper", keeper)], 1);
     let (revision, records, bytes, leases) = {
         let published = shared.published();
-        let book = &published.book;
-        (book.revision(), book.len(), book.bytes(), book.leases())
+        let machine = &published.machine;
+        (machine.revision(), machine.len(), machine.bytes(), machine.leases())
     };
     text.single("sanderling_keeper_revision", "gauge", "Revision of the last change.", revision);
     text.single("sanderling_keeper_records", "gauge", "Records of all clusters.", records);

@@ -15,11 +15,11 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use sanderling_http::{SocketHandle, bearer_token, web_page};
 use sanderling_observe::{EXPOSITION_CONTENT_TYPE, unique};
-use sanderling_registry::book::{Held, PastChange, Reply, Request as Change};
 use sanderling_registry::limit::WAIT_MAX;
 use sanderling_registry::protocol::{
     ChangeText, Granted, JsonText, KEEPER_HEADER, Kept, RecordText, Refusal, Term, check_delete, term_s,
 };
+use sanderling_registry::state_machine::{Held, PastChange, Reply, Request as Change};
 use sanderling_registry::{RegistryError, check_cluster, check_prefix, check_record};
 use sanderling_wire::same_token;
 use serde::Serialize;
@@ -63,9 +63,7 @@ impl Service {
         let (watches, bodies) = (Semaphore::new(WATCHES_MAX), Semaphore::new(BODIES_MAX));
         Service { shared, requests, keeper, token, hosts, draining: AtomicBool::new(false), watches, bodies }
     }
-}
 
-impl Service {
     /// Has all watches answered, and no longer says that the keeper serves.
     pub(crate) fn drain(&self) {
         self.draining.store(true, Ordering::SeqCst);
@@ -142,11 +140,10 @@ fn answer_json(status: StatusCode, content: &impl Serialize) -> Response {
 
 /// Admits requests with the token, never those of web pages, and none that mean another keeper.
 async fn admit(State(service): Shares, request: Request, next: Next) -> Response {
-    let response = match refusal(&service, &request) {
+    let mut response = match refusal(&service, &request) {
         Some(refused) => refused.into_response(),
         None => next.run(request).await,
     };
-    let mut response = response;
     if let Ok(keeper) = HeaderValue::from_str(&service.keeper) {
         response.headers_mut().insert(KEEPER_HEADER, keeper);
     }
@@ -209,6 +206,13 @@ fn query(request: &Request) -> HashMap<&str, &str> {
     pairs.filter_map(|pair| pair.split_once('=')).collect()
 }
 
+/// The beginning of the names that a query asks for.
+fn prefix(root: &str, query: &HashMap<&str, &str>) -> Result<String, Refused> {
+    let prefix = query.get("prefix").copied().unwrap_or_default();
+    check_prefix(prefix)?;
+    Ok(format!("{root}{prefix}"))
+}
+
 fn number(query: &HashMap<&str, &str>, name: &str) -> Result<Option<u64>, Refused> {
     let parsed = query.get(name).map(|text| text.parse());
     parsed
@@ -248,7 +252,7 @@ async fn read(
     Path((cluster, name)): Path<(String, String)>,
 ) -> Result<Response, Refused> {
     let (root, full) = (root(&cluster)?, full_name(&cluster, &name)?);
-    let held = service.shared.published().book.get(&full).cloned();
+    let held = service.shared.published().machine.get(&full).cloned();
     let found = held.as_ref().map(|held| record(&root, &full, held));
     Ok(answer_json(StatusCode::OK, &json!({ "record": found })))
 }
@@ -259,19 +263,17 @@ async fn list(
     request: Request,
 ) -> Result<Response, Refused> {
     let (root, query) = (root(&cluster)?, query(&request));
-    let prefix = query.get("prefix").copied().unwrap_or_default();
-    check_prefix(prefix)?;
+    let prefix = prefix(&root, &query)?;
     #[derive(Serialize)]
     struct List<'a> {
         revision: u64,
         records: Vec<RecordText<'a>>,
     }
-    let prefix = format!("{root}{prefix}");
     // Values are shared, so a copy is small.
     let (revision, found): (u64, Vec<_>) = {
         let published = service.shared.published();
-        let found = published.book.list(&prefix).map(|(name, held)| (Arc::clone(name), held.clone()));
-        (published.book.revision(), found.collect())
+        let found = published.machine.list(&prefix).map(|(name, held)| (Arc::clone(name), held.clone()));
+        (published.machine.revision(), found.collect())
     };
     let records = found.iter().map(|(name, held)| record(&root, name, held)).collect();
     Ok(answer_json(StatusCode::OK, &List { revision, records }))
@@ -337,9 +339,7 @@ async fn changes(
     request: Request,
 ) -> Result<Response, Refused> {
     let (root, query) = (root(&cluster)?, query(&request));
-    let prefix = query.get("prefix").copied().unwrap_or_default();
-    check_prefix(prefix)?;
-    let prefix = format!("{root}{prefix}");
+    let prefix = prefix(&root, &query)?;
     let after = needed(&query, "after")?;
     let wait = Duration::from_millis(number(&query, "wait_ms")?.unwrap_or_default()).min(WAIT_MAX);
     let Ok(_permit) = service.watches.try_acquire() else {
@@ -352,7 +352,7 @@ async fn changes(
         revision.borrow_and_update();
         let found = {
             let published = service.shared.published();
-            let found = published.history.since(&prefix, after, published.book.revision());
+            let found = published.history.since(&prefix, after, published.machine.revision());
             found.map(|(changes, upto)| (changes.into_iter().cloned().collect::<Vec<PastChange>>(), upto))
         };
         let Some((found, upto)) = found else {

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use crate::book::PastChange;
 use crate::limit::{HISTORY_BYTES_MAX, HISTORY_CHANGES_MAX, WATCHED_BYTES_MAX, WATCHED_CHANGES_MAX};
+use crate::state_machine::PastChange;
 
 /// The last changes, oldest first; each has its own revision.
 #[derive(Debug, Default)]
@@ -58,8 +58,8 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::book::Held;
     use crate::protocol::JsonText;
+    use crate::state_machine::Held;
 
     fn change(revision: u64, name: &str, bytes: usize) -> PastChange {
         let value = JsonText::new(name, &Value::from("x".repeat(bytes))).expect("it is short");

@@ -3,7 +3,7 @@
 //! A [`Registry`] has the records of one cluster. [`RegistryUrl::open`] gives one of a keeper (`keeper://`) or of etcd
 //! (`etcd://`); [`MemoryRegistry`] is for tests. All calls block, with a time limit, and are for plain threads; the
 //! async code of the clients stays inside. [`GroupEntry`] runs the registry's part of a replica, [`Presence`] keeps the
-//! record of a process alive. The crate `keeper` has the server of `keeper://`, and shares [`book`], [`history`] and
+//! record of a process alive. The crate `keeper` has the server of `keeper://`, and shares [`state_machine`], [`history`] and
 //! [`protocol`] with this one. The crate knows no tables, frames, signals or command lines, and decides nothing about
 //! groups.
 
@@ -33,7 +33,7 @@ pub use url::{Kind, RegistryUrl};
 
 pub mod protocol;
 
-pub mod book;
+pub mod state_machine;
 
 pub mod history;
 

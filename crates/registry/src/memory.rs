@@ -3,11 +3,11 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::book::{Book, Entry, Held, PastChange, Reply, Request};
 use crate::history::History;
 use crate::name::{check_prefix, check_record};
 use crate::protocol::{JsonText, check_delete, term_s};
 use crate::registry::{Change, Edit, Listing, Outcome, Record, Registry, RegistryError, Watched};
+use crate::state_machine::{Entry, Held, PastChange, Reply, Request, StateMachine};
 
 const URL: &str = "memory";
 
@@ -21,7 +21,7 @@ pub struct MemoryRegistry {
 
 #[derive(Debug, Default)]
 struct State {
-    book: Book,
+    machine: StateMachine,
     history: History,
     /// Number of the last lease.
     lease: u64,
@@ -37,7 +37,7 @@ impl MemoryRegistry {
     /// Ends all leases now, as if their terms were over.
     pub fn end_leases(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let leases = state.book.ended(Duration::MAX);
+        let leases = state.machine.ended(Duration::MAX);
         leases.into_iter().for_each(|lease| state.end(lease, self.start.elapsed()));
         self.changed.notify_all();
     }
@@ -45,7 +45,7 @@ impl MemoryRegistry {
     /// Forgets past changes, so that watches from before are told to begin again.
     pub fn forget_changes(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.history = History::after(state.book.revision());
+        state.history = History::after(state.machine.revision());
         self.changed.notify_all();
     }
 
@@ -53,7 +53,7 @@ impl MemoryRegistry {
     fn state(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.start.elapsed();
-        for lease in state.book.ended(now) {
+        for lease in state.machine.ended(now) {
             state.end(lease, now);
             self.changed.notify_all();
         }
@@ -74,7 +74,7 @@ impl MemoryRegistry {
 
 impl State {
     fn decide(&mut self, request: &Request, now: Duration) -> Reply {
-        let (entries, reply) = self.book.decide(request, now);
+        let (entries, reply) = self.machine.decide(request, now);
         self.apply(&entries, now);
         reply
     }
@@ -85,7 +85,7 @@ impl State {
 
     fn apply(&mut self, entries: &[Entry], now: Duration) {
         for entry in entries {
-            let applied = self.book.apply(entry, now).expect("it was decided on this book");
+            let applied = self.machine.apply(entry, now).expect("it was decided on this machine");
             applied.into_iter().for_each(|change| self.history.push(change));
         }
     }
@@ -102,14 +102,14 @@ impl Registry for MemoryRegistry {
 
     fn get(&self, name: &str, _within: Duration) -> Result<Option<Record>, RegistryError> {
         check_record(name)?;
-        Ok(self.state().book.get(name).map(|held| record(name, held)))
+        Ok(self.state().machine.get(name).map(|held| record(name, held)))
     }
 
     fn list(&self, prefix: &str, _within: Duration) -> Result<Listing, RegistryError> {
         check_prefix(prefix)?;
         let state = self.state();
-        let records = state.book.list(prefix).map(|(name, held)| record(name, held)).collect();
-        Ok(Listing { revision: state.book.revision(), records })
+        let records = state.machine.list(prefix).map(|(name, held)| record(name, held)).collect();
+        Ok(Listing { revision: state.machine.revision(), records })
     }
 
     fn compare_and_set(
@@ -142,7 +142,7 @@ impl Registry for MemoryRegistry {
         let deadline = Instant::now() + within;
         let mut state = self.state();
         loop {
-            let Some((changes, upto)) = state.history.since(prefix, after, state.book.revision()) else {
+            let Some((changes, upto)) = state.history.since(prefix, after, state.machine.revision()) else {
                 return Ok(Watched::BeginAgain);
             };
             let left = deadline.saturating_duration_since(Instant::now());

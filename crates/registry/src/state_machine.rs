@@ -168,7 +168,7 @@ struct Lease {
 
 /// Records and leases at one revision. Times are since any moment, and only grow.
 #[derive(Debug, Clone, Default)]
-pub struct Book {
+pub struct StateMachine {
     revision: u64,
     records: BTreeMap<Arc<str>, Held>,
     leases: BTreeMap<u64, Lease>,
@@ -176,7 +176,7 @@ pub struct Book {
     bytes: usize,
 }
 
-impl Book {
+impl StateMachine {
     /// The revision of the last change.
     #[must_use]
     pub fn revision(&self) -> u64 {
@@ -293,8 +293,8 @@ impl Book {
         self.leases.values_mut().for_each(|lease| lease.ends = now + lease.term);
     }
 
-    /// Takes the ends of leases over from another book.
-    pub fn take_times(&mut self, other: &Book) {
+    /// Takes the ends of leases over from another machine.
+    pub fn take_times(&mut self, other: &StateMachine) {
         for (number, lease) in &mut self.leases {
             if let Some(other) = other.leases.get(number) {
                 lease.ends = other.ends;
@@ -372,8 +372,8 @@ impl Book {
         }
     }
 
-    /// The changes that make this book from an empty one. Its records come by revision, with [`Entry::Revision`] where
-    /// some between are gone.
+    /// The changes that make this state machine from an empty one. Its records come by revision, with [`Entry::Revision`]
+    /// where some between are gone.
     #[must_use]
     pub fn snapshot(&self) -> Vec<Entry> {
         let leases = self.leases.iter();
