@@ -48,7 +48,9 @@ def write_config(path: Path, name: str, model: str, features: int) -> None:
 def serve(program: str, model: Path, *options: str) -> Iterator[tuple[str, int]]:
     """Address and process number of a server."""
     line = [program, "serve", str(model), "--listen", "127.0.0.1:0", "--threads", "1", "--timeout", "30s", *options]
-    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as process:
+    # There the server finds ONNX Runtime.
+    environment = {**os.environ, "VIRTUAL_ENV": sys.prefix}
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             assert process.stdout is not None
             yield process.stdout.readline().strip().removeprefix("listening at http://"), process.pid

@@ -136,6 +136,7 @@ fn identity(agreed: Agreed) -> Identity<'static> {
         boot_id: 1,
         host_id: 1,
         placement_version: 0,
+        history_id: 0,
         name: "hub",
         local_url: "",
     }

@@ -27,7 +27,7 @@ USER = 65532
 def test_units_are_valid(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("skipped: systemd-analyze is not installed")
-    assert len(UNITS) == 3
+    assert len(UNITS) == 4
     for unit in UNITS:
         # The program need not be installed on this machine.
         (tmp_path / unit.name).write_text(unit.read_text().replace(PROGRAM, "/bin/true"))
@@ -91,6 +91,7 @@ def test_what_a_unit_starts_says_when_it_is_ready(unit: Path, tmp_path: Path) ->
     log = configuration / "clicks.csv"
     (configuration / "hub.toml").write_text((configuration / "clicks.toml").read_text().replace("clicks.csv", str(log)))
     (configuration / "hub.env").write_text(f"HUB_OPTIONS=--listen {at}\n")
+    (configuration / "keeper.env").write_text(f"KEEPER_OPTIONS=--listen {at}\n")
     if "serve" in unit.stem:
         model = train(configuration)
         (configuration / "serve.env").write_text(f'SERVE_MODEL={model}\nSERVE_OPTIONS="--listen {at} --threads 1"\n')
@@ -103,6 +104,8 @@ def test_what_a_unit_starts_says_when_it_is_ready(unit: Path, tmp_path: Path) ->
             assert page(f"http://{metrics}/healthz")
         elif "serve" in unit.stem:
             assert page(f"http://{at}/health")
+        elif "keeper" in unit.stem:
+            assert page(f"http://{at}/healthz")
         else:
             sanderling.connect(at).table("t", 2)
     if "ps" in unit.stem:

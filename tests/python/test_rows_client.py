@@ -60,5 +60,11 @@ def test_failures_have_their_exception(address: str) -> None:
     for wrong in ({"hedge": "p12"}, {"timeout_s": -1.0}):
         with pytest.raises(sanderling.ConfigError):
             sanderling.RowsClient([address], **wrong)
+    with pytest.raises(sanderling.FileError, match=r"nowhere\.pem"):
+        sanderling.RowsClient([address], tls=sanderling.Tls("nowhere.pem"))
+    with pytest.raises(sanderling.ConfigError, match="leave out cert and key"):
+        sanderling.RowsClient([address], tls=sanderling.Tls("ca.pem", cert="cert.pem", key="key.pem"))
+    with pytest.raises(sanderling.ConfigError, match="given twice"):
+        sanderling.RowsClient([address], token="a", tls=sanderling.Tls("ca.pem", token="b"))
     with pytest.raises(sanderling.ConfigError, match="address of a server"):
         sanderling.RowsClient([])

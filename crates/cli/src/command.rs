@@ -11,6 +11,7 @@ pub(crate) mod external;
 pub(crate) mod hub;
 pub(crate) mod hub_feed;
 pub(crate) mod inspect;
+pub(crate) mod keeper;
 pub(crate) mod key;
 pub(crate) mod predict;
 pub(crate) mod ps;

@@ -4,7 +4,9 @@ use sanderling_client::ClientError;
 use sanderling_control::{Code, ControlError, ControlPlaneError};
 use sanderling_hub::service::ServiceError;
 use sanderling_job::JobError;
+use sanderling_keeper::KeeperError;
 use sanderling_learner::LearnError;
+use sanderling_registry::RegistryError;
 use sanderling_sample::SampleError;
 use sanderling_serve::StartError;
 use sanderling_server::ServerError;
@@ -38,6 +40,10 @@ pub(crate) enum Failure {
     Serve(#[from] StartError),
     #[error(transparent)]
     Control(#[from] ControlError),
+    #[error(transparent)]
+    Keeper(#[from] KeeperError),
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
     #[error(transparent)]
     Hub(ServiceError),
     #[error(transparent)]
@@ -93,6 +99,7 @@ impl Failure {
         match self {
             Failure::Server(ServerError::Transport(_) | ServerError::Config(_))
             | Failure::Serve(StartError::Transport(_))
+            | Failure::Keeper(KeeperError::Transport(_))
             | Failure::Hub(ServiceError::Transport(_)) => advice_on_listening(&self.to_string()),
             Failure::Client(_)
             | Failure::Learn(LearnError::Client(_))
@@ -113,13 +120,17 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Failure::Server(error) if error.is_of_options() => USAGE,
-            Failure::Hub(ServiceError::Transport(error)) | Failure::Serve(StartError::Transport(error))
+            Failure::Hub(ServiceError::Transport(error))
+            | Failure::Serve(StartError::Transport(error))
+            | Failure::Keeper(KeeperError::Transport(error))
                 if error.is_of_options() =>
             {
                 USAGE
             }
             Failure::Usage(_)
             | Failure::Serve(StartError::Config(_) | StartError::Tls(_))
+            | Failure::Keeper(KeeperError::Tls(_))
+            | Failure::Registry(RegistryError::Invalid(_))
             | Failure::Control(
                 ControlError::Address { .. } | ControlError::Refused { code: Code::InvalidArgument, .. },
             )
@@ -133,6 +144,7 @@ impl Failure {
             Failure::Learn(LearnError::NoRows { .. }) | Failure::Hub(ServiceError::NoRows { .. }) => BAD_DATA,
             Failure::Server(ServerError::Restore(_))
             | Failure::Control(ControlError::Refused { code: Code::NotFound | Code::DataLoss, .. })
+            | Failure::Keeper(KeeperError::Damaged { .. })
             | Failure::Learn(LearnError::Model { .. }) => BAD_MODEL,
             Failure::Store(error) | Failure::Learn(LearnError::Store(error)) => of_store(error),
             Failure::Stopped
@@ -152,6 +164,8 @@ impl Failure {
             | Failure::Server(_)
             | Failure::Plane(_)
             | Failure::Serve(_)
+            | Failure::Keeper(_)
+            | Failure::Registry(_)
             | Failure::Control(_) => FAILED,
         }
     }

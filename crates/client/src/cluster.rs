@@ -16,7 +16,7 @@ use crate::options::ConnectOptions;
 use crate::origin::Origin;
 use crate::outage::Outages;
 use crate::placement::Placement;
-use crate::rpc_state::{HedgeCounters, HedgeCounts, Hedging, Peer};
+use crate::rpc_state::{HedgeCounters, HedgeCounts, Hedging, Needs, Peer};
 use crate::session::Session;
 use crate::statistics::CallTimes;
 use crate::stop::Stop;
@@ -220,6 +220,12 @@ impl Cluster {
         })
     }
 
+    /// Pushes that were under way when a server ended: whether they were applied is unknown.
+    #[must_use]
+    pub fn unknown_pushes(&self) -> u64 {
+        self.outages.unknown_pushes()
+    }
+
     /// Hedging counts of all threads.
     #[must_use]
     pub fn hedges(&self) -> HedgeCounts {
@@ -268,7 +274,7 @@ fn ask(address: &Address, options: &Arc<ConnectOptions>) -> Result<Known, Client
     let connections =
         ConnectionSet::new(std::slice::from_ref(address), options, timeout, &outages, NOT_HEDGED)?;
     let mut engine = Engine::new(connections, Placement::even(1));
-    let (placement, urls) = engine.ask(0, "", None, &Request::Placement, |reply| {
+    let (placement, urls) = engine.ask(0, "", Needs::Nothing, &Request::Placement, |reply| {
         let Reply::Placement(map) = reply else { return None };
         let urls = map.servers.iter().map(|server| server.url.to_owned()).collect();
         let placement = match map.slots.is_empty() {

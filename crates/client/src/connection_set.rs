@@ -14,7 +14,7 @@ use crate::options::ConnectOptions;
 use crate::outage::Outages;
 use crate::packing::Packing;
 use crate::reach::reach;
-use crate::rpc_state::{Answer, CallError, Hedging, IN_FLIGHT_MAX, Patience, Peer, RpcState, Want};
+use crate::rpc_state::{Answer, CallError, Hedging, IN_FLIGHT_MAX, Needs, Patience, Peer, RpcState, Want};
 use crate::statistics::Recorder;
 use crate::stop::Watch;
 
@@ -173,6 +173,11 @@ impl ConnectionSet {
         self.links[server].rpc.peer()
     }
 
+    /// The servers' outages.
+    pub(crate) fn outages(&self) -> &Arc<Outages> {
+        &self.outages
+    }
+
     /// The shortest of the longest frames.
     pub(crate) fn frame_bytes_max(&self) -> usize {
         self.links.iter().map(|link| link.rpc.frame_bytes_max()).min().unwrap_or_default()
@@ -195,7 +200,7 @@ impl ConnectionSet {
         &mut self,
         server: usize,
         tag: u64,
-        boot_id: Option<u64>,
+        needs: Needs,
         request: &Request<'_>,
         sink: &mut Sink<'_>,
     ) -> Result<(), WireError> {
@@ -206,7 +211,7 @@ impl ConnectionSet {
             self.turn(None, sink);
         }
         let now_us = self.now_us();
-        self.links[server].rpc.begin_within(now_us, self.within, tag, boot_id, request)?;
+        self.links[server].rpc.begin_within(now_us, self.within, tag, needs, request)?;
         if let Some(recorder) = &self.recorder {
             recorder.begun(request.kind(), now_us);
         }
@@ -417,8 +422,8 @@ impl ConnectionSet {
                 Ok(Received::Frame(frame)) => {
                     let Link { rpc, packing, .. } = &mut links[at];
                     let answer = rpc.receive(now_us, frame, &mut packing.unpacker);
-                    if rpc.is_up() {
-                        outages.ended(server, &names.servers[server]);
+                    if let Some(peer) = rpc.peer_when_up() {
+                        outages.ended(server, &names.servers[server], peer);
                     }
                     let Answer::To(done, reply) = answer else { continue };
                     let has_rows = reply.kind().has_rows();

@@ -15,7 +15,7 @@ use crate::connection_set::ConnectionSet;
 use crate::error::{ClientError, Names};
 use crate::open_table::OpenTable;
 use crate::placement::Placement;
-use crate::rpc_state::CallError;
+use crate::rpc_state::{CallError, Needs};
 
 mod split;
 pub(crate) use split::{PooledKeys, PushBuffers, check_push};
@@ -150,19 +150,19 @@ impl Engine {
         (self.client, self.sequences[server])
     }
 
-    /// Takes a message, for the server as it was started with `boot_id`, and waits while it has too many. It goes with the
-    /// next [`Engine::send`] or [`Engine::settle`].
+    /// Takes a message, for a server that has what it needs, and waits while it has too many. It goes with the next
+    /// [`Engine::send`] or [`Engine::settle`].
     pub(crate) fn begin(
         &mut self,
         message: Message,
-        boot_id: Option<u64>,
+        needs: Needs,
         request: &Request<'_>,
         each: &mut Each<'_>,
     ) -> Result<(), ClientError> {
         let Engine { connections, under_way, begun, .. } = self;
         let server = message.server;
         let tag = under_way.add(message);
-        let taken = connections.begin(server, tag, boot_id, request, &mut |_, tag, result| {
+        let taken = connections.begin(server, tag, needs, request, &mut |_, tag, result| {
             under_way.end(tag, result, each);
         });
         if let Err(source) = taken {
@@ -217,14 +217,14 @@ impl Engine {
         &mut self,
         servers: &[usize],
         table: &str,
-        ask: impl Fn(usize) -> (Option<u64>, Request<'r>),
+        ask: impl Fn(usize) -> (Needs, Request<'r>),
         each: &mut Each<'_>,
     ) {
         let table: Arc<str> = table.into();
         for (part, &server) in servers.iter().enumerate() {
             let message = Message { part, server, table: Arc::clone(&table), ..Message::default() };
-            let (boot_id, request) = ask(server);
-            if let Err(error) = self.begin(message.clone(), boot_id, &request, each) {
+            let (needs, request) = ask(server);
+            if let Err(error) = self.begin(message.clone(), needs, &request, each) {
                 each(&message, Err(error));
             }
         }
@@ -235,7 +235,7 @@ impl Engine {
         &mut self,
         servers: &[usize],
         table: &str,
-        ask: impl Fn(usize) -> (Option<u64>, Request<'r>),
+        ask: impl Fn(usize) -> (Needs, Request<'r>),
         mut read: impl FnMut(Reply<'_>) -> Option<T>,
     ) -> Answers<T> {
         let names = self.under_way.names.clone();
@@ -257,7 +257,7 @@ impl Engine {
         read: impl FnMut(Reply<'_>) -> Option<T>,
     ) -> Answers<T> {
         let servers: Vec<usize> = (0..self.servers()).collect();
-        self.ask_each(&servers, "", |_| (None, request.clone()), read)
+        self.ask_each(&servers, "", |_| (Needs::Nothing, request.clone()), read)
     }
 
     /// [`Engine::ask_each`] of one server.
@@ -265,11 +265,11 @@ impl Engine {
         &mut self,
         server: usize,
         table: &str,
-        boot_id: Option<u64>,
+        needs: Needs,
         request: &Request<'_>,
         read: impl FnMut(Reply<'_>) -> Option<T>,
     ) -> Result<T, ClientError> {
-        let answer = self.ask_each(&[server], table, |_| (boot_id, request.clone()), read).pop();
+        let answer = self.ask_each(&[server], table, |_| (needs, request.clone()), read).pop();
         answer.unwrap_or_else(|| Err(self.under_way.names.misfit(server, table)))
     }
 }

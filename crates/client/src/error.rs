@@ -229,6 +229,14 @@ impl Names {
     }
 }
 
+impl ClientError {
+    /// Whether a server does not keep all changes since a follower's place any more.
+    #[must_use]
+    pub fn is_stream_too_late(&self) -> bool {
+        matches!(self, ClientError::Refused { fault: Fault::StreamTooLate { .. }, .. })
+    }
+}
+
 fn place(server: &str, table: &str) -> String {
     if table.is_empty() { server.to_owned() } else { format!("{server}: table {table:?}") }
 }

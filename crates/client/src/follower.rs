@@ -73,6 +73,11 @@ impl FollowedTable {
         self.place == ChangesPlace::default()
     }
 
+    /// Goes on from an epoch of the server's stream, such as that of a checkpoint whose rows are here.
+    pub fn go_on_from(&mut self, epoch: u64) {
+        self.place = ChangesPlace { since: epoch, until: epoch, cursor: 0 };
+    }
+
     /// Begins at the start, with an export of all rows.
     pub fn restart(&mut self) {
         self.place = ChangesPlace::default();
@@ -120,7 +125,7 @@ impl Follower {
             format: engine.connections.row_format(self.server),
         });
         let answer =
-            engine.ask(self.server, &table.name, Some(number.boot_id), &request, |reply| match reply {
+            engine.ask(self.server, &table.name, number.needs_memory, &request, |reply| match reply {
                 Reply::Changes(rows) if rows.dim as usize == dim => {
                     each(&rows);
                     Some((rows.next, rows.age_us, rows.has_more))
@@ -168,9 +173,8 @@ impl Follower {
         if let Some(problem) = problem {
             return Err(ClientError::Cluster { reason: format!("table {name:?}: {problem}") });
         }
-        let opened = (Number { table: number, boot_id: self.session.boot_id(server) }, home);
+        let opened = (self.session.number(server, number), home);
         table.opened = Some(opened);
-        table.restart();
         Ok(opened)
     }
 }

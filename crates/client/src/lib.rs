@@ -43,7 +43,7 @@ mod options;
 pub use options::{ConnectOptions, TIMEOUT_DEFAULT, compression};
 
 mod outage;
-pub use outage::{NOTICE_AFTER, OnWait, Waiting};
+pub use outage::{NOTICE_AFTER, Notice, OnWait};
 
 mod origin;
 pub use origin::{Origin, note_fork};

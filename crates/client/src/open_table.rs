@@ -7,6 +7,7 @@ use sanderling_store::StoreError;
 use sanderling_wire::{Home, TableInfo};
 
 use crate::error::ClientError;
+use crate::rpc_state::{Needs, Peer};
 
 /// An opened table: its name, its shape and its number on each server. Sessions make their requests about it.
 #[derive(Debug)]
@@ -17,17 +18,27 @@ pub struct OpenTable {
     state: usize,
     /// Configuration as the servers have it, JSON.
     config: String,
-    /// Per server, the table's number and the start of the server that it is good for; `None` where the table has no
+    /// Per server, the table's number and the history of the server that it is good for; `None` where the table has no
     /// rows.
     numbers: Vec<Option<Number>>,
     /// The numbers for reading requests: those of the table that has the name now.
     read_numbers: Vec<AtomicU32>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Number {
     pub(crate) table: u32,
-    pub(crate) boot_id: u64,
+    /// The need of requests with the number.
+    pub(crate) needs: Needs,
+    /// The need of requests about the memory of the server's process.
+    pub(crate) needs_memory: Needs,
+}
+
+impl Number {
+    /// A table's number as a server has just told it.
+    pub(crate) fn of(table: u32, peer: &Peer) -> Number {
+        Number { table, needs: peer.tables(), needs_memory: peer.memory() }
+    }
 }
 
 impl OpenTable {
@@ -94,7 +105,7 @@ impl OpenTable {
 
     /// The number by which a server knows the table; 0, which is none, on one that has no part of it.
     pub(crate) fn number(&self, server: usize) -> Number {
-        self.numbers[server].unwrap_or(Number { table: 0, boot_id: 0 })
+        self.numbers[server].unwrap_or_default()
     }
 
     /// The number of the table that has the name now, for requests that only read.

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::rpc_state::Peer;
+
 /// A request to a server that has been away for longer than the bound gets this long: one that is back answers sooner.
 pub(crate) const LAST_TRY: Duration = Duration::from_secs(2);
 /// An outage without attempts for this long, and for longer than the limit, has ended.
@@ -18,44 +20,73 @@ pub const NOTICE_AFTER: Duration = Duration::from_secs(1);
 /// Each wait until the next notice is so many times as long as the one before.
 const NOTICE_BACKOFF: u32 = 2;
 
-/// A wait for a server.
+/// An event of a server that a client needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Waiting {
-    /// Address of the server.
-    pub server: String,
-    /// How long it has been waited for.
-    pub waited: Duration,
-    /// When it is given up, counted as `waited` is; None: it has answered again.
-    pub limit: Option<Duration>,
-    /// The reason.
-    pub cause: String,
+pub enum Notice {
+    /// It is waited for.
+    Away {
+        /// Address of the server.
+        server: String,
+        /// How long it has been waited for.
+        waited: Duration,
+        /// When it is given up, counted as `waited` is.
+        limit: Duration,
+        /// The reason.
+        cause: String,
+    },
+    /// It answers again.
+    Back {
+        /// Address of the server.
+        server: String,
+        /// How long it was waited for.
+        waited: Duration,
+        /// It was started anew, and its tables have every acknowledged change.
+        restarted: bool,
+    },
+    /// A push was under way when the server ended, so whether it was applied is unknown. It is not repeated.
+    UnknownPush {
+        /// Address of the server.
+        server: String,
+        /// How many such pushes there were so far, over all servers.
+        count: u64,
+    },
 }
 
-impl fmt::Display for Waiting {
+impl fmt::Display for Notice {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Waiting { server, waited, limit, cause } = self;
-        let waited = waited.as_secs_f64();
-        match limit {
-            Some(limit) => {
-                let limit = limit.as_secs_f64();
+        match self {
+            Notice::Away { server, waited, limit, cause } => {
+                let (waited, limit) = (waited.as_secs_f64(), limit.as_secs_f64());
                 write!(
                     out,
                     "server {server} has not answered for {waited:.0} s (limit {limit:.0} s): {cause}"
                 )
             }
-            None => write!(out, "server {server} answers again after {waited:.0} s"),
+            Notice::Back { server, waited, restarted } => {
+                let how =
+                    if *restarted { ": it was started anew, and has every acknowledged change" } else { "" };
+                write!(out, "server {server} answers again after {:.0} s{how}", waited.as_secs_f64())
+            }
+            Notice::UnknownPush { server, count } => {
+                let count = if *count > 1 { format!(" ({count} so far)") } else { String::new() };
+                write!(
+                    out,
+                    "server {server}: a push was under way when the server ended; whether it was applied is unknown, and it is \
+                     not repeated{count}"
+                )
+            }
         }
     }
 }
 
-/// A callback for waits, called by the waiting thread. Clones share the callback.
+/// A callback for notices of servers, called by the thread that waits. Clones share the callback.
 #[derive(Clone)]
-pub struct OnWait(Arc<dyn Fn(&Waiting) + Send + Sync>);
+pub struct OnWait(Arc<dyn Fn(&Notice) + Send + Sync>);
 
 impl OnWait {
     /// Tells a function, which must not wait for anything itself.
-    pub fn new(tell: impl Fn(&Waiting) + Send + Sync + 'static) -> OnWait {
+    pub fn new(tell: impl Fn(&Notice) + Send + Sync + 'static) -> OnWait {
         OnWait(Arc::new(tell))
     }
 }
@@ -76,6 +107,21 @@ struct Outage {
     notice_us: AtomicU64,
     /// Since when those wait who told first.
     waited_since_us: AtomicU64,
+    /// The start and the history of the server that answered last; 0: none did.
+    boot_id: AtomicU64,
+    history_id: AtomicU64,
+}
+
+impl Outage {
+    /// Notes who answers; whether it was started anew, within the history that answered last. Of all who ask, one is told.
+    fn is_survived(&self, peer: &Peer) -> bool {
+        let before = self.boot_id.swap(peer.boot_id, Ordering::Relaxed);
+        if before == peer.boot_id {
+            return false;
+        }
+        let history_id = self.history_id.swap(peer.history_id, Ordering::Relaxed);
+        before != 0 && peer.history_id != 0 && history_id == peer.history_id
+    }
 }
 
 /// See the top of this file.
@@ -84,13 +130,15 @@ pub(crate) struct Outages {
     epoch: Instant,
     bound: Duration,
     servers: Vec<Outage>,
+    /// Pushes of unknown outcome.
+    unknown: AtomicU64,
     on_wait: Option<OnWait>,
 }
 
 impl Outages {
     pub(crate) fn new(servers: usize, bound: Duration, on_wait: Option<OnWait>) -> Arc<Outages> {
         let servers = std::iter::repeat_with(Outage::default).take(servers).collect();
-        Arc::new(Outages { epoch: Instant::now(), bound, servers, on_wait })
+        Arc::new(Outages { epoch: Instant::now(), bound, servers, unknown: AtomicU64::new(0), on_wait })
     }
 
     /// Within which a server that is away must be back.
@@ -126,19 +174,37 @@ impl Outages {
     }
 
     /// A server has answered.
-    pub(crate) fn ended(&self, server: usize, name: &str) {
+    pub(crate) fn ended(&self, server: usize, name: &str, peer: &Peer) {
         let outage = &self.servers[server];
         let is_away = outage.since_us.load(Ordering::Relaxed) > 0;
-        if !is_away && outage.notice_us.load(Ordering::Relaxed) == 0 {
+        let is_known = outage.boot_id.load(Ordering::Relaxed) == peer.boot_id;
+        if !is_away && is_known && outage.notice_us.load(Ordering::Relaxed) == 0 {
             return;
         }
-        outage.since_us.store(0, Ordering::Relaxed);
+        let since_us = outage.since_us.swap(0, Ordering::Relaxed);
         let was_told = outage.notice_us.swap(0, Ordering::Relaxed) > 0;
-        if was_told {
-            let since_us = outage.waited_since_us.load(Ordering::Relaxed);
-            let waited = Duration::from_micros(self.us(Instant::now()).saturating_sub(since_us));
-            self.tell(&Waiting { server: name.to_owned(), waited, limit: None, cause: String::new() });
+        let restarted = !is_known && outage.is_survived(peer);
+        if was_told || restarted {
+            let now_us = self.us(Instant::now());
+            let since_us = match was_told {
+                true => outage.waited_since_us.load(Ordering::Relaxed),
+                false if since_us == 0 => now_us,
+                false => since_us,
+            };
+            let waited = Duration::from_micros(now_us.saturating_sub(since_us));
+            self.tell(&Notice::Back { server: name.to_owned(), waited, restarted });
         }
+    }
+
+    /// Counts a push of unknown outcome, and tells of it.
+    pub(crate) fn push_unknown(&self, name: &str) {
+        let count = self.unknown.fetch_add(1, Ordering::Relaxed) + 1;
+        self.tell(&Notice::UnknownPush { server: name.to_owned(), count });
+    }
+
+    /// Pushes of unknown outcome, over all servers.
+    pub(crate) fn unknown_pushes(&self) -> u64 {
+        self.unknown.load(Ordering::Relaxed)
     }
 
     /// Is anybody told of waits?
@@ -163,14 +229,14 @@ impl Outages {
             if next_us == 0 {
                 outage.waited_since_us.store(self.us(since), Ordering::Relaxed);
             }
-            let limit = Some(self.bound.max(waited));
-            self.tell(&Waiting { server: name.to_owned(), waited, limit, cause: cause.to_owned() });
+            let limit = self.bound.max(waited);
+            self.tell(&Notice::Away { server: name.to_owned(), waited, limit, cause: cause.to_owned() });
         }
     }
 
-    fn tell(&self, waiting: &Waiting) {
+    fn tell(&self, notice: &Notice) {
         if let Some(OnWait(tell)) = &self.on_wait {
-            tell(waiting);
+            tell(notice);
         }
     }
 }
@@ -180,6 +246,25 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
+
+    fn peer(boot_id: u64, history_id: u64) -> Peer {
+        let (name, local_url) = <_>::default();
+        let (shard, shards, server_id, host_id, placement_version) = (0, 1, 0, 0, 0);
+        let (in_flight_max, frame_bytes_max) = (1, 1);
+        Peer {
+            shard,
+            shards,
+            server_id,
+            boot_id,
+            history_id,
+            host_id,
+            placement_version,
+            in_flight_max,
+            frame_bytes_max,
+            name,
+            local_url,
+        }
+    }
 
     #[test]
     fn an_outage_lasts_from_the_first_failure_to_the_next_answer() {
@@ -191,9 +276,9 @@ mod tests {
         assert!(since.duration_since(start) < Duration::from_millis(1));
         // A later failure, or an answer of another server, changes nothing.
         outages.failed(0, Instant::now() + Duration::from_secs(1));
-        outages.ended(1, "b");
+        outages.ended(1, "b", &peer(1, 0));
         assert_eq!((outages.since(0), outages.since(1)), (Some(since), None));
-        outages.ended(0, "a");
+        outages.ended(0, "a", &peer(1, 0));
         assert_eq!(outages.since(0), None);
     }
 
@@ -216,7 +301,7 @@ mod tests {
     fn of_all_who_wait_one_says_so_later_and_later() {
         let told = Arc::new(Mutex::new(Vec::new()));
         let tell = Arc::clone(&told);
-        let on_wait = OnWait::new(move |waiting| tell.lock().unwrap().push(waiting.clone()));
+        let on_wait = OnWait::new(move |notice| tell.lock().unwrap().push(notice.clone()));
         let outages = Outages::new(1, Duration::from_secs(20), Some(on_wait));
         let begun = |ago_ms: u64| Instant::now() - Duration::from_millis(ago_ms);
         outages.notice(0, "a", begun(5000), false, "refused");
@@ -234,9 +319,9 @@ mod tests {
         std::thread::sleep(NOTICE_AFTER + Duration::from_millis(100));
         (0..3).for_each(|_| outages.notice(0, "a", begun(2150), false, "refused"));
         assert_eq!(count(), 2);
-        outages.ended(0, "a");
+        outages.ended(0, "a", &peer(1, 0));
         let told = told.lock().unwrap();
-        let lines: Vec<String> = told.iter().map(Waiting::to_string).collect();
+        let lines: Vec<String> = told.iter().map(Notice::to_string).collect();
         assert_eq!(lines[0], "server a has not answered for 1 s (limit 20 s): refused");
         assert_eq!(lines[1], "server a has not answered for 2 s (limit 20 s): refused");
         assert_eq!(lines[2], "server a answers again after 2 s");
@@ -244,17 +329,39 @@ mod tests {
     }
 
     #[test]
+    fn a_start_within_a_history_is_told_once_even_if_nobody_waited() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let tell = Arc::clone(&told);
+        let on_wait = OnWait::new(move |notice| tell.lock().unwrap().push(notice.to_string()));
+        let outages = Outages::new(1, Duration::from_secs(20), Some(on_wait));
+        // No history, the first of one, a start within it, and another history.
+        for (boot_id, history_id, expected) in
+            [(1, 0, 0), (2, 0, 0), (3, 7, 0), (4, 7, 1), (5, 8, 1), (6, 8, 2)]
+        {
+            outages.failed(0, Instant::now());
+            (0..2).for_each(|_| outages.ended(0, "a", &peer(boot_id, history_id)));
+            assert_eq!(told.lock().unwrap().len(), expected, "{boot_id} {history_id}");
+        }
+        let expected =
+            "server a answers again after 0 s: it was started anew, and has every acknowledged change";
+        assert_eq!(told.lock().unwrap()[0], expected);
+        outages.push_unknown("a");
+        assert!(told.lock().unwrap()[2].contains("whether it was applied is unknown"));
+        assert_eq!(outages.unknown_pushes(), 1);
+    }
+
+    #[test]
     fn a_server_that_is_silent_is_told_too() {
         let told = Arc::new(Mutex::new(Vec::new()));
         let tell = Arc::clone(&told);
-        let on_wait = OnWait::new(move |waiting| tell.lock().unwrap().push(waiting.to_string()));
+        let on_wait = OnWait::new(move |notice| tell.lock().unwrap().push(notice.to_string()));
         let outages = Outages::new(1, Duration::from_secs(20), Some(on_wait));
         let asked = Instant::now();
         std::thread::sleep(NOTICE_AFTER + Duration::from_millis(10));
         outages.notice(0, "a", asked, false, "it does not answer");
         outages.notice(0, "a", asked, true, "it does not answer");
         assert_eq!(outages.since(0), None);
-        (0..2).for_each(|_| outages.ended(0, "a"));
+        (0..2).for_each(|_| outages.ended(0, "a", &peer(1, 0)));
         let expected = [
             "server a has not answered for 1 s (limit 20 s): it does not answer",
             "server a answers again after 1 s",

@@ -10,7 +10,7 @@ use crate::cluster::{Cluster, Server};
 use crate::description::describe;
 use crate::error::ClientError;
 use crate::key_partition::KeyPartition;
-use crate::open_table::{Number, OpenTable};
+use crate::open_table::OpenTable;
 
 /// Rows of one block of an export.
 const EXPORT_ROWS: usize = 1 << 14;
@@ -97,7 +97,7 @@ impl RemoteTable {
                 });
                 match found {
                     Ok((table, shape)) => {
-                        *number = Some(Number { table, boot_id: session.boot_id(server) });
+                        *number = Some(session.number(server, table));
                         shapes.push(shape);
                     }
                     Err(
@@ -244,14 +244,16 @@ impl RemoteTable {
                 loop {
                     let request = Request::Export(Export { table, cursor, rows_max });
                     let (dim, state) = (self.dim(), self.state());
-                    let next = session.ask_table(self, server, &request, |reply| match reply {
-                        Reply::Export(exported)
-                            if (exported.rows.dim as usize, exported.rows.state as usize) == (dim, state) =>
-                        {
-                            Some(each(&exported.rows).is_continue().then_some(exported.next))
-                        }
-                        _ => None,
-                    })?;
+                    let next =
+                        session.ask_table(self, server, cursor != 0, &request, |reply| match reply {
+                            Reply::Export(exported)
+                                if (exported.rows.dim as usize, exported.rows.state as usize)
+                                    == (dim, state) =>
+                            {
+                                Some(each(&exported.rows).is_continue().then_some(exported.next))
+                            }
+                            _ => None,
+                        })?;
                     match next {
                         None => return Ok(()),
                         Some(Some(next)) => cursor = next,
@@ -296,7 +298,7 @@ impl RemoteTable {
                     let rows =
                         RowBlock { dim, state, keys, frequencies, last_uses, versions, weights, states };
                     let request = Request::Import(Import { table: self.number(server).table, rows });
-                    session.ask_table(self, server, &request, |reply| match reply {
+                    session.ask_table(self, server, false, &request, |reply| match reply {
                         Reply::Import(count) if count == positions.len() as u64 => Some(()),
                         _ => None,
                     })?;

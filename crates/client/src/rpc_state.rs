@@ -4,7 +4,7 @@
 //!
 //! A request is stored as its frame until it is answered. After a broken connection, unanswered requests are sent
 //! again in their order on the next one. That is safe: pulls are idempotent, and the server knows the numbers of
-//! pushes. If the server was restarted, its state is gone, so the requests fail.
+//! pushes. If the server was restarted and has lost what a request needs, the request fails.
 
 use std::time::Duration;
 
@@ -25,6 +25,7 @@ pub use hedge::{Hedge, HedgeCounts};
 pub(crate) use hedge::{HedgeCounters, Hedging};
 
 mod peer;
+pub(crate) use peer::Needs;
 pub use peer::Peer;
 
 /// Requests of one server that a thread may have under way, whatever the server allows.
@@ -54,7 +55,7 @@ pub(crate) enum CallError {
     Late { sent: bool, cause: Option<String> },
     /// Not answered in time because the server has been away for too long.
     Away { sent: bool, cause: Option<String> },
-    /// The server was started anew since its tables were opened.
+    /// The server was started anew and has lost what the request needs.
     Restarted,
     /// The connection broke, and the request may not be repeated.
     Lost { cause: String },
@@ -215,14 +216,14 @@ impl RpcState {
         self.outstanding() < IN_FLIGHT_MAX
     }
 
-    /// Takes a request; its answer, or its failure, will have the tag. With a `boot_id` it is only for the server as it was
-    /// started then, as table numbers are. `within`: a time-out below the usual one. Needs [`RpcState::has_room`].
+    /// Takes a request; its answer, or its failure, will have the tag. It is only for a
+    /// server that has what it `needs`. `within`: a time-out below the usual one. Needs [`RpcState::has_room`].
     pub(crate) fn begin_within(
         &mut self,
         now_us: u64,
         within: Option<Duration>,
         tag: u64,
-        boot_id: Option<u64>,
+        needs: Needs,
         request: &Request<'_>,
     ) -> Result<(), WireError> {
         let timeout = within.map_or(self.patience.timeout, |within| within.min(self.patience.timeout));
@@ -235,12 +236,12 @@ impl RpcState {
             }
             request => request,
         };
-        let slot = self.calls.begin(now_us, timeout_us, tag, boot_id, request, &self.agreed)?;
+        let slot = self.calls.begin(now_us, timeout_us, tag, needs, request, &self.agreed)?;
         if within.is_some() {
             self.calls.limit(slot);
         }
         if let (Phase::Up | Phase::Leaving, Some(peer)) = (self.phase, &self.peer) {
-            self.calls.check_start(slot, peer.boot_id);
+            self.calls.check_needs(slot, peer);
         }
         Ok(())
     }
@@ -251,10 +252,10 @@ impl RpcState {
         &mut self,
         now_us: u64,
         tag: u64,
-        boot_id: Option<u64>,
+        needs: Needs,
         request: &Request<'_>,
     ) -> Result<(), WireError> {
-        self.begin_within(now_us, None, tag, boot_id, request)
+        self.begin_within(now_us, None, tag, needs, request)
     }
 
     /// How rows are to be asked for by one who wants them so: before the first hello as he wants, since that can be changed
@@ -349,9 +350,9 @@ impl RpcState {
         Some((asked_us, is_silent, cause.unwrap_or(SILENT)))
     }
 
-    /// Are requests answered over a connection now?
-    pub(crate) fn is_up(&self) -> bool {
-        self.phase == Phase::Up
+    /// The server, if requests are answered over a connection now.
+    pub(crate) fn peer_when_up(&self) -> Option<&Peer> {
+        self.peer.as_ref().filter(|_| self.phase == Phase::Up)
     }
 
     /// The frame to be sent, after [`Want::Send`].

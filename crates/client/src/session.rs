@@ -1,13 +1,17 @@
 //! The requests of one thread, one at a time, with the rows of their answers in place; pushes go on meanwhile. Does not
 //! know how requests are cut into messages, nor the meaning of a row.
 
+use std::sync::Arc;
+
 use sanderling_store::{Absent, PushScale};
 use sanderling_wire::{Fault, Reply, Request};
 
 use crate::engine::{Engine, Message, PushBuffers};
 use crate::error::ClientError;
 use crate::key_partition::{KeyPartition, RaggedPartition};
-use crate::open_table::OpenTable;
+use crate::open_table::{Number, OpenTable};
+use crate::outage::Outages;
+use crate::rpc_state::{Needs, Peer};
 
 mod fed;
 mod pull;
@@ -35,17 +39,26 @@ pub struct Session {
 }
 
 /// Failures of pushes and other messages whose answers are not waited for.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Failed {
     /// The first failure since the last report.
     first: Option<ClientError>,
     /// Marks of failed pushes since the last query, each once.
     marks: Vec<u64>,
+    /// Whether an unknown outcome is a failure, too. Those who go on with training bear it: a repeated gradient would be worse.
+    is_strict: bool,
+    outages: Arc<Outages>,
 }
 
 impl Failed {
     fn note(&mut self, message: &Message, result: Result<Reply<'_>, ClientError>) {
         let Err(error) = result else { return };
+        if let (ClientError::Refused { server, fault: Fault::StalePush { .. }, .. }, false) =
+            (&error, self.is_strict)
+        {
+            self.outages.push_unknown(server);
+            return;
+        }
         self.first.get_or_insert(error);
         if !self.marks.contains(&message.request) {
             self.marks.push(message.request);
@@ -60,10 +73,11 @@ impl Failed {
 
 impl Session {
     pub(crate) fn new(engine: Engine) -> Session {
+        let outages = Arc::clone(engine.connections.outages());
         Session {
             engine,
             mark: 0,
-            failed: Failed::default(),
+            failed: Failed { first: None, marks: Vec::new(), is_strict: false, outages },
             partition: KeyPartition::default(),
             ragged: RaggedPartition::default(),
             buffers: PushBuffers::default(),
@@ -71,9 +85,10 @@ impl Session {
         }
     }
 
-    /// The start of a server that has answered.
-    pub(crate) fn boot_id(&self, server: usize) -> u64 {
-        self.engine.connections.peer(server).map_or(0, |peer| peer.boot_id)
+    /// A table's number that a server has just told.
+    pub(crate) fn number(&self, server: usize, table: u32) -> Number {
+        let peer = self.engine.connections.peer(server);
+        peer.map_or_else(Number::default, |peer| Number::of(table, peer))
     }
 
     /// Asks one server and takes what `read` makes of the answer; `None` says that it is none. `table` is for messages.
@@ -85,19 +100,22 @@ impl Session {
         read: impl FnMut(Reply<'_>) -> Option<T>,
     ) -> Result<T, ClientError> {
         self.finish()?;
-        self.engine.ask(server, table, None, request, read)
+        self.engine.ask(server, table, Needs::Nothing, request, read)
     }
 
-    /// [`Session::ask`] about a table by its number.
+    /// [`Session::ask`] about a table by its number. An answer that `continues` others is of the same start of the server.
     pub(crate) fn ask_table<T>(
         &mut self,
         table: &OpenTable,
         server: usize,
+        continues: bool,
         request: &Request<'_>,
         read: impl FnMut(Reply<'_>) -> Option<T>,
     ) -> Result<T, ClientError> {
         self.finish()?;
-        self.engine.ask(server, table.name(), Some(table.number(server).boot_id), request, read)
+        let peer = self.engine.connections.peer(server).filter(|_| continues);
+        let needs = peer.map_or(table.number(server).needs, Peer::memory);
+        self.engine.ask(server, table.name(), needs, request, read)
     }
 
     /// Goes on with the tables that have the names now, if a pull that only reads has found one of them gone.
@@ -147,9 +165,12 @@ impl Session {
         grads: &[f32],
         scale: PushScale,
     ) -> Result<(), ClientError> {
+        self.finish()?;
         let Session { engine, mark, failed, buffers, .. } = self;
+        failed.is_strict = true;
         let begun = engine.begin_push_keys(*mark, table, (keys, grads), scale, buffers, &mut failed.noting());
         let finished = self.finish();
+        self.failed.is_strict = false;
         begun.and(finished)
     }
 

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use sanderling_client::ClientError;
 use serde::Serialize;
 
 use crate::known_keys::KnownKeys;
@@ -186,6 +187,13 @@ pub enum Event<'a> {
     Unvalidated {
         /// The pass, first is 1.
         pass: u64,
+    },
+    /// A server has lost the rows of the run, which goes on from its last save.
+    Restoring {
+        /// The error that says which server it was.
+        error: &'a ClientError,
+        /// Which restore it is within the last hour, at most [`RESTORES_MAX`](crate::RESTORES_MAX).
+        count: usize,
     },
     /// Something was written.
     Saved {

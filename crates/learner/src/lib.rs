@@ -101,7 +101,7 @@ pub use table_counters::TableCounters;
 mod metrics_log;
 
 mod run;
-pub use run::{CALIBRATION_BINS, ROC_POINTS, RunOptions, Summary, train};
+pub use run::{CALIBRATION_BINS, RESTORES_MAX, ROC_POINTS, RunOptions, Summary, train};
 
 mod timing;
 pub use timing::{PassTotal, Timing};

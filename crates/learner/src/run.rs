@@ -4,6 +4,7 @@
 mod folder;
 mod name;
 mod outcome;
+mod restores;
 mod resume;
 mod scans;
 mod test_sets;
@@ -42,6 +43,8 @@ use crate::train::{StageList, Trainer};
 use folder::{claim, create_run_dir};
 use name::name_run;
 use outcome::Outcome;
+pub use restores::RESTORES_MAX;
+use restores::Restores;
 use resume::resume;
 use scans::{check_inputs, explain_training, validate_again};
 use test_sets::test_sets;
@@ -66,6 +69,8 @@ pub struct RunOptions {
     pub keeps_earlier: bool,
     /// Whether the rows that kept tables have are removed at the start.
     pub forget: bool,
+    /// Whether a run whose servers have lost its rows ends, instead of putting its last save back on them.
+    pub ends_with_servers: bool,
     /// Parameter servers that hold the tables; `None`: this process does.
     pub servers: Option<Arc<Cluster>>,
     /// The workers and the algorithm of a job; `None`: one process trains as `train.*` configures.
@@ -80,6 +85,7 @@ impl Default for RunOptions {
             from: None,
             forget: false,
             keeps_earlier: false,
+            ends_with_servers: false,
             servers: None,
             job: None,
         }
@@ -87,6 +93,11 @@ impl Default for RunOptions {
 }
 
 impl RunOptions {
+    /// Whether a run whose servers have lost its rows puts its last save back. Workers of other processes would not know.
+    fn restores_itself(&self) -> bool {
+        !self.ends_with_servers && self.job.as_ref().is_none_or(JobOptions::is_here)
+    }
+
     /// Whether a new run begins from a model in this folder of a run.
     fn begins_in(&self, run_dir: &Path) -> bool {
         let from = self.from.as_ref().filter(|_| !self.resume).and_then(|path| path.canonicalize().ok());
@@ -221,7 +232,17 @@ fn run(
     if options.keeps_earlier && is_here {
         begun.is_numbered = name_run(&mut config, options, observer)?;
     }
-    let result = lead(config, options, stop, observer, &mut begun);
+    let (mut result, mut restores) =
+        (lead(config.clone(), options, stop, observer, &mut begun), Restores::default());
+    let restored = RunOptions { resume: true, ..options.clone() };
+    while let Err(LearnError::RowsLost(error @ ClientError::Restarted { .. })) = &result
+        && options.restores_itself()
+        && !stop.load(Ordering::Relaxed)
+        && let Some(count) = restores.count(Instant::now())
+    {
+        observer(&Event::Restoring { error, count });
+        result = lead(config.clone(), &restored, stop, observer, &mut begun);
+    }
     if let (Err(error), Some(job), false) = (&result, &options.job, begun.meets) {
         job.turn_away(error);
     }
@@ -446,6 +467,10 @@ fn run_in(
         summary
             .warnings
             .push(format!("some keys have no names: all are more than names.max_bytes ({limit})"));
+    }
+    if let Some(unknown @ 1..) = servers.map(Cluster::unknown_pushes) {
+        let what = "pushes that were under way when a server ended, and may be applied or not";
+        summary.warnings.push(format!("{what}: {unknown}"));
     }
     let timed = (stages, state.examples - examples_before);
     let page = outcome.report(&summary, timed, bad_row_messages, started_unix_s);

@@ -168,6 +168,7 @@ fn answer(bytes: &[u8], agreed: &mut Agreed, dim: u32, sender: &mut Sender) -> O
                 boot_id: 1,
                 host_id: 0,
                 placement_version: 0,
+                history_id: 0,
                 name: "null",
                 local_url: "",
             };

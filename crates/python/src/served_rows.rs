@@ -9,6 +9,7 @@ use sanderling_rows::{Options, Rows, RowsClient, RowsError};
 
 use crate::arrays::Keys;
 use crate::error::{ConfigError, NotFoundError, ServerError, ServerTimeoutError};
+use crate::sources::{Tls, token_of};
 
 /// Reads rows from servers of predictions.
 #[pyclass(name = "RowsClient", module = "sanderling")]
@@ -20,11 +21,13 @@ type Answer<'py> = (Bound<'py, PyArray2<f32>>, Bound<'py, PyArray1<bool>>, u64);
 #[pymethods]
 impl PyRowsClient {
     #[new]
-    #[pyo3(signature = (replicas, *, model = "", token = None, timeout_s = 1.0, max_age_s = 0.0, cache_bytes = 67_108_864, hedge = None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
+    #[pyo3(signature = (replicas, *, model = "", token = None, tls = None, timeout_s = 1.0, max_age_s = 0.0, cache_bytes = 67_108_864, hedge = None))]
     fn new(
         replicas: Vec<String>,
         model: &str,
         token: Option<String>,
+        tls: Option<&Bound<'_, PyAny>>,
         timeout_s: f64,
         max_age_s: f64,
         cache_bytes: usize,
@@ -34,9 +37,11 @@ impl PyRowsClient {
             let wrong = |_| ConfigError::new_err(format!("{name} = {seconds}: seconds are expected"));
             Duration::try_from_secs_f64(seconds).map_err(wrong)
         };
+        let tls = Tls::of(tls)?;
         let options = Options {
             model: model.to_owned(),
-            token,
+            token: token_of(token, tls.as_ref())?,
+            tls: tls.as_ref().map(Tls::client).transpose()?,
             timeout: time("timeout_s", timeout_s)?,
             age_max: time("max_age_s", max_age_s)?,
             cache_bytes,

@@ -10,9 +10,9 @@ use sanderling_client::OnWait;
 /// Maximum warnings that wait to be logged; more are dropped.
 const KEPT_MAX: usize = 64;
 
-/// Logs that a server is waited for.
+/// Logs what happens to a server.
 pub(crate) fn on_wait() -> OnWait {
-    OnWait::new(|waiting| later(waiting.to_string()))
+    OnWait::new(|notice| later(notice.to_string()))
 }
 
 /// Has a thread of its own log a warning, soon.

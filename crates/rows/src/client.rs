@@ -6,7 +6,9 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use sanderling_random::SplitMix64;
+use sanderling_transport::TlsClient;
 
+use crate::answer::decode;
 use crate::cache::RowCache;
 use crate::connection::{Connection, Reply, first_readable};
 use crate::hedge::{Hedge, Hedger};
@@ -16,9 +18,6 @@ use crate::route::{order, replica_hash};
 const KEYS_MAX: usize = 4096;
 /// Tries of a read whose rows came from two versions.
 const TRIES: usize = 4;
-/// First bytes of an answer, and the length of its head (docs/serving.md).
-const MAGIC: &[u8; 4] = b"SROW";
-const HEAD_BYTES: usize = 28;
 /// Time for which a replica that failed is asked last.
 const AVOID: Duration = Duration::from_secs(1);
 
@@ -31,6 +30,8 @@ pub struct Options {
     pub model: String,
     /// The token of the servers.
     pub token: Option<String>,
+    /// The authorities by which servers are verified; enables TLS.
+    pub tls: Option<TlsClient>,
     /// Time limit of a read.
     pub timeout: Duration,
     /// Age up to which a row is taken from the cache; zero: no cache.
@@ -48,6 +49,7 @@ impl Options {
             replicas: replicas.into_iter().map(Into::into).collect(),
             model: String::new(),
             token: None,
+            tls: None,
             timeout: Duration::from_secs(1),
             age_max: Duration::ZERO,
             cache_bytes: 64 << 20,
@@ -346,12 +348,12 @@ impl RowsClient {
         self.statistics.requests += 1;
         let replica = &mut self.replicas[at];
         if let Some(mut kept) = replica.connection.take()
-            && first_readable(&[&kept], Instant::now())?.is_none()
+            && first_readable(&mut [&mut kept], Instant::now())?.is_none()
             && kept.send(&request, deadline).is_ok()
         {
             return Ok(kept);
         }
-        let mut fresh = Connection::open(&replica.name, deadline)?;
+        let mut fresh = Connection::open(&replica.name, self.options.tls.as_ref(), deadline)?;
         fresh.send(&request, deadline)?;
         Ok(fresh)
     }
@@ -364,14 +366,14 @@ impl RowsClient {
         request: (&str, &[u64]),
         deadline: Instant,
     ) -> io::Result<(usize, Reply)> {
-        let (at, connection) = first;
+        let (at, mut connection) = first;
         if let Some((wait, other)) = hedged {
             let until = (Instant::now() + wait).min(deadline);
-            if first_readable(&[&connection], until)?.is_none() {
+            if first_readable(&mut [&mut connection], until)?.is_none() {
                 self.hedger.spend();
                 self.statistics.hedged += 1;
-                if let Ok(second) = self.begin(other, request.0, request.1, deadline) {
-                    let winner = first_readable(&[&connection, &second], deadline)?;
+                if let Ok(mut second) = self.begin(other, request.0, request.1, deadline) {
+                    let winner = first_readable(&mut [&mut connection, &mut second], deadline)?;
                     // The connection of the other one is closed: its answer is still to come.
                     return match winner {
                         Some(1) => {
@@ -430,62 +432,9 @@ fn encoded(text: &str) -> String {
     encoded
 }
 
-/// The rows of an answer, which must have so many.
-fn decode(bytes: &[u8], count: usize) -> Result<Rows, &'static str> {
-    let u32_at = |at: usize| {
-        bytes.get(at..at + 4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]) as usize)
-    };
-    let (head, rest) = bytes.split_at_checked(HEAD_BYTES).ok_or("it is too short")?;
-    let version = head[16..24].try_into().map(u64::from_le_bytes).map_err(|_| "it is too short")?;
-    let (Some(0), Some(rows), Some(dim), Some(absent)) = (u32_at(4), u32_at(8), u32_at(12), u32_at(24))
-    else {
-        return Err("its datatype is not f32");
-    };
-    if &head[..4] != MAGIC || rows != count || absent > rows {
-        return Err("its head is wrong");
-    }
-    let weight_bytes = rows.checked_mul(dim).and_then(|weights| weights.checked_mul(4));
-    let (places, weights) = rest.split_at_checked(absent * 4).ok_or("it is too short")?;
-    if weight_bytes != Some(weights.len()) {
-        return Err("its length is wrong");
-    }
-    let word = |word: &[u8]| [word[0], word[1], word[2], word[3]];
-    let absent: Vec<usize> =
-        places.chunks_exact(4).map(|place| u32::from_le_bytes(word(place)) as usize).collect();
-    if !absent.iter().all(|at| *at < rows) || !absent.is_sorted_by(|a, b| a < b) {
-        return Err("its absent rows are wrong");
-    }
-    let weights = weights.chunks_exact(4).map(|weight| f32::from_le_bytes(word(weight))).collect();
-    Ok(Rows { version, dim, weights, absent })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn answer() -> Vec<u8> {
-        let head =
-            [&b"SROW"[..], &[0; 4], &[3, 0, 0, 0], &[2, 0, 0, 0], &[7, 0, 0, 0, 0, 0, 0, 0], &[1, 0, 0, 0]];
-        let weights = [1.0_f32, 2.0, 0.0, 0.0, 3.0, 4.0].map(f32::to_le_bytes).concat();
-        [&head.concat()[..], &[1, 0, 0, 0], &weights].concat()
-    }
-
-    #[test]
-    fn answers_are_rows_or_errors() {
-        let rows = decode(&answer(), 3).expect("it is right");
-        let weights = vec![1.0, 2.0, 0.0, 0.0, 3.0, 4.0];
-        assert_eq!(rows, Rows { version: 7, dim: 2, weights, absent: vec![1] });
-        for cut in 0..answer().len() {
-            assert!(decode(&answer()[..cut], 3).is_err(), "{cut}");
-        }
-        for at in 0..HEAD_BYTES + 4 {
-            let mut bytes = answer();
-            bytes[at] ^= 0xff;
-            let is_version = (16..24).contains(&at);
-            assert_eq!(decode(&bytes, 3).is_ok(), is_version, "{at}");
-        }
-        assert!(decode(&answer(), 2).is_err());
-    }
 
     #[test]
     fn names_are_percent_encoded() {

@@ -13,5 +13,9 @@ mod route;
 
 mod connection;
 
+mod answer;
+
 mod client;
+pub use sanderling_transport::TlsClient;
+
 pub use client::{Options, Rows, RowsClient, RowsError, Statistics};

@@ -1,17 +1,21 @@
 //! Measures a replica: start, freshness of probe keys, pulls and the primary's pushes with and without it.
 //!
 //! `cargo run --release -p sanderling-serve --example replica -- 10000000`
+//!
+//! The primary is a process of its own: two tables of one process have the same hashes, and pages come in their order.
 
 #![allow(clippy::print_stdout, reason = "printing is what an example is for")]
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use sanderling_client::{Cluster, ConnectOptions, RemoteTable};
 use sanderling_learner::{Config as RunConfig, RunOptions, train};
-use sanderling_serve::{Config, ReplicaConfig, ServedModel, Server};
+use sanderling_serve::{Config, FollowOptions, ReplicaConfig, ReplicaSource, ServedModel, Server};
 use sanderling_store::{Absent, PushScale, Table};
 use sanderling_testkit::TestServer;
 
@@ -89,11 +93,34 @@ fn push_rate(table: &RemoteTable, rows: u64) -> f64 {
     pushed.load(Ordering::Relaxed) as f64 / SPAN.as_secs_f64()
 }
 
-fn main() {
-    let rows: u64 = std::env::args().nth(1).and_then(|rows| rows.parse().ok()).unwrap_or(1_000_000);
-    let folder = tempfile::tempdir().expect("a folder");
+/// Runs a primary until the input ends; prints its address.
+fn run_primary() {
     let primary = TestServer::new(|config| config.workers = 1);
-    let cluster = Cluster::connect(&[primary.address("tcp")], ConnectOptions::default()).expect("a cluster");
+    println!("{}", primary.address("tcp"));
+    let _ = std::io::stdin().read_line(&mut String::new());
+}
+
+/// Starts this program as a primary.
+fn start_primary() -> (Child, String) {
+    let program = std::env::current_exe().expect("this program");
+    let (input, output) = (Stdio::piped(), Stdio::piped());
+    let mut child =
+        Command::new(program).arg("primary").stdin(input).stdout(output).spawn().expect("a process");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("its address");
+    (child, line.trim().to_owned())
+}
+
+fn main() {
+    let argument = std::env::args().nth(1);
+    if argument.as_deref() == Some("primary") {
+        return run_primary();
+    }
+    let rows: u64 = argument.and_then(|rows| rows.parse().ok()).unwrap_or(1_000_000);
+    let folder = tempfile::tempdir().expect("a folder");
+    let (mut primary, address) = start_primary();
+    let address = address.parse().expect("an address");
+    let cluster = Cluster::connect(&[address], ConnectOptions::default()).expect("a cluster");
     let path = model(folder.path(), &cluster);
     let table = RemoteTable::open(&cluster, "clicks/user").expect("the table");
     let grads = vec![1e-3; (1 << 14) * table.dim()];
@@ -104,15 +131,16 @@ fn main() {
     println!("{rows} rows of {} weights and {} state values", table.dim(), table.state());
     println!("pushes without a replica: {:.0} keys/s", push_rate(&table, rows));
     let server = Server::start(&Config::new("127.0.0.1:0".parse().expect("an address"))).expect("a server");
-    let model = Arc::new(ServedModel::to_follow(&path, None, 1, None, None).expect("a model"));
+    let follow = FollowOptions::default();
+    let model = Arc::new(ServedModel::to_follow(&path, None, 1, &follow).expect("a model"));
     let config = ReplicaConfig {
-        cluster: Arc::clone(&cluster),
+        source: ReplicaSource::Servers { cluster: Arc::clone(&cluster), start: None },
         fresh: Duration::from_millis(200),
         stale_after: Duration::from_secs(10),
         memory_bytes_max: None,
     };
     let begun = Instant::now();
-    server.follow_servers(config, Arc::clone(&model), |line| println!("{line}")).expect("threads");
+    server.follow_source(config, Arc::clone(&model), |line| println!("{line}")).expect("threads");
     while !server.is_ready() {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -145,4 +173,6 @@ fn main() {
         stop.store(true, Ordering::Relaxed);
     });
     server.stop();
+    drop(primary.stdin.take());
+    primary.wait().expect("its end");
 }

@@ -2,6 +2,7 @@
 //! `sanderling export --onnx` wrote.
 
 mod description;
+pub(crate) use description::FILE as DESCRIPTION_FILE;
 
 mod engine;
 pub use engine::Engines;

@@ -33,7 +33,7 @@ pub use dense::Engines;
 mod scored;
 
 mod models;
-pub use models::ServedModel;
+pub use models::{FollowOptions, ServedModel};
 
 mod catalog;
 pub use catalog::{LIVE, Models, SHADOW};
@@ -94,7 +94,7 @@ pub use resp::resp_command_bytes;
 mod router;
 
 mod replica;
-pub use replica::ReplicaConfig;
+pub use replica::{CheckpointPlace, ReplicaConfig, ReplicaSource};
 
 mod server;
 pub use server::{Server, StartError};

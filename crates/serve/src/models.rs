@@ -1,14 +1,14 @@
 //! One version of a served model: its tables, its columns, and the scratch of its requests.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sanderling_learner::{LearnError, Model};
+use sanderling_learner::{LearnError, Model, is_deep};
 use sanderling_sample::{FeatureEncoder, SampleError};
 use sanderling_store::{Dtype, Table};
 
-use crate::dense::Engines;
+use crate::dense::{DeepModel, Engines};
 use crate::error::{Kind, ServeError, listed, quoted};
 use crate::pool::Pool;
 use crate::scored::{Scored, Scorer};
@@ -24,6 +24,17 @@ pub(crate) struct Column {
     pub(crate) is_optional: bool,
 }
 
+/// How the rows of a replica are kept.
+#[derive(Debug, Clone, Default)]
+pub struct FollowOptions {
+    /// Type of the weights; `None`: the saved one.
+    pub dtype: Option<Dtype>,
+    /// Memory limit of each table.
+    pub budget_bytes: Option<u64>,
+    /// The engine of the dense part of a deep model.
+    pub engines: Engines,
+}
+
 /// One version of a model, in memory.
 pub struct ServedModel {
     pub(crate) name: String,
@@ -31,6 +42,8 @@ pub struct ServedModel {
     pub(crate) model: Scored,
     /// Parallel to the fields of a row.
     pub(crate) columns: Vec<Column>,
+    /// Of a deep model whose rows follow: the directory with its dense part.
+    pub(crate) directory: Option<PathBuf>,
     scorers: Pool<Scorer>,
     encoders: BTreeMap<String, Pool<FeatureEncoder>>,
 }
@@ -79,11 +92,29 @@ impl ServedModel {
         path: &Path,
         name: Option<&str>,
         version: u64,
-        dtype: Option<Dtype>,
-        budget_bytes: Option<u64>,
+        options: &FollowOptions,
     ) -> Result<ServedModel, LearnError> {
-        let model = Scored::BuiltIn(Box::new(Model::to_follow(path, dtype, budget_bytes)?));
-        ServedModel::of(model, name, version)
+        let FollowOptions { dtype, budget_bytes, engines } = options;
+        let model = match is_deep(path) {
+            true => Scored::Deep(Box::new(DeepModel::to_follow(path, engines, *dtype, *budget_bytes)?)),
+            false => Scored::BuiltIn(Box::new(Model::to_follow(path, *dtype, *budget_bytes)?)),
+        };
+        let directory = matches!(model, Scored::Deep(_)).then(|| path.to_path_buf());
+        Ok(ServedModel { directory, ..ServedModel::of(model, name, version)? })
+    }
+
+    /// The deep model with the dense part that its directory has now, and with the same tables.
+    ///
+    /// # Errors
+    /// The directory holds no exported model, or one of other tables.
+    pub(crate) fn with_new_dense_part(&self, engines: &Engines) -> Result<ServedModel, LearnError> {
+        let (Scored::Deep(model), Some(path)) = (&self.model, &self.directory) else {
+            let reason = "is no followed deep model".to_owned();
+            return Err(LearnError::Model { path: PathBuf::new(), reason });
+        };
+        let model = Scored::Deep(Box::new(model.with_new_dense_part(path, engines)?));
+        let directory = Some(path.clone());
+        Ok(ServedModel { directory, ..ServedModel::of(model, Some(&self.name), self.version)? })
     }
 
     /// A model in memory.
@@ -115,7 +146,7 @@ impl ServedModel {
         let encoders =
             model.features().iter().map(|feature| (feature.name.clone(), Pool::default())).collect();
         let name = name.unwrap_or(model.name()).to_owned();
-        Ok(ServedModel { name, version, model, columns, scorers, encoders })
+        Ok(ServedModel { name, version, model, columns, directory: None, scorers, encoders })
     }
 
     /// Prepares the scratch of so many threads.

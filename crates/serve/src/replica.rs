@@ -1,34 +1,54 @@
-//! A replica: the tables of a served model follow those of running parameter servers.
+//! A replica: the tables of a served model follow those of running parameter servers, or published checkpoints.
 //!
-//! One thread per server asks for pages of changes and applies them to the tables that requests read. Rows are replaced
-//! one by one, whole, so a reader sees each row before or after a change. An export that begins anew, after a restart or
-//! a long cut, replaces rows in place; keys that it lacks are removed after its end, so that rows are served throughout.
+//! Rows are replaced one by one, whole, so a reader sees each row before or after a change. All rows anew, after a restart
+//! or a long cut or with a new full checkpoint, replace rows in place; keys that are gone are removed at the end, so that
+//! rows are served throughout.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use sanderling_client::{ChangedRows, ClientError, Cluster, FollowedTable, Follower};
+use sanderling_client::{ClientError, Cluster};
 use sanderling_observe::Exposition;
-use sanderling_store::{StoreError, Table, WholeRows};
+use sanderling_store::StoreError;
 
 use crate::models::ServedModel;
 use crate::publisher::Publisher;
 
-/// Pause after a failure, before the server is asked again.
+mod checkpoints;
+mod dense;
+mod place;
+mod rows;
+mod servers;
+
+pub use place::CheckpointPlace;
+
+/// Pause after a failure, before it is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
-/// Pause after rows that do not fit.
-const FULL_RETRY_AFTER: Duration = Duration::from_secs(10);
 /// Interval between two looks at the stop flag.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// The source of a replica's rows.
+#[derive(Debug, Clone)]
+pub enum ReplicaSource {
+    /// Running servers with the tables `RUN/TABLE`.
+    Servers {
+        /// The servers.
+        cluster: Arc<Cluster>,
+        /// A checkpoint of them whose rows are served until all of theirs are here.
+        start: Option<CheckpointPlace>,
+    },
+    /// Checkpoints with their deltas.
+    Checkpoints(CheckpointPlace),
+}
 
 /// How a replica follows.
 #[derive(Debug, Clone)]
 pub struct ReplicaConfig {
-    /// The servers with the tables `RUN/TABLE`.
-    pub cluster: Arc<Cluster>,
-    /// Interval of drains.
+    /// The source of the rows.
+    pub source: ReplicaSource,
+    /// Interval of drains, or of looks for a newer manifest.
     pub fresh: Duration,
     /// Lag from which the replica is reported as stale.
     pub stale_after: Duration,
@@ -36,13 +56,15 @@ pub struct ReplicaConfig {
     pub memory_bytes_max: Option<u64>,
 }
 
-/// Why a page was not applied.
+/// Why changes were not applied.
 #[derive(Debug, thiserror::Error)]
 enum FollowError {
     #[error(transparent)]
     Client(#[from] ClientError),
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error("{0}")]
+    Checkpoint(String),
     #[error(
         "table {table:?} does not fit: {bytes} bytes with {rows} rows are needed, the limit of all tables is {bytes_max}; raise \
          --memory or use --rows f16"
@@ -52,18 +74,42 @@ enum FollowError {
     Stopped,
 }
 
-/// The state of one followed server.
-#[derive(Debug, Default)]
-struct Progress {
-    /// All changes that are older are applied; `None` before the first export has ended.
-    whole_since: Option<Instant>,
-    exports: u64,
-    rows: u64,
-    removed: u64,
-    error: Option<String>,
+/// A time up to which all changes are here.
+#[derive(Debug, Clone, Copy)]
+enum Moment {
+    /// By this process.
+    Here(Instant),
+    /// By the clock of the machine that saved a checkpoint.
+    Saved(SystemTime),
 }
 
-/// A followed server.
+impl Moment {
+    fn age(self) -> Duration {
+        match self {
+            Moment::Here(at) => at.elapsed(),
+            // Clocks that differ make a checkpoint of the future.
+            Moment::Saved(at) => SystemTime::now().duration_since(at).unwrap_or_default(),
+        }
+    }
+}
+
+/// The state of what is followed.
+#[derive(Debug, Default)]
+struct Progress {
+    /// All changes that are older are applied; `None` before all rows are here.
+    whole_since: Option<Moment>,
+    exports: u64,
+    deltas: u64,
+    rows: u64,
+    removed: u64,
+    /// Rounds that failed.
+    errors: u64,
+    error: Option<String>,
+    /// Of checkpoints: the parts, each with the generation of its full checkpoint and the number of its deltas.
+    parts: Vec<(String, u64, usize)>,
+}
+
+/// A followed server, or the place of checkpoints.
 #[derive(Debug)]
 struct Source {
     address: String,
@@ -71,20 +117,102 @@ struct Source {
 }
 
 impl Source {
+    fn new(address: String) -> Source {
+        Source { address, progress: Mutex::default() }
+    }
+
     fn progress(&self) -> MutexGuard<'_, Progress> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn json(&self) -> serde_json::Value {
+        let progress = self.progress();
+        let mut json = serde_json::json!({
+            "address": self.address,
+            "lag_s": progress.whole_since.map(|since| since.age().as_secs_f64()),
+            "error": progress.error,
+        });
+        let part = |(part, generation, deltas): &(String, u64, usize)| serde_json::json!({ "part": part, "generation": generation, "deltas": deltas });
+        if !progress.parts.is_empty() {
+            json["parts"] = progress.parts.iter().map(part).collect();
+        }
+        json
     }
 }
 
 /// The state that the threads of a replica share.
 struct Shared {
     config: ReplicaConfig,
+    /// The model whose tables follow.
     model: Arc<ServedModel>,
+    /// The model with its newest dense part.
+    newest: Mutex<Arc<ServedModel>>,
     sources: Vec<Source>,
     publisher: Publisher,
     is_published: AtomicBool,
     stops: AtomicBool,
     note: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+impl Shared {
+    fn stops(&self) -> bool {
+        self.stops.load(Ordering::Relaxed)
+    }
+
+    /// Waits until so long after a time, or until the replica is stopped.
+    fn pause(&self, begun: Instant, pause: Duration) {
+        while begun.elapsed() < pause && !self.stops() {
+            std::thread::sleep(LOOK_EVERY.min(pause.saturating_sub(begun.elapsed())));
+        }
+    }
+
+    /// Notes the outcome of a round; a line says when a source is lost and found.
+    fn note_round(&self, source: &Source, failed: Option<String>) {
+        let mut progress = source.progress();
+        let line = match (&progress.error, &failed) {
+            (None, Some(error)) => Some(format!("{}: not followed: {error}", source.address)),
+            (Some(_), None) => Some(format!("{}: followed again", source.address)),
+            _ => None,
+        };
+        progress.errors += u64::from(failed.is_some());
+        progress.error = failed;
+        drop(progress);
+        if let Some(line) = line {
+            (self.note)(&line);
+        }
+    }
+
+    /// Publishes the model when all rows of all sources are here for the first time.
+    fn publish_if_whole(&self) {
+        if self.sources.iter().all(|source| source.progress().whole_since.is_some()) {
+            self.publish();
+        }
+    }
+
+    fn publish(&self) {
+        if !self.is_published.swap(true, Ordering::Relaxed) {
+            self.publish_newest(&self.newest());
+        }
+    }
+
+    fn publish_newest(&self, newest: &Arc<ServedModel>) {
+        let mut models = (*self.publisher.models()).clone();
+        models.insert(Arc::clone(newest));
+        self.publisher.publish(models);
+    }
+
+    /// Takes a model with the same tables in place of the one that is served, or will be.
+    fn replace(&self, model: Arc<ServedModel>) {
+        let mut newest = self.newest();
+        *newest = model;
+        if self.is_published.load(Ordering::Relaxed) {
+            self.publish_newest(&newest);
+        }
+    }
+
+    fn newest(&self) -> MutexGuard<'_, Arc<ServedModel>> {
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A replica that follows until it is stopped.
@@ -104,13 +232,16 @@ impl Replica {
         publisher: Publisher,
         note: impl Fn(&str) + Send + Sync + 'static,
     ) -> std::io::Result<Replica> {
-        let source = |server: &sanderling_client::Server| Source {
-            address: server.address.to_string(),
-            progress: Mutex::default(),
+        let sources = match &config.source {
+            ReplicaSource::Servers { cluster, .. } => {
+                cluster.servers().iter().map(|server| Source::new(server.address.to_string())).collect()
+            }
+            ReplicaSource::Checkpoints(place) => vec![Source::new(place.to_string())],
         };
         let shared = Arc::new(Shared {
-            sources: config.cluster.servers().iter().map(source).collect(),
+            sources,
             config,
+            newest: Mutex::new(Arc::clone(&model)),
             model,
             publisher,
             is_published: AtomicBool::new(false),
@@ -118,286 +249,91 @@ impl Replica {
             note: Box::new(note),
         });
         let replica = Replica { shared, threads: Mutex::default() };
-        for server in 0..replica.shared.sources.len() {
-            let shared = Arc::clone(&replica.shared);
-            let thread = std::thread::Builder::new().name(format!("follow-{server}"));
-            let thread = thread.spawn(move || follow(&shared, server))?;
-            replica.threads().push(thread);
+        if replica.shared.model.directory.is_some() {
+            replica.spawn("follow-dense", dense::follow)?;
         }
+        replica.spawn("follow", |shared| match &shared.config.source {
+            ReplicaSource::Servers { cluster, start } => servers::follow(shared, cluster, start.as_ref()),
+            ReplicaSource::Checkpoints(place) => checkpoints::follow(shared, place),
+        })?;
         Ok(replica)
     }
 
-    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    fn spawn(&self, name: &str, follow: fn(&Shared)) -> std::io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || follow(&shared))?;
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+        Ok(())
     }
 
     /// Ends following. Rows stay as they are.
     pub(crate) fn stop(&self) {
         self.shared.stops.store(true, Ordering::Relaxed);
-        for thread in self.threads().drain(..) {
+        for thread in self.threads.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             // A panic has been reported already.
             let _ = thread.join();
         }
     }
 
-    /// Time since all changes of then were applied, over all servers; `None` before all rows are here.
+    /// Time since all changes of then were applied, over all sources; `None` before all rows are here.
     fn lag(&self) -> Option<Duration> {
         let lags = self.shared.sources.iter().map(|source| source.progress().whole_since);
-        lags.map(|since| since.map(|since| since.elapsed()))
-            .try_fold(Duration::ZERO, |lag, next| Some(lag.max(next?)))
+        lags.map(|since| since.map(Moment::age)).try_fold(Duration::ZERO, |lag, next| Some(lag.max(next?)))
     }
 
     fn is_stale(&self) -> bool {
-        self.lag().is_none_or(|lag| lag > self.shared.config.stale_after)
+        let config = &self.shared.config;
+        // A checkpoint that cannot be followed may be newer than the rows that are here.
+        let is_held_up = matches!(config.source, ReplicaSource::Checkpoints(_))
+            && self.shared.sources.iter().any(|source| source.progress().error.is_some());
+        is_held_up || self.lag().is_none_or(|lag| lag > config.stale_after)
     }
 
     /// The entry for health.
     pub(crate) fn health(&self) -> serde_json::Value {
-        let server = |source: &Source| {
-            let progress = source.progress();
-            serde_json::json!({
-                "address": source.address,
-                "lag_s": progress.whole_since.map(|since| since.elapsed().as_secs_f64()),
-                "error": progress.error,
-            })
+        let follows = match self.shared.config.source {
+            ReplicaSource::Servers { .. } => "servers",
+            ReplicaSource::Checkpoints(_) => "checkpoints",
         };
         serde_json::json!({
+            "follows": follows,
             "stale": self.is_stale(),
             "lag_s": self.lag().map(|lag| lag.as_secs_f64()),
-            "servers": self.shared.sources.iter().map(server).collect::<Vec<_>>(),
+            "sources": self.shared.sources.iter().map(Source::json).collect::<Vec<_>>(),
         })
     }
 
     /// The metrics of the replica.
     pub(crate) fn metrics(&self) -> String {
         let mut text = Exposition::default();
-        let help = "1 if changes older than --stale-after are not here.";
+        let help = "1 if changes older than --stale-after are not here, or a checkpoint cannot be followed.";
         text.single("sanderling_replica_stale", "gauge", help, u8::from(self.is_stale()));
         let mut family = |name: &str, kind: &str, help: &str, value: &dyn Fn(&Progress) -> Option<f64>| {
-            text.family(name, kind, help);
+            let name = format!("sanderling_replica_{name}");
+            text.family(&name, kind, help);
             for source in &self.shared.sources {
                 if let Some(value) = value(&source.progress()) {
-                    text.sample(name, &[("server", &source.address)], value);
+                    text.sample(&name, &[("source", &source.address)], value);
                 }
             }
         };
-        let help = "Age of the oldest change of a server that may not be here.";
-        family("sanderling_replica_lag_seconds", "gauge", help, &|progress| {
-            progress.whole_since.map(|since| since.elapsed().as_secs_f64())
+        let help =
+            "Age of the oldest change that may not be here; of checkpoints, of the newest one that is.";
+        family("lag_seconds", "gauge", help, &|progress| {
+            progress.whole_since.map(|since| since.age().as_secs_f64())
         });
-        let help = "Exports of all rows that were begun.";
-        family("sanderling_replica_exports_total", "counter", help, &|progress| {
-            Some(progress.exports as f64)
-        });
+        let help = "Exports of all rows, and loads of whole checkpoints, that were begun.";
+        family("exports_total", "counter", help, &|progress| Some(progress.exports as f64));
+        let help = "Delta checkpoints that were applied.";
+        family("deltas_total", "counter", help, &|progress| Some(progress.deltas as f64));
         let help = "Rows that were written.";
-        family("sanderling_replica_rows_total", "counter", help, &|progress| Some(progress.rows as f64));
+        family("rows_total", "counter", help, &|progress| Some(progress.rows as f64));
         let help = "Keys that were removed.";
-        family("sanderling_replica_removed_total", "counter", help, &|progress| {
-            Some(progress.removed as f64)
-        });
-        let help = "1 while a server cannot be followed.";
-        family("sanderling_replica_failing", "gauge", help, &|progress| {
-            Some(f64::from(u8::from(progress.error.is_some())))
-        });
+        family("removed_total", "counter", help, &|progress| Some(progress.removed as f64));
+        let help = "Rounds that failed.";
+        family("errors_total", "counter", help, &|progress| Some(progress.errors as f64));
+        let help = "1 while a source cannot be followed.";
+        family("failing", "gauge", help, &|progress| Some(f64::from(u8::from(progress.error.is_some()))));
         text.finish()
-    }
-}
-
-/// A table and its place in the stream of one server.
-struct Followed<'a> {
-    table: &'a Arc<Table>,
-    stream: FollowedTable,
-    /// Number of the present export, which each row has that came with or after it.
-    export: u32,
-    whole_since: Option<Instant>,
-    columns: Columns,
-}
-
-/// Buffers of a page.
-#[derive(Default)]
-struct Columns {
-    weights: Vec<f32>,
-    zeros: Vec<u32>,
-    exports: Vec<u32>,
-}
-
-/// Follows one server until the replica is stopped.
-fn follow(shared: &Shared, server: usize) {
-    let run = shared.model.model.name();
-    let mut tables: Vec<Followed<'_>> = shared
-        .model
-        .all_tables()
-        .map(|table| Followed {
-            table,
-            stream: FollowedTable::new(&format!("{run}/{}", table.name()), table.dim()),
-            export: 0,
-            whole_since: None,
-            columns: Columns::default(),
-        })
-        .collect();
-    let source = &shared.sources[server];
-    let mut follower = None;
-    while !shared.stops.load(Ordering::Relaxed) {
-        let begun = Instant::now();
-        let round = match &mut follower {
-            Some(follower) => drain_all(shared, source, follower, &mut tables),
-            None => Follower::new(&shared.config.cluster, server)
-                .map(|made| _ = follower.insert(made))
-                .map_err(FollowError::from),
-        };
-        let (failed, pause) = match round {
-            Ok(()) => (None, shared.config.fresh),
-            Err(FollowError::Stopped) => return,
-            // An export would begin anew, which is work for the server, too.
-            Err(error @ (FollowError::Memory { .. } | FollowError::Store(_))) => {
-                (Some(error.to_string()), FULL_RETRY_AFTER)
-            }
-            Err(error) => (Some(error.to_string()), RETRY_AFTER.max(shared.config.fresh)),
-        };
-        note_round(shared, source, failed);
-        publish_if_whole(shared);
-        while begun.elapsed() < pause && !shared.stops.load(Ordering::Relaxed) {
-            std::thread::sleep(LOOK_EVERY.min(pause.saturating_sub(begun.elapsed())));
-        }
-    }
-}
-
-/// Notes the outcome of a round; a line says when a server is lost and found.
-fn note_round(shared: &Shared, source: &Source, failed: Option<String>) {
-    let mut progress = source.progress();
-    let line = match (&progress.error, &failed) {
-        (None, Some(error)) => Some(format!("{}: not followed: {error}", source.address)),
-        (Some(_), None) => Some(format!("{}: followed again", source.address)),
-        _ => None,
-    };
-    progress.error = failed;
-    drop(progress);
-    if let Some(line) = line {
-        (shared.note)(&line);
-    }
-}
-
-/// Publishes the model when all servers' rows are here for the first time.
-fn publish_if_whole(shared: &Shared) {
-    let is_whole = shared.sources.iter().all(|source| source.progress().whole_since.is_some());
-    if is_whole && !shared.is_published.swap(true, Ordering::Relaxed) {
-        let mut models = (*shared.publisher.models()).clone();
-        models.insert(Arc::clone(&shared.model));
-        shared.publisher.publish(models);
-    }
-}
-
-/// Drains all tables once.
-fn drain_all(
-    shared: &Shared,
-    source: &Source,
-    follower: &mut Follower,
-    tables: &mut [Followed<'_>],
-) -> Result<(), FollowError> {
-    for followed in &mut *tables {
-        drain(shared, source, follower, followed)?;
-    }
-    let oldest = tables.iter().map(|followed| followed.whole_since).min().flatten();
-    if oldest.is_some() {
-        source.progress().whole_since = oldest;
-    }
-    Ok(())
-}
-
-/// Takes pages of one table until a drain has ended.
-fn drain(
-    shared: &Shared,
-    source: &Source,
-    follower: &mut Follower,
-    followed: &mut Followed<'_>,
-) -> Result<(), FollowError> {
-    loop {
-        if shared.stops.load(Ordering::Relaxed) {
-            return Err(FollowError::Stopped);
-        }
-        if followed.stream.begins_export() {
-            followed.export += 1;
-            source.progress().exports += 1;
-        }
-        let mut applied = Ok(());
-        let Followed { table, stream, export, columns, .. } = &mut *followed;
-        // Half of the interval, so that each round of one follower has a drain of its own.
-        let page = follower.page(stream, shared.config.fresh / 2, |rows| {
-            applied = apply(shared, table, *export, columns, rows);
-            let mut progress = source.progress();
-            progress.rows += rows.keys.len() as u64;
-            progress.removed += rows.removed.len() as u64;
-        })?;
-        if let Err(error) = applied {
-            // The stream has gone on without these rows.
-            followed.stream.restart();
-            return Err(error);
-        }
-        if page.is_export && page.is_last {
-            remove_older(follower, followed);
-        }
-        if page.whole_since.is_some() {
-            followed.whole_since = page.whole_since;
-        }
-        if page.is_last && !page.has_more {
-            return Ok(());
-        }
-    }
-}
-
-/// Writes the rows of a page, and removes keys.
-fn apply(
-    shared: &Shared,
-    table: &Table,
-    export: u32,
-    columns: &mut Columns,
-    rows: &ChangedRows<'_>,
-) -> Result<(), FollowError> {
-    for &key in rows.removed {
-        table.remove(key);
-    }
-    if rows.keys.is_empty() {
-        return Ok(());
-    }
-    if let Some(bytes_max) = shared.config.memory_bytes_max {
-        let bytes = shared.model.all_tables().map(|table| table.bytes()).sum();
-        if bytes > bytes_max {
-            return Err(FollowError::Memory {
-                table: table.name().to_owned(),
-                bytes,
-                rows: table.len(),
-                bytes_max,
-            });
-        }
-    }
-    columns.weights.resize(rows.values.len(), 0.0);
-    rows.values.copy_to(&mut columns.weights);
-    columns.zeros.resize(rows.keys.len(), 0);
-    columns.exports.clear();
-    columns.exports.resize(rows.keys.len(), export);
-    table.import(WholeRows {
-        keys: rows.keys,
-        frequencies: &columns.zeros,
-        last_uses: &columns.zeros,
-        versions: &columns.exports,
-        weights: &columns.weights,
-        states: &[],
-    })?;
-    Ok(())
-}
-
-/// Removes the server's keys that an export, which has ended, did not have.
-fn remove_older(follower: &Follower, followed: &Followed<'_>) {
-    if followed.export == 1 {
-        return;
-    }
-    let mut older = Vec::new();
-    followed.table.for_each_row(|row| {
-        if row.version != followed.export && follower.has(&followed.stream, row.key) {
-            older.push(row.key);
-        }
-    });
-    for key in older {
-        followed.table.remove(key);
     }
 }

@@ -100,7 +100,7 @@ impl ScoringThreads {
         let task = move || {
             load.waiting.fetch_sub(1, Ordering::Relaxed);
             // Until the work is done, or dropped with the queue.
-            let _under_way = under_way;
+            let under_way = under_way;
             load.note_wait(started.elapsed(), queued.elapsed());
             if told.is_closed() {
                 return;
@@ -108,6 +108,8 @@ impl ScoringThreads {
             let start = Instant::now();
             let done = work();
             load.note(start.elapsed());
+            // A caller that has its answer may ask again at once, and is not to be refused for this request.
+            drop(under_way);
             // The caller may be gone.
             drop(told.send(done));
         };

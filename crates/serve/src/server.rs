@@ -1,13 +1,12 @@
 //! A server as a thread: starts without models, gets them later, drains at the end.
 
 use std::net::TcpListener as StdListener;
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use sanderling_http::{Limits, TlsAcceptor, acceptor, serve};
-use sanderling_transport::{Address, Error, Framing, ListenOptions, Listener, TlsServer};
+use sanderling_transport::{Address, Error, ListenOptions, Listener, TlsServer};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::{oneshot, watch};
@@ -154,12 +153,12 @@ impl Server {
         Ok(())
     }
 
-    /// Follows parameter servers from now on. The model is served when it has all rows; `note` gets a line when a
-    /// server is lost and found.
+    /// Has the rows of a model follow servers or checkpoints from now on. The model is served when it has all rows; `note`
+    /// gets a line when a source is lost and found.
     ///
     /// # Errors
     /// The system has no thread left.
-    pub fn follow_servers(
+    pub fn follow_source(
         &self,
         config: ReplicaConfig,
         model: Arc<ServedModel>,
@@ -223,22 +222,14 @@ fn listen(
     address: &Address,
     tls: Option<&(PathBuf, PathBuf)>,
 ) -> Result<(StdListener, String), StartError> {
-    let framing = Framing {
-        header_bytes: 1,
-        body_bytes: |_| Err("the port is for HTTP".to_owned()),
-        frame_bytes_max: 1,
-    };
-    let mut options = ListenOptions::new(framing);
+    let mut options = ListenOptions::for_http();
     (options.expose, options.insecure) = (config.expose, config.insecure);
     options.token = config.token.is_some();
     options.tls = match tls {
         Some((certificate, key)) => Some(TlsServer::from_files(certificate, key)?),
         None => None,
     };
-    let listener = Listener::bind(address, &options)?;
-    let address = listener.address().to_string();
-    let fd = listener.as_fd().try_clone_to_owned()?;
-    Ok((StdListener::from(fd), address.trim_start_matches("tcp://").to_owned()))
+    Ok(Listener::bind(address, &options)?.port()?)
 }
 
 /// The resources of the thread.

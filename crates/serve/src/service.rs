@@ -54,7 +54,7 @@ pub(crate) struct Service {
     pub(crate) slow: SlowRequests,
     pub(crate) shadow: Shadow,
     pub(crate) access_log: Option<AccessLog>,
-    /// The replica, if it follows parameter servers.
+    /// The replica, if the rows of a model follow servers or checkpoints.
     pub(crate) replica: OnceLock<Replica>,
 }
 

@@ -75,6 +75,8 @@ pub(crate) struct Checkpoints {
     /// Save time of the restored checkpoint. The next save is later, whatever the clock says: between shard counts,
     /// the later save wins.
     restored_unix_ms: AtomicU64,
+    /// See [`Checkpoints::latest_unix_ms`].
+    latest_unix_ms: AtomicU64,
     /// Receives progress events, once set.
     log: OnceLock<Log>,
 }
@@ -82,9 +84,19 @@ pub(crate) struct Checkpoints {
 impl Checkpoints {
     /// The checkpoints below `root`, at most `names_max` names.
     pub(crate) fn new(root: PathBuf, shard: u16, shards: u16, names_max: usize) -> Checkpoints {
-        let (working, restored_unix_ms, log) = <_>::default();
+        let (working, restored_unix_ms, latest_unix_ms, log) = <_>::default();
         let scanned = Mutex::new(scan::run(&root, shard, shards));
-        Checkpoints { root, shard, shards, names_max, scanned, working, restored_unix_ms, log }
+        Checkpoints {
+            root,
+            shard,
+            shards,
+            names_max,
+            scanned,
+            working,
+            restored_unix_ms,
+            latest_unix_ms,
+            log,
+        }
     }
 
     /// The checkpoints, ascending by name, as of the start or the last save.
@@ -136,6 +148,11 @@ impl Checkpoints {
             return Err(damaged(folder, &reason));
         }
         Ok(())
+    }
+
+    /// When `latest` was saved, as this server has restored its own part or saved it last. 0: it has done neither.
+    pub(crate) fn latest_unix_ms(&self) -> u64 {
+        self.latest_unix_ms.load(Ordering::Relaxed)
     }
 
     /// Sets the receiver of progress events.
@@ -228,7 +245,9 @@ impl Checkpoints {
     ) -> Result<(Restored, Option<Replayed>), Refusal> {
         let base = self.base(name)?;
         let _alone = self.working.lock().unwrap_or_else(PoisonError::into_inner);
-        let OwnPart { candidates, pushes, saved_unix_ms, replayed } = match self.source(name)? {
+        let source = self.source(name)?;
+        let is_own = matches!(source, Source::Own);
+        let OwnPart { candidates, pushes, saved_unix_ms, replayed } = match source {
             Source::Own => self.own(tables, name, deltas, log)?,
             Source::Parts { folders, origin, noted } => {
                 // Servers save `latest` automatically, each at its own time.
@@ -245,6 +264,8 @@ impl Checkpoints {
             }
         };
         self.restored_unix_ms.fetch_max(saved_unix_ms, Ordering::Relaxed);
+        let latest_unix_ms = if is_own && name == LATEST && deltas.is_none() { saved_unix_ms } else { 0 };
+        self.latest_unix_ms.store(latest_unix_ms, Ordering::Relaxed);
         let rows = candidates.iter().map(|candidate| candidate.table.len() as u64).sum();
         let restored = Restored { tables: candidates.len() as u64, rows };
         // Pushes continue meanwhile, and none may be applied twice to the restored tables. The history is restored

@@ -131,6 +131,25 @@ impl Config {
         self.log.as_ref().map(|root| root.join(format!("shard-{}-of-{}", self.shard, self.shards)))
     }
 
+    /// The file with the history of the tables. None: nothing of them outlives the server.
+    pub(crate) fn history_file(&self) -> Option<PathBuf> {
+        // Checkpoint names do not begin with a dot.
+        let name = format!(".shard-{}-of-{}.history", self.shard, self.shards);
+        let of_kept = self.kept_folder().map(|folder| folder.join("history"));
+        of_kept.or_else(|| self.data.as_ref().map(|root| root.join(name)))
+    }
+
+    /// Whether every acknowledged change outlives the server, however its process ends.
+    pub(crate) fn holds_all(&self) -> bool {
+        self.kept.is_some() || self.log.is_some() && self.lose.is_zero()
+    }
+
+    /// The start of the machine with which kept tables may end; 0: no table outlives the server, or all survive it.
+    pub(crate) fn memory_of(&self) -> u64 {
+        let ends = self.kept.is_some() && self.durability != Durability::Power;
+        if ends { sanderling_observe::machine::host_id() } else { 0 }
+    }
+
     /// Checks the configuration.
     ///
     /// # Errors

@@ -10,6 +10,7 @@ pub mod limit;
 mod config;
 mod event;
 mod refusal;
+mod replace_file;
 
 mod description;
 mod placement;
@@ -24,6 +25,7 @@ mod connections;
 mod delta_log;
 mod descriptors;
 mod folder_lock;
+mod history;
 mod logins;
 mod state;
 mod statistics;

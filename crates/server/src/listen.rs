@@ -1,7 +1,6 @@
 //! The listeners of a server: configured addresses, local addresses for clients of this host, and the control port.
 
 use std::net::TcpListener;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use sanderling_transport::{
@@ -101,11 +100,9 @@ pub fn listen_for_control(config: &Config, address: &Address) -> Result<PortList
     }
     let options = options(config)?;
     let listener = Listener::bind(address, &options)?;
-    let address = listener.address().to_string();
-    let failed = |source| Error::Io { peer: address.clone(), action: "listen", source };
-    let fd = listener.as_fd().try_clone_to_owned().map_err(failed)?;
-    let address = address.trim_start_matches("tcp://").to_owned();
-    Ok(PortListener { listener: TcpListener::from(fd), address, tls: config.tls.clone() })
+    let failed = |source| Error::Io { peer: listener.address().to_string(), action: "listen", source };
+    let (port, address) = listener.port().map_err(failed)?;
+    Ok(PortListener { listener: port, address, tls: config.tls.clone() })
 }
 
 /// Adds a unix socket and a shared-memory address, named after the first TCP port, for clients of this host.

@@ -43,7 +43,8 @@ fn write(delta_log: &DeltaLog, state: &State, log: &Log) -> Result<(), Refusal> 
     if delta_log.has_no_base() {
         let saved = state.save(LATEST, 0, SaveMode::Full);
         log.report(background::saved(LATEST, saved.clone()));
-        return saved.map(|_| ());
+        saved?;
+        return state.tables.history.settle();
     }
     Ok(delta_log.write(&state.tables, &state.push_dedup, Some(log))?)
 }

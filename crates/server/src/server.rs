@@ -18,6 +18,7 @@ use crate::control::{Control, REMOTE_FEATURES, ShutdownRequest};
 use crate::delta_log::DeltaLog;
 use crate::event::{Event, Log};
 use crate::folder_lock::FolderLock;
+use crate::history::Origin;
 use crate::listen;
 use crate::log_thread;
 use crate::refusal::Refusal;
@@ -225,6 +226,10 @@ impl Server {
                     let state = &self.control.state;
                     let _ = log.write(&state.tables, &state.push_dedup, None);
                 }
+                if let (Ok(_), None, Some(checkpoints)) = (&saved, &failed, &self.control.state.checkpoints) {
+                    // Without the note the next server begins another history, which clients bear.
+                    let _ = self.control.state.tables.history.end(checkpoints.latest_unix_ms());
+                }
                 Some(saved.map_err(ServerError::Save)?.saved)
             }
             false => None,
@@ -313,8 +318,21 @@ fn restore(state: &State, config: &Config, log: &Log) -> Result<(), ServerError>
     if let Some(checkpoints) = &state.checkpoints {
         checkpoints.tell(log);
     }
+    let origin = restore_tables(state, config, log)?;
+    state.tables.history.start(origin).map_err(|refusal| ServerError::Data(refusal.reason))?;
+    // The log follows a checkpoint, and clients may push from here on.
+    if state.log.as_ref().is_some_and(DeltaLog::has_no_base) {
+        let saved = state.save(LATEST, 0, SaveMode::Full);
+        log.report(background::saved(LATEST, saved.clone()));
+        saved.map_err(ServerError::Start)?;
+    }
+    Ok(())
+}
+
+/// Gets the tables of an earlier server; returns what they are.
+fn restore_tables(state: &State, config: &Config, log: &Log) -> Result<Origin, ServerError> {
     if attach(state, config, log)? {
-        return Ok(());
+        return Ok(Origin::Attached);
     }
     let has_latest = || state.checkpoints.as_ref().is_some_and(|all| all.has(LATEST));
     match &config.restore {
@@ -333,19 +351,18 @@ fn restore(state: &State, config: &Config, log: &Log) -> Result<(), ServerError>
                     log.report(Event::LogCut { file: file.display().to_string(), offset, bytes });
                 }
             }
+            let saved_unix_ms = state.checkpoints.as_ref().map_or(0, Checkpoints::latest_unix_ms);
+            // A start that cuts the log may lose groups. Kept tables were newer than any checkpoint.
+            if saved_unix_ms > 0 && !config.cut_log && config.kept.is_none() {
+                return Ok(Origin::Latest { saved_unix_ms });
+            }
         }
         Some(name) => {
             let restored = state.restore(name).map_err(ServerError::Restore)?;
             tell_restored(state, log, name, restored);
         }
     }
-    // The log follows a checkpoint, and clients may push from here on.
-    if state.log.as_ref().is_some_and(DeltaLog::has_no_base) {
-        let saved = state.save(LATEST, 0, SaveMode::Full);
-        log.report(background::saved(LATEST, saved.clone()));
-        saved.map_err(ServerError::Start)?;
-    }
-    Ok(())
+    Ok(Origin::Other)
 }
 
 /// Refuses to start a log anew where one is whose checkpoint is gone.

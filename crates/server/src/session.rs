@@ -27,7 +27,8 @@ const ALWAYS: Features = Features(
         | Features::SENT_AT.0
         | Features::TEMPORARY.0
         | Features::PUSH_PARTS.0
-        | Features::CHANGES.0,
+        | Features::CHANGES.0
+        | Features::HISTORY.0,
 );
 
 /// Arrival and start of a request.

@@ -17,6 +17,7 @@ use sanderling_wire::*;
 
 use crate::call::Workspace;
 use crate::limit::{PUSH_WINDOW, WAIT_MAX};
+use crate::placement::Placement;
 use crate::reply_sink::ReplySink;
 use crate::session::{Handled, Session, When};
 use crate::state::State;

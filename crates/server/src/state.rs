@@ -17,6 +17,7 @@ use crate::clock::unix_ms;
 use crate::connections::Connections;
 use crate::delta_log::DeltaLog;
 use crate::descriptors;
+use crate::history::History;
 use crate::limit::{IN_FLIGHT_MAX, RECEIVE_BYTES_MAX};
 use crate::logins::{Logins, Plane};
 use crate::placement::Placement;
@@ -79,7 +80,9 @@ impl State {
         let mut urls = config.peers.clone();
         urls.resize(shards.into(), String::new());
         State {
-            tables: Tables::new(config.table_budget_bytes).kept_in(config.kept_folder(), config.durability),
+            tables: Tables::new(config.table_budget_bytes)
+                .kept_in(config.kept_folder(), config.durability)
+                .of(History::open(config.history_file(), config.holds_all(), config.memory_of())),
             placement: Placement::new(shard, shards, urls),
             push_dedup: PushDedup::default(),
             batches: Batches::default(),
@@ -119,6 +122,7 @@ impl State {
             shards: self.placement.shards.into(),
             server_id: self.placement.shard.into(),
             boot_id: self.boot_id,
+            history_id: self.tables.history.id(),
             host_id: self.host_id,
             placement_version: self.placement.version(),
             name: &self.name,
@@ -198,11 +202,24 @@ impl State {
             );
             return Err(Refusal::bad(reason));
         }
+        let history = &self.tables.history;
+        let former = history.replace()?;
         if let Some(log) = &self.log {
             log.lose_base();
         }
-        let (restored, _) =
-            self.checkpoints()?.restore(&self.tables, &self.push_dedup, name, LogUse::Without)?;
+        let checkpoints = self.checkpoints();
+        let result = checkpoints
+            .and_then(|all| all.restore(&self.tables, &self.push_dedup, name, LogUse::Without))
+            .map(|(restored, _)| restored);
+        if result.is_err() {
+            history.take_back(former);
+        }
+        if self.log.is_none() {
+            // Without the note the next server begins another history, which clients bear. A log notes it with its next
+            // checkpoint.
+            let _ = history.settle();
+        }
+        let restored = result?;
         self.restores.fetch_add(1, Ordering::Relaxed);
         self.refresh_workers();
         Ok(restored)

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::unix_ms;
 use crate::description;
+use crate::history::History;
 use crate::refusal::Refusal;
 
 /// Shares of a memory limit that differ by at most this are of one limit: each share is rounded up, and again when the
@@ -20,7 +21,7 @@ const SHARE_BYTES_OFF_MAX: u64 = limit::SERVERS_MAX as u64;
 /// A table and its description for clients.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// Number of the table. It is never reused until the server restarts.
+    /// Number of the table, the same throughout a history. It is never reused.
     pub(crate) number: u32,
     /// Placement of the rows.
     pub(crate) home: Home,
@@ -92,6 +93,8 @@ pub(crate) struct Tables {
     /// The folder in which tables outlive this process.
     kept: Option<PathBuf>,
     durability: Durability,
+    /// Gives the tables their numbers.
+    pub(crate) history: History,
 }
 
 /// The text that a kept table's folder has for its server.
@@ -106,7 +109,6 @@ struct KeptNote {
 #[derive(Debug, Default)]
 struct Current {
     directory: Arc<Directory>,
-    numbers_given: u32,
 }
 
 impl Tables {
@@ -117,12 +119,18 @@ impl Tables {
             budget_bytes,
             kept: None,
             durability: Durability::Detect,
+            history: History::default(),
         }
     }
 
     /// The tables of a server that outlive it in this folder, and survive what `durability` says.
     pub(crate) fn kept_in(self, folder: Option<PathBuf>, durability: Durability) -> Tables {
         Tables { kept: folder, durability, ..self }
+    }
+
+    /// The tables of a server with this history.
+    pub(crate) fn of(self, history: History) -> Tables {
+        Tables { history, ..self }
     }
 
     /// The folder in which tables outlive this process.
@@ -227,8 +235,10 @@ impl Tables {
             return Err(Refusal::new(Fault::BadConfig, reason));
         }
         let table = self.make(self.limited(asked), temporary)?;
-        let candidate = Candidate { home, config, created_unix_ms: unix_ms(), temporary, table };
-        let entry = number(&mut current, candidate);
+        let created_unix_ms = unix_ms();
+        let number = self.history.number_new(name, created_unix_ms)?;
+        let candidate = Candidate { home, config, created_unix_ms, temporary, table };
+        let entry = complete(candidate, number);
         entries.push(Arc::clone(&entry));
         self.replace(&mut current, entries);
         Ok(entry)
@@ -247,6 +257,7 @@ impl Tables {
         let before = entries.len();
         if let Some(entry) = current.directory.named(name) {
             entry.table.forget_kept()?;
+            self.history.forget(entry.number);
         }
         entries.retain(|entry| entry.table.name() != name);
         if entries.len() == before {
@@ -259,7 +270,12 @@ impl Tables {
     /// Replaces all tables.
     pub(crate) fn restore(&self, candidates: Vec<Candidate>) {
         let mut current = self.current();
-        let entries = candidates.into_iter().map(|candidate| number(&mut current, candidate)).collect();
+        let complete = |candidate: Candidate| {
+            let number = self.history.number(candidate.table.name(), candidate.created_unix_ms);
+            complete(candidate, number)
+        };
+        let mut entries: Vec<_> = candidates.into_iter().map(complete).collect();
+        entries.sort_unstable_by_key(|entry| entry.number);
         self.replace(&mut current, entries);
     }
 }
@@ -272,9 +288,8 @@ fn place(home: Home) -> String {
     }
 }
 
-fn number(current: &mut Current, candidate: Candidate) -> Arc<Entry> {
+fn complete(candidate: Candidate, number: u32) -> Arc<Entry> {
     let Candidate { home, config, created_unix_ms, temporary, table } = candidate;
-    current.numbers_given += 1;
     let state = table.config().state() as u32;
     let pinned = match home {
         Home::Sharded => None,
@@ -284,7 +299,7 @@ fn number(current: &mut Current, candidate: Candidate) -> Arc<Entry> {
     // From here on the table is complete for the next server.
     table.set_kept_note(&serde_json::to_string(&note).expect("numbers and names become JSON"));
     let config = note.config;
-    Arc::new(Entry { number: current.numbers_given, home, config, state, created_unix_ms, temporary, table })
+    Arc::new(Entry { number, home, config, state, created_unix_ms, temporary, table })
 }
 
 /// A worker's copy of the directory.

@@ -43,7 +43,7 @@ mod update;
 pub use changes::frame::ChangeFrame;
 pub use changes::pages::{ChangePage, FollowOptions, StreamPlace};
 pub use checkpoint::{
-    BlobEntry, Checkpoint, CheckpointWriter, DeltaEntry, DeltaWriter, SkippedRows, TableEntry,
+    BlobEntry, ChainLink, Checkpoint, CheckpointWriter, DeltaEntry, DeltaWriter, SkippedRows, TableEntry,
 };
 pub use checkpoint::{LogEnd, LogReader, LogSegment, LogSummary, LogTarget, LogWriter, Logged};
 pub use checkpoint::{create_regular, open_regular};

@@ -114,7 +114,7 @@ impl AskArgs {
             f16_rows: self.ps_f16_rows,
             compression: self.ps_compression,
             hedge: self.ps_hedge,
-            on_wait: Some(OnWait::new(|waiting| note_line!("{waiting}"))),
+            on_wait: Some(OnWait::new(|notice| note_line!("{notice}"))),
             ..ConnectOptions::default()
         };
         if let Some(timeout) = self.ps_timeout {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use sanderling_server::{Config, Event, Server};
+use sanderling_server::{Config, Event, SaveMode, Server};
 use sanderling_transport::Address;
 
 /// A server in this process, at a TCP, a unix and a shared-memory address.
@@ -41,6 +41,13 @@ impl TestServer {
         };
         let server = Server::start(&config, on_event).unwrap();
         TestServer { server: Some(server), events, notes_wait, folder }
+    }
+
+    /// Saves its tables under a name, as a delta where one is possible and wanted; returns the generation, and the number of deltas.
+    pub fn save(&self, name: &str, delta: bool) -> (u64, u64) {
+        let mode = if delta { SaveMode::Delta } else { SaveMode::Full };
+        let report = self.server().control().save(name, 0, mode).unwrap();
+        (report.saved.generation, report.deltas)
     }
 
     /// The running server.

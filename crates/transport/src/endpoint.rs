@@ -95,6 +95,16 @@ impl Listener {
         &self.address
     }
 
+    /// The socket of a TCP address for another protocol than frames, and its `host:port`. It stays open without this
+    /// listener.
+    ///
+    /// # Errors
+    /// The system lacks descriptors.
+    pub fn port(&self) -> std::io::Result<(TcpListener, String)> {
+        let fd = self.fd.try_clone()?;
+        Ok((TcpListener::from(fd), self.address.to_string().trim_start_matches("tcp://").to_owned()))
+    }
+
     /// A handle that ends `accept`.
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()

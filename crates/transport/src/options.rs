@@ -96,6 +96,17 @@ pub struct ListenOptions {
 }
 
 impl ListenOptions {
+    /// The defaults for a port of another protocol, whose bytes the caller reads by [`Listener::port`].
+    ///
+    /// [`Listener::port`]: crate::Listener::port
+    pub fn for_http() -> ListenOptions {
+        ListenOptions::new(Framing {
+            header_bytes: 1,
+            body_bytes: |_| Err("the port is for HTTP".to_owned()),
+            frame_bytes_max: 1,
+        })
+    }
+
     /// The defaults: loopback only, no TLS.
     pub fn new(framing: Framing) -> ListenOptions {
         ListenOptions {

@@ -111,6 +111,15 @@ impl TlsClient {
         Ok(TlsClient(Arc::new(config)))
     }
 
+    /// The state of a connection to a host, before its handshake, for callers with a socket of their own.
+    ///
+    /// # Errors
+    /// [`Error::Tls`] if the host is no name and no address.
+    pub fn state(&self, host: &str) -> Result<ClientConnection, Error> {
+        let name = ServerName::try_from(host.to_owned()).map_err(|error| tls_error(host, error))?;
+        ClientConnection::new(self.0.clone(), name).map_err(|error| tls_error(host, error))
+    }
+
     /// Connects and finishes the handshake. `None`: the deadline passed.
     pub(crate) fn connect(
         &self,
@@ -118,10 +127,7 @@ impl TlsClient {
         host: &str,
         deadline: Instant,
     ) -> Result<Option<TlsChannel>, Error> {
-        let name = ServerName::try_from(host.to_owned()).map_err(|error| tls_error(&socket.peer, error))?;
-        let state =
-            ClientConnection::new(self.0.clone(), name).map_err(|error| tls_error(&socket.peer, error))?;
-        let channel = TlsChannel::new(socket, state.into());
+        let channel = TlsChannel::new(socket, self.state(host)?.into());
         loop {
             let mut state = channel.state();
             let sent = channel.send_encrypted(&mut state)?;

@@ -41,6 +41,8 @@ impl Features {
     pub const PUSH_PARTS: Features = Features(1 << 12);
     /// A server tells what changes in its tables ([`Kind::Changes`](crate::Kind::Changes)).
     pub const CHANGES: Features = Features(1 << 13);
+    /// A server's identity has its history ([`Identity::history_id`](crate::Identity)).
+    pub const HISTORY: Features = Features(1 << 14);
 
     /// Whether the set contains all of `others`.
     #[must_use]

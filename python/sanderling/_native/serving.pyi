@@ -7,13 +7,15 @@ import numpy as np
 import numpy.typing as npt
 
 from sanderling._native.arguments import _Keys
+from sanderling._sources import Tls
 
 @final
 class RowsClient:
     """Read rows of the tables of a served model.
 
     `replicas` are servers of the same model as "host:port"; `model` names one and may pin a version, "clicks@12".
-    `timeout_s` limits a read. All rows of an answer are of one version of the model.
+    `token` and `tls` are those of the servers. `timeout_s` limits a read. All rows of an answer are of one version of
+    the model.
 
     With `max_age_s` rows come from a cache if they were read at most this long ago; it takes `cache_bytes` per table
     and is emptied when the version changes. With `hedge`, "p95" or a time such as "500us", slower requests are
@@ -28,6 +30,7 @@ class RowsClient:
         *,
         model: str = "",
         token: str | None = None,
+        tls: Tls | None = None,
         timeout_s: float = 1.0,
         max_age_s: float = 0.0,
         cache_bytes: int = 67_108_864,

@@ -1,6 +1,7 @@
 //! `sanderling ctl`: query and control running parameter servers through their control plane.
 
 mod drop;
+mod registry;
 mod show;
 
 use std::io::IsTerminal;
@@ -16,6 +17,7 @@ use crate::output;
 use crate::token::read_token;
 use crate::width;
 use drop::Drop;
+use registry::Registry;
 use show::Answers;
 
 /// The control plane of a server with default options.
@@ -126,6 +128,8 @@ Examples:
   sanderling ctl drop 'clicks/*'
   sanderling ctl --server 10.0.0.5:7100,10.0.0.6:7100 drop --yes 'clicks/*' old")]
     Drop(Drop),
+    #[command(after_help = "Example:\n  sanderling ctl registry list --registry keeper://127.0.0.1:7400/ads")]
+    Registry(Registry),
     /// Shut the servers down: answer pending requests, save all tables, exit
     #[command(
         after_help = "Example:\n  sanderling ctl --server db1:7100 --token-file token --ca-file ca.pem drain"
@@ -163,7 +167,7 @@ impl Order {
             }
             Order::Restore { name } => Answers::Restored(name.clone(), vec![(url, client.restore(name)?)]),
             Order::Checkpoints => Answers::Checkpoints(vec![(url, client.checkpoints()?)]),
-            Order::Drop(_) => unreachable!("it is several questions"),
+            Order::Drop(_) | Order::Registry(_) => unreachable!("it is not one question to each server"),
             Order::Drain => Answers::Draining(vec![(url, client.drain()?)]),
         })
     }
@@ -179,6 +183,9 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         readable.map_err(|error| Failure::Usage(format!("--ca-file {}: {error}", path.display())))?;
     }
     let options = ClientOptions { token: token.transpose()?, ca: args.ca_file.clone() };
+    if let Order::Registry(order) = &args.order {
+        return order.run(options.token, args.ca_file.as_deref(), args.json);
+    }
     let mut clients: Vec<Option<Client>> = args.server.iter().map(|_| None).collect();
     let clears = !args.json && std::io::stdout().is_terminal();
     let mut is_first = true;

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sanderling_learner::{LearnError, is_deep};
+use sanderling_learner::LearnError;
 use sanderling_observe::numbers::bytes as bytes_text;
-use sanderling_serve::{Config, Engines, Models, RepositoryConfig, ServedModel, Server, is_name, limit};
+use sanderling_serve::{
+    Config, Engines, FollowOptions, Models, RepositoryConfig, ServedModel, Server, is_name, limit,
+};
 use sanderling_server::raise_limit;
 use sanderling_transport::Address;
 
@@ -77,6 +79,8 @@ Examples:
   sanderling serve --models models
   # rows that follow the servers of a run that trains
   sanderling serve runs/clicks/model --from ps://127.0.0.1:7000
+  # rows of the checkpoints and deltas that ps --save-every 1h --delta-every 10s saves, copied to a bucket
+  sanderling serve runs/clicks/model --from s3://bucket/latest
   # for other machines, with TLS and a token
   sanderling serve runs/clicks/model --listen 0.0.0.0:8500 --expose \\
       --token-file token --cert-file cert.pem --key-file key.pem
@@ -214,12 +218,8 @@ pub(crate) fn run(args: &Args, deep: Option<&dyn DeepModels>) -> Result<u8, Fail
         Some(text) => name_and_version(text).map(|(name, version)| (Some(name), version))?,
         None => (None, 1),
     };
-    if let Some(path) = args.model.as_deref().filter(|path| args.from.address().is_some() && is_deep(path)) {
-        let path = path.display();
-        return Err(Failure::Usage(format!("{path}: a deep model; --from takes lr, fm and ffm models")));
-    }
     if args.versions.memory.is_some() && args.versions.models.is_none() && args.from.address().is_none() {
-        return Err(usage("memory", "is the limit of --models DIR or of --from ps://ADDR,..."));
+        return Err(usage("memory", "is the limit of --models DIR or of --from PLACE"));
     }
     let (config, repository) = (args.config(deep)?, args.versions.repository()?);
     raise_limit();
@@ -232,11 +232,16 @@ pub(crate) fn run(args: &Args, deep: Option<&dyn DeepModels>) -> Result<u8, Fail
     if let Some(path) = &args.model {
         let model = if let Some(from) = args.from.address() {
             let memory = args.versions.memory_bytes()?;
-            let model = ServedModel::to_follow(path, name, version, args.from.dtype(), memory)?;
+            let options = FollowOptions {
+                dtype: args.from.dtype(),
+                budget_bytes: memory,
+                engines: config.engines.clone(),
+            };
+            let model = ServedModel::to_follow(path, name, version, &options)?;
             let model = Arc::new(model);
             if let Some(replica) = args.from.replica(memory)? {
                 server
-                    .follow_servers(replica, Arc::clone(&model), |line| note!("{line}"))
+                    .follow_source(replica, Arc::clone(&model), |line| note!("{line}"))
                     .map_err(|error| Failure::Usage(format!("--from {from}: {error}")))?;
             }
             while !server.is_ready() && !stop.load(Ordering::Relaxed) {

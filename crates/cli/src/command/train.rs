@@ -34,6 +34,16 @@ pub const DEEP_MODELS: [&str; 9] =
 /// The deep models with vectors of users and items, which learn from pairs without labels.
 pub const RETRIEVAL_MODELS: [&str; 2] = ["mf", "two_tower"];
 
+/// Action of a run whose servers have lost its rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum OnLostRows {
+    /// Put the rows of the last save back and go on from there, at most 6 times an hour
+    #[default]
+    Restore,
+    /// End with exit code 1
+    End,
+}
+
 /// Train a model from a configuration file
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -61,7 +71,8 @@ must stay as it was.
 
 With --ps, rows and optimizer state are on parameter servers (sanderling ps), in tables named RUN/TABLE; tables of an earlier \
 run of this name are replaced. The trained model is downloaded to runs/<name>. --resume uploads the rows of the last local \
-checkpoint first, so the servers may have been restarted, replaced, or left out.
+checkpoint first, so the servers may have been restarted, replaced, or left out. A server that is started again while the run waits \
+(--ps-timeout) is gone on with: with --kept or --log --lose 0s from where it was, else from the last save (--on-lost-rows).
 
 Deep models (model.type or --model: dnn, wide_deep, deepfm, dcn, dcnv2, dlrm, din, mf, two_tower) are trained by PyTorch, with the command of \
 the Python package: pip install 'sanderling[torch]'. Their options: sanderling train --model dnn --help; see docs/torch.md.
@@ -131,6 +142,10 @@ pub(crate) struct Args {
     workers: WorkerArgs,
     #[command(flatten)]
     servers: ServerArgs,
+    /// Action if the servers have lost the run's rows, for example `--on-lost-rows end`: restore its last save there and go
+    /// on, or end
+    #[arg(long, value_enum, default_value_t, value_name = "ACTION", help_heading = "Parameter servers")]
+    on_lost_rows: OnLostRows,
     #[command(flatten)]
     reading: ReadArgs,
 }
@@ -235,6 +250,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         from: args.from.clone(),
         forget: args.forget,
         keeps_earlier: args.name.is_none(),
+        ends_with_servers: args.on_lost_rows == OnLostRows::End,
         servers,
         job,
     };

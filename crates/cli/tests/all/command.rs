@@ -439,10 +439,14 @@ fn help_fits_terminals() {
     let sub = |command: &'static str, parts: &[&'static str]| {
         parts.iter().map(|part| format!("{command} {part}")).collect::<Vec<_>>()
     };
-    let orders =
-        sub("ctl", &["status", "tables", "connections", "stats", "save x", "restore x", "drop x", "drain"]);
-    let commands =
-        ["", "train", "eval", "predict", "inspect", "compare", "convert", "hub", "ps", "ctl", "synth"];
+    let orders = sub(
+        "ctl",
+        &["status", "tables", "connections", "stats", "save x", "restore x", "drop x", "drain", "registry"],
+    );
+    let commands = [
+        "", "train", "eval", "predict", "inspect", "compare", "convert", "hub", "ps", "keeper", "ctl",
+        "synth",
+    ];
     for line in commands.map(str::to_owned).into_iter().chain(orders) {
         for width in [80, 100] {
             let help = Command::new(env!("CARGO_BIN_EXE_sanderling"))

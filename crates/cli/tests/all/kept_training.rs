@@ -17,6 +17,9 @@ data = { train = "train.svm" }
 train = { batch_size = 16, threads = 1, shuffle_rows = 500, passes = 20, save_every_steps = 50 }
 "#;
 
+/// A table's name, and the weights of its rows by key.
+type SavedTable = (String, Vec<(u64, Vec<f32>)>);
+
 /// A directory with data and a folder for kept tables, in which commands run.
 struct Place {
     folder: tempfile::TempDir,
@@ -75,7 +78,7 @@ impl Place {
         has_later_pushes(&self.kept().unwrap())
     }
 
-    fn rows(&self, runs: &str) -> Vec<(String, Vec<(u64, Vec<f32>)>)> {
+    fn rows(&self, runs: &str) -> Vec<SavedTable> {
         rows(&self.folder.path().join(runs).join("run/model"))
     }
 }
@@ -87,7 +90,7 @@ fn has_later_pushes(kept: &KeptTable) -> bool {
 }
 
 /// Weights by table and key.
-fn rows(model: &Path) -> Vec<(String, Vec<(u64, Vec<f32>)>)> {
+fn rows(model: &Path) -> Vec<SavedTable> {
     let checkpoint = Checkpoint::open(model).unwrap();
     let tables = checkpoint.tables().iter().map(|entry| {
         let table = checkpoint.load_table(&entry.name).unwrap();

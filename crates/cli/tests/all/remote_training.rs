@@ -2,6 +2,7 @@
 //! them, also when one of them is killed on the way and the run is resumed.
 
 mod away;
+mod restarts;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -21,21 +21,27 @@ fn sanderling(folder: &Path, line: &str) -> Command {
 }
 
 /// Runs a command to its end: exit code, standard output and standard error.
-fn run(folder: &Path, line: &str) -> (Option<i32>, String, String) {
+pub(crate) fn run(folder: &Path, line: &str) -> (Option<i32>, String, String) {
     let done = sanderling(folder, line).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (done.status.code(), text(done.stdout), text(done.stderr))
 }
 
 /// A running server; it is killed if a test forgets it.
-struct Serve {
-    child: Child,
-    address: String,
+pub(crate) struct Serve {
+    pub(crate) child: Child,
+    pub(crate) address: String,
 }
 
 impl Serve {
     fn start(folder: &Path, options: &str) -> Serve {
-        let mut child = sanderling(folder, &format!("serve --listen 127.0.0.1:0 {options}")).spawn().unwrap();
+        Serve::start_with(folder, options, &[])
+    }
+
+    /// A server with variables in its environment.
+    pub(crate) fn start_with(folder: &Path, options: &str, environment: &[(String, String)]) -> Serve {
+        let mut command = sanderling(folder, &format!("serve --listen 127.0.0.1:0 {options}"));
+        let mut child = command.envs(environment.iter().cloned()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let Some(address) = line.trim().strip_prefix("listening at http://") else {
@@ -46,13 +52,13 @@ impl Serve {
         Serve { address: address.to_owned(), child }
     }
 
-    fn json(&self, path: &str, body: &Value) -> Value {
+    pub(crate) fn json(&self, path: &str, body: &Value) -> Value {
         let reply = http(&self.address, "POST", path, &[], body.to_string().as_bytes());
         assert_eq!(reply.status, 200, "{}", reply.text());
         serde_json::from_str(reply.text()).unwrap()
     }
 
-    fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args([format!("-{name}"), pid]).status().unwrap().success());
     }
@@ -270,7 +276,7 @@ fn a_replica_has_the_rows_of_servers_and_outlives_them() {
         let health = http(&replica.address, "GET", "/health", &[], b"");
         assert_eq!(health.status, 200);
         let health: Value = serde_json::from_str(health.text()).unwrap();
-        if health["replica"]["stale"] == true && health["replica"]["servers"][0]["error"].is_string() {
+        if health["replica"]["stale"] == true && health["replica"]["sources"][0]["error"].is_string() {
             break;
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -287,6 +293,11 @@ fn wrong_options_and_models_have_their_exit_code() {
         ("runs/clicks/model --models models", 2, "cannot be used with"),
         ("--models nowhere", 2, "nowhere: "),
         ("runs/clicks/model --from 127.0.0.1:7000", 2, "write ps://host:port"),
+        ("runs/clicks/model --from s3://bucket/*/latest", 2, "--from: s3://bucket/*/latest: '*'"),
+        ("runs/clicks/model --from runs --fresh 2h", 2, "--fresh: of checkpoints must be 50ms to 1h"),
+        ("runs/clicks/model --from runs --ps-no-local", 2, "need --from ps://"),
+        ("runs/clicks/model --from runs --start runs", 2, "--start: needs --from ps://"),
+        ("--models models --from runs", 2, "cannot be used with"),
         ("runs/clicks/model --fresh 1s", 2, "--from"),
         ("runs/clicks/model --ps-no-local", 2, "need --from"),
         ("runs/clicks/model --memory 1GiB", 2, "--memory"),

@@ -80,7 +80,7 @@ impl Engine {
                 let message = Message::about(table, request, part, server).asking(span.clone(), span);
                 let format = self.connections.row_format(server);
                 let pull = Pull { table: table.read_number(server), dim, absent, format, keys };
-                self.begin(message, Some(table.number(server).boot_id), &Request::Pull(pull), each)?;
+                self.begin(message, table.number(server).needs, &Request::Pull(pull), each)?;
             }
         }
         Ok(())
@@ -127,7 +127,7 @@ impl Engine {
             let format = self.connections.row_format(server);
             let ragged = ragged.shares[server].ragged(run);
             let pull = PullPooled { table: table.read_number(server), dim, pooling, absent, format, ragged };
-            self.begin(message, Some(table.number(server).boot_id), &Request::PullPooled(pull), each)?;
+            self.begin(message, table.number(server).needs, &Request::PullPooled(pull), each)?;
         }
         Ok(())
     }
@@ -184,7 +184,7 @@ impl Engine {
                     grads: &buffers.grads,
                 };
                 let message = Message::about(table, request, 0, server);
-                self.begin(message, Some(number.boot_id), &Request::Push(push), each)?;
+                self.begin(message, number.needs, &Request::Push(push), each)?;
             }
         }
         Ok(())
@@ -204,7 +204,7 @@ impl Engine {
                 let number = table.number(server);
                 let message = Message::about(table, request, 0, server).asking(0..keys.len(), 0..0);
                 let delete = Request::Delete(Delete { table: number.table, keys });
-                self.begin(message, Some(number.boot_id), &delete, each)?;
+                self.begin(message, number.needs, &delete, each)?;
             }
         }
         Ok(())

@@ -82,8 +82,8 @@ impl RpcState {
             return Ok(());
         }
         self.agreed = self.offer.accept(identity.agreed)?;
-        self.peer = Some(Peer::of(identity));
-        self.calls.greeted(identity.boot_id, &self.agreed);
+        let peer = self.peer.insert(Peer::of(identity));
+        self.calls.greeted(peer, &self.agreed);
         (self.phase, self.hold_until_us) = (Phase::Up, 0);
         Ok(())
     }

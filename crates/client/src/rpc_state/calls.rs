@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use sanderling_wire::{Agreed, Buffer, Kind, Request, WireError, limit, refit, set_deadline};
 
-use super::{CallError, Done, IN_FLIGHT_MAX};
+use super::{CallError, Done, IN_FLIGHT_MAX, Needs, Peer};
 
 /// Bits of a request's id that say where it is kept; the rest counts requests.
 const SLOT_BITS: u32 = 8;
@@ -29,8 +29,8 @@ struct Call {
     tag: u64,
     kind: Kind,
     state: State,
-    /// The start of the server that it is meant for; `None`: any.
-    boot_id: Option<u64>,
+    /// The state of the server that it needs.
+    needs: Needs,
     /// May it have been carried out? It was sent, and the server did not say that it had no time for it.
     was_sent: bool,
     /// Whether it was sent before its last attempt.
@@ -101,7 +101,7 @@ impl Calls {
         now_us: u64,
         timeout_us: u64,
         tag: u64,
-        boot_id: Option<u64>,
+        needs: Needs,
         request: &Request<'_>,
         agreed: &Agreed,
     ) -> Result<u32, WireError> {
@@ -116,7 +116,7 @@ impl Calls {
             return Err(error);
         }
         (call.id, call.tag, call.kind, call.state) = (id, tag, request.kind(), State::Queued);
-        (call.boot_id, call.was_sent, call.is_hedged, call.busy) = (boot_id, false, false, None);
+        (call.needs, call.was_sent, call.is_hedged, call.busy) = (needs, false, false, None);
         (call.began_us, call.deadline_us) = (now_us, now_us.saturating_add(timeout_us));
         (call.within_us, call.is_limited) = (within_us, false);
         self.queue.push_back(slot);
@@ -131,7 +131,7 @@ impl Calls {
                 tag: 0,
                 kind: Kind::Ping,
                 state: State::Free,
-                boot_id: None,
+                needs: Needs::Nothing,
                 was_sent: false,
                 was_sent_before: false,
                 busy: None,
@@ -186,7 +186,7 @@ impl Calls {
         call.frame.advance(bytes);
         refit(call.frame.bytes_mut(), id, agreed);
         (call.id, call.tag, call.kind, call.state) = (id, from.tag, from.kind, State::Queued);
-        (call.boot_id, call.was_sent, call.busy) = (from.boot_id, false, None);
+        (call.needs, call.was_sent, call.busy) = (from.needs, false, None);
         (call.began_us, call.deadline_us, call.within_us) = (from.began_us, from.deadline_us, from.within_us);
         (call.is_hedged, from.is_hedged) = (true, true);
         call.is_limited = from.is_limited;
@@ -383,10 +383,10 @@ impl Calls {
         silent_us
     }
 
-    /// Fits what is queued to what was agreed on with a server as it was started with `boot_id`; fails what does not fit.
-    pub(super) fn greeted(&mut self, boot_id: u64, agreed: &Agreed) {
+    /// Fits what is queued to what was agreed on with a server; fails what does not fit.
+    pub(super) fn greeted(&mut self, peer: &Peer, agreed: &Agreed) {
         for slot in 0..self.calls.len() as u32 {
-            if !self.check_start(slot, boot_id) {
+            if !self.check_needs(slot, peer) {
                 continue;
             }
             let call = &mut self.calls[slot as usize];
@@ -402,13 +402,13 @@ impl Calls {
         }
     }
 
-    /// Fails a call that was meant for an earlier start of the server; is there still a call?
-    pub(super) fn check_start(&mut self, slot: u32, boot_id: u64) -> bool {
+    /// Fails a call that needs what the server has lost; is there still a call?
+    pub(super) fn check_needs(&mut self, slot: u32, peer: &Peer) -> bool {
         let call = &self.calls[slot as usize];
         if call.state == State::Free {
             return false;
         }
-        if call.boot_id.is_none_or(|meant| meant == boot_id) {
+        if call.needs.is_met_by(peer) {
             return true;
         }
         self.queue.retain(|&queued| queued != slot);

@@ -156,7 +156,7 @@ impl RpcState {
     fn repeat(&mut self, other: &mut RpcState, slot: u32) -> Result<(), sanderling_wire::WireError> {
         let slot = self.calls.repeat(&mut other.calls, slot, &self.agreed)?;
         if let (Phase::Up | Phase::Leaving, Some(peer)) = (self.phase, &self.peer) {
-            self.calls.check_start(slot, peer.boot_id);
+            self.calls.check_needs(slot, peer);
         }
         Ok(())
     }

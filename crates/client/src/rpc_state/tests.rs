@@ -20,6 +20,8 @@ struct Weather {
     lose: u64,
     busy: u64,
     restart: u64,
+    /// A start that has lost nothing.
+    survive: u64,
     leave: u64,
     garbage: u64,
 }
@@ -39,14 +41,15 @@ struct World {
     rpc: RpcState,
     link: Option<Link>,
     boot_id: u64,
-    /// Sequences applied since the server's start, in their order.
+    history_id: u64,
+    /// Sequences applied in the server's history, in their order.
     applied: Vec<u64>,
     seen: HashSet<u64>,
     outcomes: HashMap<u64, Result<(), CallError>>,
 }
 
 const AGREED: Agreed =
-    Agreed { version: 1, features: Features::NONE, frame_bytes_max: limit::FRAME_BYTES_MAX as u32 };
+    Agreed { version: 1, features: Features::HISTORY, frame_bytes_max: limit::FRAME_BYTES_MAX as u32 };
 const TIMEOUT_US: u64 = 300_000;
 
 fn encoded(encode: impl FnMut(&mut [u8]) -> Result<usize, WireError>) -> Vec<u8> {
@@ -73,6 +76,7 @@ impl World {
             rpc: RpcState::new(patience, "", "test"),
             link: None,
             boot_id: 1,
+            history_id: 1,
             applied: Vec::new(),
             seen: HashSet::new(),
             outcomes: HashMap::new(),
@@ -83,7 +87,7 @@ impl World {
         self.random.below(1000) < per_thousand
     }
 
-    fn push(&mut self, sequence: u64, boot_id: Option<u64>) {
+    fn push(&mut self, sequence: u64, needs: Needs) {
         let grads = [1.0; 2];
         let push = Push {
             table: 1,
@@ -96,7 +100,7 @@ impl World {
             counts: &[1],
             grads: &grads,
         };
-        self.rpc.begin(self.now_us, sequence, boot_id, &Request::Push(push)).expect("small");
+        self.rpc.begin(self.now_us, sequence, needs, &Request::Push(push)).expect("small");
     }
 
     fn finish(&mut self, tag: u64, outcome: Result<(), CallError>) {
@@ -122,7 +126,7 @@ impl World {
                 Want::Connect => {
                     assert!(self.link.is_none(), "a second connection");
                     self.link = Some(Link::default());
-                    self.rpc.connected(Features::NONE).expect("a hello is small");
+                    self.rpc.connected(Features::HISTORY).expect("a hello is small");
                 }
                 Want::Send => {
                     let frame = self.rpc.outgoing().to_vec();
@@ -140,8 +144,12 @@ impl World {
             self.finish(tag, Err(error));
         }
         if self.happens(self.weather.restart) {
-            self.boot_id += 1;
+            (self.boot_id, self.history_id) = (self.boot_id + 1, self.history_id + 1);
             (self.applied, self.seen) = (Vec::new(), HashSet::new());
+            self.lose_link("restart");
+        }
+        if self.happens(self.weather.survive) {
+            self.boot_id += 1;
             self.lose_link("restart");
         }
         if self.happens(self.weather.cut) {
@@ -187,7 +195,7 @@ impl World {
             Request::Hello(hello) => {
                 assert!(!greeted, "a second hello");
                 let identity = Identity {
-                    agreed: Offer::of(Features::NONE).meet(&hello.offer).expect("same version"),
+                    agreed: Offer::of(Features::HISTORY).meet(&hello.offer).expect("same version"),
                     in_flight_max: 8,
                     shard: 0,
                     shards: 1,
@@ -195,6 +203,7 @@ impl World {
                     boot_id: self.boot_id,
                     host_id: 0,
                     placement_version: 0,
+                    history_id: self.history_id,
                     name: "",
                     local_url: "",
                 };
@@ -278,8 +287,8 @@ fn check(seed: u64, weather: Weather) -> World {
     let mut steps = 0;
     while (world.outcomes.len() as u64) < PUSHES {
         while next <= PUSHES && world.rpc.has_room() && world.random.below(3) > 0 {
-            let boot_id = world.rpc.peer().map(|peer| peer.boot_id);
-            world.push(next, boot_id);
+            let needs = world.rpc.peer().map_or(Needs::Nothing, Peer::tables);
+            world.push(next, needs);
             next += 1;
         }
         world.step();
@@ -315,6 +324,20 @@ fn a_lossy_link_loses_no_push_and_applies_none_twice() {
 }
 
 #[test]
+fn a_server_that_starts_anew_and_has_lost_nothing_is_gone_on_with() {
+    let mut restarted = 0;
+    for seed in seeds(60) {
+        let weather = Weather { refuse: 100, survive: 10, leave: 10, ..Weather::default() };
+        let world = check(seed, weather);
+        assert!(world.outcomes.values().all(Result::is_ok), "seed {seed}: {:?}", world.outcomes);
+        assert!(world.applied.is_sorted(), "seed {seed}: {:?}", world.applied);
+        assert_eq!(world.applied.len() as u64, PUSHES, "seed {seed}");
+        restarted += u32::from(world.boot_id > 1);
+    }
+    assert!(restarted > 10, "{restarted} of the seeds started the server anew");
+}
+
+#[test]
 fn a_busy_server_is_asked_again_and_a_silent_one_given_up() {
     for seed in seeds(60) {
         let weather = Weather { busy: 200, ..Weather::default() };
@@ -333,7 +356,16 @@ fn a_busy_server_is_asked_again_and_a_silent_one_given_up() {
 fn what_a_lossy_world_did_is_said_truly() {
     let (mut restarted, mut protocol) = (0, 0);
     for seed in seeds(100) {
-        let weather = Weather { refuse: 100, cut: 10, lose: 5, busy: 50, restart: 4, leave: 10, garbage: 2 };
+        let weather = Weather {
+            refuse: 100,
+            cut: 10,
+            lose: 5,
+            busy: 50,
+            restart: 4,
+            survive: 4,
+            leave: 10,
+            garbage: 2,
+        };
         let world = check(seed, weather);
         for outcome in world.outcomes.values() {
             restarted += u32::from(matches!(outcome, Err(CallError::Restarted)));
@@ -346,7 +378,7 @@ fn what_a_lossy_world_did_is_said_truly() {
 #[test]
 fn a_server_that_stays_busy_says_why() {
     let mut world = World::new(1, Weather { busy: 1000, ..Weather::default() });
-    world.push(1, None);
+    world.push(1, Needs::Nothing);
     world.step_until_done();
     // Whether it was sent once more, and that is without an answer yet, is chance.
     let Err(CallError::Late { cause: Some(cause), .. }) = &world.outcomes[&1] else {
@@ -358,7 +390,7 @@ fn a_server_that_stays_busy_says_why() {
 #[test]
 fn a_server_that_refuses_and_closes_has_said_why() {
     let mut world = World::new(1, Weather::default());
-    world.push(1, None);
+    world.push(1, Needs::Nothing);
     let mut now_us = 0;
     // Until the request is late, each attempt is answered, and the connection is gone before anybody closes it here.
     while world.rpc.outstanding() > 0 {
@@ -385,9 +417,9 @@ fn a_server_that_refuses_and_closes_has_said_why() {
 #[test]
 fn a_pull_does_not_overtake_a_push_that_the_server_had_no_time_for() {
     let mut world = World::new(1, Weather { busy: 1000, ..Weather::default() });
-    world.push(1, None);
+    world.push(1, Needs::Nothing);
     let pull = Pull { table: 1, dim: 1, absent: Absent::Zero, format: RowFormat::F32, keys: &[7] };
-    world.rpc.begin(0, 2, None, &Request::Pull(pull)).expect("small");
+    world.rpc.begin(0, 2, Needs::Nothing, &Request::Pull(pull)).expect("small");
     assert_eq!(world.rpc.want(0), Want::Connect);
     world.rpc.connected(Features::NONE).expect("a hello is small");
     let hello = world.send_one();
@@ -405,7 +437,7 @@ fn a_pull_does_not_overtake_a_push_that_the_server_had_no_time_for() {
 #[test]
 fn requests_that_nobody_looked_after_have_more_time() {
     let mut world = World::new(1, Weather::default());
-    world.push(1, None);
+    world.push(1, Needs::Nothing);
     world.rpc.postpone(TIMEOUT_US, 0);
     world.now_us = TIMEOUT_US;
     world.step_until_done();
@@ -416,7 +448,7 @@ fn requests_that_nobody_looked_after_have_more_time() {
 fn a_request_may_take_longer_than_a_frame_can_say() {
     let patience = Patience { timeout: Duration::from_secs(7200), away: Duration::MAX, seed: 1 };
     let mut rpc = RpcState::new(patience, "", "test");
-    rpc.begin(0, 1, None, &Request::Tables).expect("small");
+    rpc.begin(0, 1, Needs::Nothing, &Request::Tables).expect("small");
     assert_eq!(rpc.calls.next_frame()[16..20], [0xFF; 4]);
     for (now_us, is_late) in [(u64::from(u32::MAX) + 1, false), (7_200_000_000, true)] {
         rpc.expire(now_us);
@@ -427,7 +459,7 @@ fn a_request_may_take_longer_than_a_frame_can_say() {
 #[test]
 fn a_server_that_is_not_there_is_late_and_says_why() {
     let mut world = World::new(1, Weather { refuse: 1000, ..Weather::default() });
-    world.push(1, None);
+    world.push(1, Needs::Nothing);
     world.step_until_done();
     let late = CallError::Late { sent: false, cause: Some("refused".to_owned()) };
     assert_eq!(world.outcomes[&1], Err(late));

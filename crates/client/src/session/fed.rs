@@ -124,7 +124,7 @@ impl Session {
             let ragged = ragged.shares[server].ragged(run);
             let feed = Request::Feed(Feed { table: number.table, batch, feature, pooling, ragged });
             let message = Message::about(table, *mark, 0, server);
-            engine.begin(message, Some(number.boot_id), &feed, &mut note)?;
+            engine.begin(message, number.needs, &feed, &mut note)?;
         }
         Ok(())
     }
@@ -174,7 +174,7 @@ impl Session {
                             absent,
                             format,
                         };
-                        engine.begin(message, Some(number.boot_id), &Request::PullFed(pull), each)?;
+                        engine.begin(message, number.needs, &Request::PullFed(pull), each)?;
                     }
                 }
                 Ok(())
@@ -251,7 +251,7 @@ impl Session {
                 grads,
             };
             let message = Message::about(table, *mark, 0, server);
-            engine.begin(message, Some(number.boot_id), &Request::PushFed(push), &mut note)?;
+            engine.begin(message, number.needs, &Request::PushFed(push), &mut note)?;
         }
         Ok(())
     }
@@ -268,7 +268,7 @@ impl Session {
             let number = table.number(server);
             let forget = Forget { table: number.table, batch: batch.batch, feature: batch.feature };
             let message = Message::about(table, *mark, 0, server);
-            engine.begin(message, Some(number.boot_id), &Request::Forget(forget), &mut note)?;
+            engine.begin(message, number.needs, &Request::Forget(forget), &mut note)?;
         }
         Ok(())
     }

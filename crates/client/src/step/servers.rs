@@ -17,6 +17,7 @@ use crate::engine::{Engine, Message};
 use crate::error::ClientError;
 use crate::key_partition::KeyPartition;
 use crate::remote::{RemoteTable, check_tables};
+use crate::rpc_state::{Needs, Peer};
 use sanderling_store::gather;
 
 #[derive(Debug)]
@@ -25,8 +26,8 @@ pub(super) struct Servers {
     engine: Engine,
     tables: Vec<RemoteTable>,
     member: Member,
-    /// The starts of the servers that know this group.
-    boot_ids: Vec<Option<u64>>,
+    /// By server, the start that knows this group.
+    needs: Vec<Needs>,
     /// By server.
     handed: Vec<Handed>,
     announced: Option<Announced>,
@@ -67,7 +68,7 @@ impl Servers {
             engine,
             tables: tables.to_vec(),
             member: Member { group, worker, workers, attempt },
-            boot_ids: vec![None; servers],
+            needs: vec![Needs::Nothing; servers],
             handed: (0..servers).map(|_| Handed::default()).collect(),
             announced: None,
             partition: KeyPartition::default(),
@@ -103,8 +104,8 @@ impl Servers {
     /// decided nowhere is taken back.
     pub(super) fn recover(&mut self, timeout: Duration) -> Result<(u64, u64), ClientError> {
         let found = self.say_all(&self.all(), 0, |_| StepReport::Nothing)?;
-        for (server, boot_id) in self.boot_ids.iter_mut().enumerate() {
-            *boot_id = self.engine.connections.peer(server).map(|peer| peer.boot_id);
+        for (server, needs) in self.needs.iter_mut().enumerate() {
+            *needs = self.engine.connections.peer(server).map_or(Needs::Nothing, Peer::memory);
         }
         let (mut step, mut attempt) = (0, 0);
         for progress in &found {
@@ -149,7 +150,7 @@ impl Servers {
         scale: PushScale,
     ) -> Result<(), ClientError> {
         self.settle_announced();
-        let Servers { engine, tables, member, handed, partition, .. } = self;
+        let Servers { engine, tables, member, needs, handed, partition, .. } = self;
         let table = &tables[table];
         partition.assign(&engine.placement, table.home(), keys);
         let dim = table.dim();
@@ -187,7 +188,7 @@ impl Servers {
                     gradients,
                 };
                 let message = Message::about(table, 0, 0, server);
-                engine.begin(message, Some(number.boot_id), &Request::PushStep(push), &mut each)?;
+                engine.begin(message, needs[server], &Request::PushStep(push), &mut each)?;
             }
         }
         engine.settle(&mut each);
@@ -291,7 +292,7 @@ impl Servers {
     }
 
     fn begin_saying(&mut self, servers: &[usize], step: u64, said: impl Fn(usize) -> StepReport) -> Answers {
-        let Servers { engine, member, boot_ids, .. } = self;
+        let Servers { engine, member, needs, .. } = self;
         let mut answers = Answers { found: vec![None; servers.len()], failed: None };
         let ask = |server: usize| {
             let said = match said(server) {
@@ -300,7 +301,7 @@ impl Servers {
                 StepReport::WholeBefore { attempt } => wire::Said::WholeBefore { attempt },
                 StepReport::Finished => wire::Said::Finished,
             };
-            (boot_ids[server], Request::WaitStep(WaitStep { member: *member, step, said }))
+            (needs[server], Request::WaitStep(WaitStep { member: *member, step, said }))
         };
         engine.begin_asking(servers, "", ask, &mut |message, result| answers.note(message, result));
         answers
@@ -342,9 +343,9 @@ impl Servers {
         bytes: &[u8],
     ) -> Result<Result<Vec<Vec<u8>>, Vec<u32>>, ClientError> {
         self.settle_announced();
-        let Servers { engine, member, boot_ids, .. } = self;
+        let Servers { engine, member, needs, .. } = self;
         let request = Request::Meet(Meet { member: *member, round, name, bytes });
-        engine.ask(0, "", boot_ids[0], &request, |reply| match reply {
+        engine.ask(0, "", needs[0], &request, |reply| match reply {
             Reply::Meet(Met::Waiting(missing)) => Some(Err(missing.to_vec())),
             Reply::Meet(Met::All(parts)) if parts.len() == member.workers as usize => {
                 Some(Ok(parts.into_iter().map(<[u8]>::to_vec).collect()))

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::servers::{self, Misdeed, Server};
 use sanderling_client::{
-    Client, ClientError, Cluster, ConnectOptions, NOTICE_AFTER, OnWait, RemoteTable, Stop, Waiting,
+    Client, ClientError, Cluster, ConnectOptions, NOTICE_AFTER, Notice, OnWait, RemoteTable, Stop,
 };
 use sanderling_sample::{Batch, Rows};
 use sanderling_store::{Absent, Init, Optimizer, PushScale, TableConfig};
@@ -275,10 +275,16 @@ fn a_faster_way_of_the_same_server_is_taken_and_that_of_another_is_not() {
 }
 
 /// What the servers' absence is told with, and what was told.
-fn told() -> (Option<OnWait>, Arc<Mutex<Vec<Waiting>>>) {
-    let told = Arc::<Mutex<Vec<Waiting>>>::default();
+fn told() -> (Option<OnWait>, Arc<Mutex<Vec<Notice>>>) {
+    let told = Arc::<Mutex<Vec<Notice>>>::default();
     let tell = Arc::clone(&told);
-    (Some(OnWait::new(move |waiting| tell.lock().unwrap().push(waiting.clone()))), told)
+    (Some(OnWait::new(move |notice| tell.lock().unwrap().push(notice.clone()))), told)
+}
+
+/// The server, the time, the limit and the cause of a notice that one is away.
+fn away(notice: &Notice) -> (&str, Duration, Duration, &str) {
+    let Notice::Away { server, waited, limit, cause } = notice else { panic!("{notice:?}") };
+    (server, *waited, *limit, cause)
 }
 
 /// Its connections end with the next request, and connection refused any more.
@@ -314,12 +320,13 @@ fn a_server_that_is_gone_is_waited_for_once() {
     let again = start.elapsed() - first;
     assert!(again < Duration::from_millis(4500), "{again:?}");
     let told = told.lock().unwrap();
-    let (name, said) = (table.cluster().servers()[0].way.to_string(), &told[0]);
-    assert!(said.server == name && said.limit == Some(timeout), "{told:?}");
-    assert!(said.waited >= NOTICE_AFTER && said.waited < 3 * NOTICE_AFTER, "{told:?}");
+    let name = table.cluster().servers()[0].way.to_string();
+    let (server, waited, limit, _) = away(&told[0]);
+    assert!(server == name && limit == timeout, "{told:?}");
+    assert!(waited >= NOTICE_AFTER && waited < 3 * NOTICE_AFTER, "{told:?}");
     // Once for all who wait, and again at twice the time.
     assert!((2..=4).contains(&told.len()), "{told:?}");
-    assert!(told[1].waited >= 2 * said.waited, "{told:?}");
+    assert!(away(&told[1]).1 >= 2 * waited, "{told:?}");
 }
 
 /// It was away for longer than anybody waited for it, and is back: then requests may take as long as ever.
@@ -336,7 +343,7 @@ fn a_server_that_is_back_is_asked_as_before() {
     // The table is gone with the memory; its server is not away.
     let error = pull(&table).unwrap_err();
     assert!(error.contains("was started anew"), "{error}");
-    assert!(told.lock().unwrap().iter().any(|waiting| waiting.limit.is_none()), "{told:?}");
+    assert!(told.lock().unwrap().iter().any(|notice| matches!(notice, Notice::Back { .. })), "{told:?}");
     drop(server);
 }
 
@@ -351,6 +358,7 @@ fn a_server_that_is_silent_is_told_and_given_up_once() {
     let start = Instant::now();
     assert!(pull(&table).unwrap_err().contains("no answer within 4s"));
     let told = told.lock().unwrap();
-    assert!(told[0].cause == "it does not answer" && told[0].waited < 3 * NOTICE_AFTER, "{told:?}");
+    let (_, waited, _, cause) = away(&told[0]);
+    assert!(cause == "it does not answer" && waited < 3 * NOTICE_AFTER, "{told:?}");
     assert!(start.elapsed() < Duration::from_secs(8));
 }

@@ -348,6 +348,7 @@ impl Session {
             boot_id: facts.boot_id,
             host_id: facts.host_id,
             placement_version: 0,
+            history_id: 0,
             name: &facts.name,
             local_url: "",
         };

@@ -139,6 +139,7 @@ pub(super) fn welcome(
         boot_id: 0,
         host_id: 0,
         placement_version: 0,
+        history_id: 0,
         name: &name,
         local_url: "",
     };

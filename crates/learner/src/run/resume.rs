@@ -120,7 +120,7 @@ pub(super) fn resume(
 /// The options of each table without the place of its memory, which may change.
 fn table_options(config: &Config) -> Vec<TableOptions> {
     let of = |name: &str| config.table.get(name).or_else(|| config.table.get(EVERY_TABLE));
-    let names = config.feature.iter().map(|feature| feature.table());
+    let names = config.feature.iter().map(sanderling_sample::spec::Feature::table);
     names.map(|name| TableOptions { memory: None, ..of(name).cloned().unwrap_or_default() }).collect()
 }
 

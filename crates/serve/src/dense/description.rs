@@ -8,7 +8,7 @@ use sanderling_store::open_regular;
 use serde::Deserialize;
 
 /// The file in a model directory.
-const FILE: &str = "serving.json";
+pub(crate) const FILE: &str = "serving.json";
 /// The manifest of the checkpoint.
 const MANIFEST: &str = "manifest.json";
 /// The latest version of the file that is read.
@@ -138,6 +138,16 @@ impl Description {
             history: None,
             output: "score".to_owned(),
         }
+    }
+
+    /// Names of the tables, in their order.
+    pub(crate) fn tables(&self) -> Vec<&str> {
+        let embeddings = self.embeddings.iter().map(|embedding| embedding.table.as_str());
+        let history = self.history.iter().map(|history| history.table.as_str());
+        let mut names: Vec<&str> = embeddings.chain(history).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
     }
 
     /// Names of the features, in the order of the inputs.

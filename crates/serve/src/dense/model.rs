@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sanderling_learner::{LearnError, SavedRows};
 use sanderling_sample::{EncodeOptions, Encoder, LabelUse, SampleError, Spec};
-use sanderling_store::Table;
+use sanderling_store::{Block, Dtype, Optimizer, Table, TableConfig, Writes};
 
 use crate::batch::Batches;
 use crate::dense::description::Description;
@@ -36,21 +36,74 @@ impl DeepModel {
         admit: impl FnOnce(u64) -> Result<(), String>,
     ) -> Result<DeepModel, LearnError> {
         let (description, onnx) = Description::read(path)?;
-        let wrong = |reason: String| LearnError::Model { path: path.into(), reason };
         let saved = SavedRows::open(path)?;
-        let embeddings = description.embeddings.iter().map(|embedding| &embedding.table);
-        let mut names: Vec<&String> =
-            embeddings.chain(description.history.iter().map(|history| &history.table)).collect();
-        names.sort_unstable();
-        names.dedup();
         let mut bytes = 0_u64;
-        for name in &names {
+        for name in description.tables() {
             // The error of rows on servers says how to copy them.
-            let entry = saved.table(Some(name.as_str()))?;
+            let entry = saved.table(Some(name))?;
             bytes = bytes.saturating_add(entry.config.bytes_of_rows(entry.rows));
         }
-        admit(bytes).map_err(wrong)?;
-        let tables = saved.tables()?;
+        admit(bytes).map_err(|reason| LearnError::Model { path: path.into(), reason })?;
+        DeepModel::of(path, &saved, description, &onnx, saved.tables()?, engines)
+    }
+
+    /// The dense part of a model directory and empty tables of weights, which a replica fills. Keys without a row have the
+    /// initial rows of training.
+    ///
+    /// # Errors
+    /// The errors of [`DeepModel::load`], and a memory limit below that of an empty table.
+    pub(crate) fn to_follow(
+        path: &Path,
+        engines: &Engines,
+        dtype: Option<Dtype>,
+        budget_bytes: Option<u64>,
+    ) -> Result<DeepModel, LearnError> {
+        let (description, onnx) = Description::read(path)?;
+        let saved = SavedRows::open(path)?;
+        let table = |name: &str| {
+            let saved = saved.table(Some(name))?.config.clone();
+            let optimizer = Optimizer::Sgd { lr: 0.01, l2: 0.0 };
+            let blocks = saved.blocks.into_iter().map(|block| Block { optimizer, ..block }).collect();
+            let config = TableConfig {
+                seed: saved.seed,
+                packing: saved.packing,
+                dtype: dtype.unwrap_or(saved.dtype),
+                writes: Writes::CopyOnWrite,
+                budget_bytes,
+                ..TableConfig::new(saved.name, blocks)
+            };
+            Ok::<_, LearnError>(Arc::new(Table::new(config)?))
+        };
+        let tables = description.tables().into_iter().map(table).collect::<Result<_, _>>()?;
+        DeepModel::of(path, &saved, description, &onnx, tables, engines)
+    }
+
+    /// The model with the dense part that its directory has now, and with the tables that it has.
+    ///
+    /// # Errors
+    /// The errors of [`DeepModel::load`], and a dense part that reads another table.
+    pub(crate) fn with_new_dense_part(
+        &self,
+        path: &Path,
+        engines: &Engines,
+    ) -> Result<DeepModel, LearnError> {
+        let (description, onnx) = Description::read(path)?;
+        if let Some(name) = description.tables().into_iter().find(|name| self.table(name).is_none()) {
+            let reason = format!("reads table {name:?}, which is not followed: start the server again");
+            return Err(LearnError::Model { path: path.into(), reason });
+        }
+        DeepModel::of(path, &SavedRows::open(path)?, description, &onnx, self.tables.clone(), engines)
+    }
+
+    fn of(
+        path: &Path,
+        saved: &SavedRows,
+        description: Description,
+        onnx: &[u8],
+        tables: Vec<Arc<Table>>,
+        engines: &Engines,
+    ) -> Result<DeepModel, LearnError> {
+        let wrong = |reason: String| LearnError::Model { path: path.into(), reason };
         let Some(reading) = saved.reading() else {
             return Err(wrong("keeps no feature spec: train it again with this version".to_owned()));
         };
@@ -65,14 +118,14 @@ impl DeepModel {
                 return Err(wrong(format!("is damaged: its spec has no feature {name:?}")));
             }
         }
-        for name in names {
+        for name in description.tables() {
             let dim = tables.iter().find(|table| table.name() == name).map(|table| table.dim());
             if dim != Some(description.width) {
                 return Err(wrong(format!("is damaged: table {name:?} has rows of {dim:?} weights")));
             }
         }
         let signature = Signature { inputs: description.inputs(), output: description.output.clone() };
-        let engine = engines.load(&onnx, &signature).map_err(wrong)?;
+        let engine = engines.load(onnx, &signature).map_err(wrong)?;
         let missing = reading.data.missing.clone();
         let model = DeepModel { description, spec, missing, tables, engine, batches: Arc::default() };
         model.try_out().map_err(wrong)?;

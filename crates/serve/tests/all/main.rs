@@ -1,6 +1,7 @@
 //! Tests of the server in this process: answers equal to those of the learner on files, refusals, limits, the drain.
 #![allow(clippy::unwrap_used, reason = "a panic is a failed test")]
 
+mod deep_replica;
 mod fixture;
 mod flips;
 
@@ -12,6 +13,7 @@ mod lookup;
 mod lookup_grpc;
 mod predict;
 mod replica;
+mod replica_of_checkpoints;
 mod resp;
 mod rows_client;
 mod versions;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use sanderling_client::{Cluster, ConnectOptions, RemoteTable};
 use sanderling_learner::Model;
-use sanderling_serve::{ReplicaConfig, ServedModel};
+use sanderling_serve::{FollowOptions, ReplicaConfig, ReplicaSource, ServedModel};
 use sanderling_store::{Dtype, PushScale};
 use sanderling_testkit::TestServer;
 use sanderling_transport::Address;
@@ -17,7 +17,7 @@ use crate::fixture::{Example, Served, Trained, assert_close, examples, numbers};
 /// Longer than any wait of a passing test.
 const LONG: Duration = Duration::from_secs(60);
 
-fn shard(at: u16, address: Option<&Address>) -> TestServer {
+pub(crate) fn shard(at: u16, address: Option<&Address>) -> TestServer {
     TestServer::new(|config| {
         (config.shard, config.shards) = (at, 2);
         if let Some(address) = address {
@@ -26,7 +26,7 @@ fn shard(at: u16, address: Option<&Address>) -> TestServer {
     })
 }
 
-fn connect(servers: &[TestServer], f16_rows: bool) -> Arc<Cluster> {
+pub(crate) fn connect(servers: &[TestServer], f16_rows: bool) -> Arc<Cluster> {
     let addresses: Vec<Address> = servers.iter().map(|server| server.address("tcp")).collect();
     let options = ConnectOptions {
         prefer_local: false,
@@ -46,18 +46,20 @@ fn replica(
 ) -> Served {
     let served = Served::new([]);
     let config = ReplicaConfig {
-        cluster: Arc::clone(cluster),
+        source: ReplicaSource::Servers { cluster: Arc::clone(cluster), start: None },
         fresh: Duration::from_millis(10),
         stale_after: Duration::from_secs(1),
         memory_bytes_max: memory,
     };
-    let model = Arc::new(ServedModel::to_follow(path, None, 1, dtype, None).unwrap());
-    served.server.follow_servers(config, model, |_| ()).unwrap();
+    let model = Arc::new(
+        ServedModel::to_follow(path, None, 1, &FollowOptions { dtype, ..FollowOptions::default() }).unwrap(),
+    );
+    served.server.follow_source(config, model, |_| ()).unwrap();
     served
 }
 
 #[track_caller]
-fn wait(what: &str, mut is_done: impl FnMut() -> bool) {
+pub(crate) fn wait(what: &str, mut is_done: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_done() {
         assert!(begun.elapsed() < LONG, "{what}");
@@ -66,17 +68,17 @@ fn wait(what: &str, mut is_done: impl FnMut() -> bool) {
 }
 
 impl Served {
-    fn health(&self) -> Value {
+    pub(crate) fn health(&self) -> Value {
         serde_json::from_str(self.get("/health").text()).unwrap()
     }
 
-    fn scores(&self, examples: &[Example]) -> Vec<f64> {
+    pub(crate) fn scores(&self, examples: &[Example]) -> Vec<f64> {
         let rows: Vec<Value> = examples.iter().map(Example::json).collect();
         numbers(&self.json("/predict", Some(&serde_json::json!({ "rows": rows })))["scores"])
     }
 
     /// Waits until everything that was pushed before is here.
-    fn catch_up(&self) {
+    pub(crate) fn catch_up(&self) {
         let since = Instant::now();
         wait("the replica does not catch up", || {
             let passed = since.elapsed().as_secs_f64();
@@ -85,12 +87,12 @@ impl Served {
     }
 }
 
-fn is_close(found: &[f64], expected: &[f32]) -> bool {
+pub(crate) fn is_close(found: &[f64], expected: &[f32]) -> bool {
     found.iter().zip(expected).all(|(found, expected)| (found - f64::from(*expected)).abs() <= 1e-6)
 }
 
 /// Pushes to some rows of a table on servers, and removes a few.
-fn change(table: &RemoteTable, round: u64) {
+pub(crate) fn change(table: &RemoteTable, round: u64) {
     let mut keys = Vec::new();
     table.export(|rows| keys.extend_from_slice(rows.keys)).unwrap();
     keys.sort_unstable();
@@ -148,7 +150,7 @@ fn scores_are_those_of_the_servers_while_they_change() {
         let metrics = served.get("/metrics");
         let metrics = metrics.text();
         assert!(metrics.contains("sanderling_replica_stale 0"), "{metrics}");
-        assert!(metrics.contains("sanderling_replica_lag_seconds{server="), "{metrics}");
+        assert!(metrics.contains("sanderling_replica_lag_seconds{source="), "{metrics}");
     }
 }
 
@@ -166,7 +168,7 @@ fn a_replica_outlives_its_servers_and_follows_their_successors() {
     assert_close(&served.scores(&all), &before);
     assert_eq!(served.get("/v2/health/ready").status, 200);
     let health = served.health();
-    assert!(health["replica"]["servers"][0]["error"].is_string(), "{health}");
+    assert!(health["replica"]["sources"][0]["error"].is_string(), "{health}");
     // Other servers at their addresses, first without tables.
     servers.extend([shard(0, Some(&addresses[0])), shard(1, Some(&addresses[1]))]);
     let cluster = connect(&servers, false);
@@ -207,7 +209,7 @@ fn rows_in_half_precision_and_too_little_memory() {
         None,
         Some(ServedModel::load(&trained.path, None, 1).unwrap().table_bytes() / 2),
     );
-    let has_error = || full.health()["replica"]["servers"][0]["error"].as_str().map(str::to_owned);
+    let has_error = || full.health()["replica"]["sources"][0]["error"].as_str().map(str::to_owned);
     wait("it has no error", || has_error().is_some());
     let error = has_error().unwrap();
     assert!(error.contains("table") && error.contains("--memory"), "{error}");

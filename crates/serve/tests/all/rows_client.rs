@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use sanderling_rows::{Hedge, Options, Rows, RowsClient, RowsError};
-use sanderling_serve::Models;
+use sanderling_rows::{Hedge, Options, Rows, RowsClient, RowsError, TlsClient};
+use sanderling_serve::{Config, Models};
 
 use crate::fixture::{Served, Trained};
 
@@ -182,4 +182,58 @@ fn other_replicas_answer_for_one_that_is_slow_or_gone() {
     for user in 0..20 {
         assert_rows(&loading.rows("user", &keys, Some(user)).unwrap(), &keys, &rows);
     }
+}
+
+#[test]
+fn servers_are_verified_and_get_the_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    for name in ["cert", "other"] {
+        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+        std::fs::write(path(&format!("{name}.pem")), made.cert.pem()).unwrap();
+        std::fs::write(path(&format!("{name}.key")), made.signing_key.serialize_pem()).unwrap();
+    }
+    let trained = Trained::new("fm");
+    let rows = planted(&trained);
+    let start = || {
+        let secure = |config: &mut Config| {
+            config.tls = Some((path("cert.pem"), path("cert.key")));
+            config.token = Some("secret".to_owned());
+        };
+        Served::with(secure, [trained.model(1)])
+    };
+    let served = [start(), start()];
+    let replicas = served.each_ref().map(|served| served.address.as_str());
+    let keys: Vec<u64> = rows.keys().copied().collect();
+    let read = |ca: Option<&str>, token: &str, hedge: Option<Hedge>| {
+        let mut client = client(&replicas, |options| {
+            options.tls = ca.map(|name| TlsClient::from_ca_file(&path(&format!("{name}.pem"))).unwrap());
+            (options.token, options.hedge) = (Some(token.to_owned()), hedge);
+        });
+        // Over new and over kept connections.
+        let found = (0..40).map(|user| client.rows("user", &keys, Some(user)));
+        let found: Result<Vec<Rows>, RowsError> = found.collect();
+        found.map(|found| (found, client.statistics())).map_err(|error| error.to_string())
+    };
+    for hedge in [None, Some(AFTER), Some(Hedge::After(Duration::from_nanos(1)))] {
+        let (found, counts) = read(Some("cert"), "secret", hedge).unwrap();
+        found.iter().for_each(|found| assert_rows(found, &keys, &rows));
+        let is_hedged = hedge.is_some_and(|hedge| hedge != AFTER);
+        assert!(!is_hedged || counts.hedged > 0, "{counts:?}");
+    }
+    for (ca, token, expected) in [
+        (Some("cert"), "wrong", "401"),
+        (Some("other"), "secret", "certificate"),
+        (None, "secret", "127.0.0.1"),
+    ] {
+        let error = read(ca, token, None).unwrap_err();
+        assert!(error.contains(expected), "{ca:?}: {error}");
+    }
+    // A server without TLS.
+    let plain = Served::new([trained.model(1)]);
+    let mut client = client(&[&plain.address], |options| {
+        options.tls = Some(TlsClient::from_ca_file(&path("cert.pem")).unwrap());
+    });
+    let error = client.rows("user", &keys, None).unwrap_err().to_string();
+    assert!(error.contains("talks no TLS"), "{error}");
 }

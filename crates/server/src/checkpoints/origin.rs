@@ -4,13 +4,14 @@
 //! lost part (no note) differs on disk from a part that never existed (a note).
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::parts;
 use crate::refusal::Refusal;
+use crate::replace_file::replace_file;
 
 const NOTE: &str = "origin.json";
 /// Maximum length of a note. A longer file is not a note.
@@ -51,13 +52,10 @@ pub(super) fn note(base: &Path, shard: u16, shards: u16, origin: Origin) -> Resu
 fn write(folder: &Path, by: u16, bytes: &[u8]) -> io::Result<()> {
     std::fs::create_dir_all(folder)?;
     let new = folder.join(format!("{NOTE}.new-by-{by}"));
-    let mut file = sanderling_store::create_regular(&new)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&new, folder.join(NOTE))?;
-    // Syncing a folder covers its entries, not the folder itself.
-    for folder in folder.ancestors().take(2) {
-        File::open(folder)?.sync_all()?;
+    replace_file(&folder.join(NOTE), &new, bytes)?;
+    // The sync of a folder covers its entries, not the folder itself.
+    if let Some(parent) = folder.parent() {
+        File::open(parent)?.sync_all()?;
     }
     Ok(())
 }

@@ -96,6 +96,9 @@ impl Checkpoints {
             },
         };
         // From here on the save has succeeded.
+        if name == LATEST {
+            self.latest_unix_ms.store(saved_unix_ms, Ordering::Relaxed);
+        }
         if let (Err(refusal), Some(log)) = (origin::remove(folder), self.log.get()) {
             log.report(Event::NoteLeft { reason: refusal.reason });
         }

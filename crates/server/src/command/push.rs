@@ -20,8 +20,9 @@ pub(crate) fn push(
 ) -> Result<usize, Refusal> {
     let entry = call.view.table(push.table)?;
     check_dim(entry, push.dim)?;
-    call.state.placement.check_keys(entry.home, push.keys)?;
-    let repeated = once(call, client_pushes, entry, (push.client, push.sequence), |_| {
+    let repeated = once(call, client_pushes, entry, (push.client, push.sequence), |call| {
+        // After the mark: a push that was applied is repeated, even if its keys have moved since.
+        call.state.placement.check_keys(entry.home, push.keys)?;
         let (table, scale) = (&entry.table, PushScale { lr_scale: push.lr_scale });
         match push.continues {
             false => table.push_unique(push.keys, push.counts, push.grads, scale)?,

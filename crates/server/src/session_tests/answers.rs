@@ -46,6 +46,41 @@ fn pushes_are_applied_once() {
     check(3, Ok(true), 3);
 }
 
+/// A fixture with the server of another one, whose slots have moved so that it is this shard of two.
+fn moved(fixture: Fixture, shard: u16) -> Fixture {
+    let Fixture { state, session, workspace, .. } = fixture;
+    drop((session, workspace));
+    let mut state = Arc::into_inner(state).unwrap();
+    state.placement = Placement::new(shard, 2, vec![String::new(); 2]);
+    let state = Arc::new(state);
+    let session = Session::new(Arc::clone(&state), ALL, false);
+    let mut moved = Fixture { state, session, ..Fixture::silent(&Config::default()) };
+    moved.hello(Features::NONE, "").unwrap();
+    moved
+}
+
+#[test]
+fn an_applied_push_is_repeated_though_its_keys_have_moved() {
+    let fixture = Fixture::of(&Config { shard: 0, shards: 2, ..Config::default() }, Features::NONE);
+    let key = (0..).find(|&key| fixture.state.placement.is_here(key)).unwrap();
+    let push = |fixture: &mut Fixture, sequence| {
+        let request = push(sequence, std::slice::from_ref(&key), &[1], &[1.0; DIM]);
+        let answer = fixture.ask(&request, |reply| reply == Reply::Push(Pushed { repeated: true }));
+        let version = fixture.state.tables.directory().entries[0].table.get(key).unwrap().version;
+        (answer, version)
+    };
+    let mut fixture = moved(fixture, 0);
+    assert_eq!(push(&mut fixture, 1), (Ok(false), 1));
+    let mut fixture = moved(fixture, 1);
+    assert_eq!(push(&mut fixture, 1), (Ok(true), 1));
+    // One that is refused leaves no mark.
+    let elsewhere = Err(Fault::NotHere { placement_version: 1 });
+    assert_eq!(push(&mut fixture, 2), (elsewhere, 1));
+    assert_eq!(push(&mut fixture, 2), (elsewhere, 1));
+    let mut fixture = moved(fixture, 0);
+    assert_eq!(push(&mut fixture, 2), (Ok(false), 2));
+}
+
 #[test]
 fn a_full_table_says_so_and_sending_again_changes_nothing() {
     let mut fixture = Fixture::silent(&Config { table_budget_bytes: Some(1 << 20), ..Config::default() });

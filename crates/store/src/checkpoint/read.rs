@@ -16,17 +16,16 @@ use super::manifest::{
     BlobEntry, FileRecord, MANIFEST, MANIFEST_BYTES_MAX, Manifest, TableEntry, TableRecord,
 };
 use super::newer_keys::NewerKeys;
-use super::restore::{Restoration, bad_row};
-use super::rows::{self, RowBlock, RowShape, RowsError, row_key, row_of_block, rows_of_block};
-use crate::rows::layout::Header;
+use super::restore::Restoration;
+use super::rows::{self, RowBlock, RowShape, RowsError};
 use crate::rows::numbers::RowNumbers;
-use crate::{Block, RowRef, StoreError, Table, TableConfig};
+use crate::{Block, StoreError, Table, TableConfig};
 
 /// Buffer size for reading a table file.
 const READ_BYTES: usize = 256 * 1024;
 
 /// The maximum number of files that a checkpoint keeps open; processes have a limit of about a thousand.
-const FILES_HELD_MAX: usize = 256;
+pub(super) const FILES_HELD_MAX: usize = 256;
 /// The maximum number of saves that may complete while a checkpoint is opened.
 const OVERTAKEN_MAX: usize = 16;
 
@@ -36,10 +35,10 @@ const OVERTAKEN_MAX: usize = 16;
 /// saves do not affect it, because it keeps its first 256 files open; further files are gone after a later save.
 #[derive(Debug)]
 pub struct Checkpoint {
-    dir: PathBuf,
+    pub(super) dir: PathBuf,
     pub(super) manifest: Manifest,
-    /// The first files of the manifest.
-    files: Vec<Arc<File>>,
+    /// The first files of the manifest, as far as they are open.
+    pub(super) files: Vec<Option<Arc<File>>>,
     tables: Vec<TableEntry>,
     blobs: Vec<BlobEntry>,
     deltas: Vec<DeltaEntry>,
@@ -118,11 +117,15 @@ impl Checkpoint {
 
     fn open_with(dir: &Path, deltas: Option<usize>) -> Result<Checkpoint, StoreError> {
         let (manifest, files) = open_files(dir, deltas)?;
+        Ok(Checkpoint::of(dir, manifest, files.into_iter().map(Some).collect()))
+    }
+
+    pub(super) fn of(dir: &Path, manifest: Manifest, files: Vec<Option<Arc<File>>>) -> Checkpoint {
         let tables = manifest.tables.iter().map(|table| manifest.table_entry(table)).collect();
         let blobs = manifest.latest_blobs().iter();
         let blobs = blobs.map(|blob| BlobEntry { name: blob.name.clone(), bytes: blob.file.bytes }).collect();
         let deltas = manifest.delta_entries();
-        Ok(Checkpoint { dir: dir.to_path_buf(), manifest, files, tables, blobs, deltas })
+        Checkpoint { dir: dir.to_path_buf(), manifest, files, tables, blobs, deltas }
     }
 
     /// Number of saves into this directory.
@@ -249,47 +252,6 @@ impl Checkpoint {
         )
     }
 
-    /// Passes every row of a table to `each`, in the order of the files, the newest first, until it fails.
-    ///
-    /// Rows are checksummed before they are passed, but only the end of the file proves it complete.
-    pub fn for_each_row<E: From<StoreError>>(
-        &self,
-        name: &str,
-        mut each: impl FnMut(RowRef<'_>) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let record = self.table_record(name)?;
-        let (config, mut failed) = (record.config(), None);
-        let (shape, numbers) = (shape(&config), RowNumbers::new(&config));
-        let mut values = vec![0.0; shape.dim + shape.state];
-        let mut each_row = |header: Header, values: &[f32]| {
-            let Header { key, frequency, last_use, version } = header;
-            let (weights, state) = values.split_at(shape.dim);
-            numbers.check(weights, state).map_err(|reason| bad_row(&record.name, key, &reason))?;
-            let row = RowRef { key, frequency, last_use, version, weights, state };
-            each(row).map_err(|error| {
-                failed = Some(error);
-                RowsError::Damaged("reading it was stopped".to_string())
-            })
-        };
-        let files = self.manifest.row_files(record);
-        let mut newer = NewerKeys::of(&files);
-        let read = files.iter().try_for_each(|file| {
-            self.read_blocks(file, shape, |block| match block {
-                RowBlock::Rows(block) => (0..rows_of_block(shape, block) as u32)
-                    .filter(|&number| newer.take(file, row_key(shape, block, number)))
-                    .try_for_each(|number| {
-                        let header = row_of_block(shape, block, number, &mut values);
-                        each_row(header, &values)
-                    }),
-                RowBlock::Removed(keys) => {
-                    newer.remove(keys);
-                    Ok(())
-                }
-            })
-        });
-        failed.map_or_else(|| read.map_err(E::from), Err)
-    }
-
     pub(super) fn table_record(&self, name: &str) -> Result<&TableRecord, StoreError> {
         let record = self.manifest.tables.iter().find(|table| table.name == name);
         record
@@ -297,7 +259,7 @@ impl Checkpoint {
     }
 
     /// Passes every block of a file to `each`.
-    fn read_blocks(
+    pub(super) fn read_blocks(
         &self,
         RowFile { file: record, expected }: &RowFile<'_>,
         shape: RowShape,
@@ -360,7 +322,7 @@ impl Checkpoint {
         files.try_for_each(|record| self.verify_file(record))
     }
 
-    fn verify_file(&self, record: &FileRecord) -> Result<(), StoreError> {
+    pub(super) fn verify_file(&self, record: &FileRecord) -> Result<(), StoreError> {
         let path = self.dir.join(&record.name);
         let mut input = Checked::new(self.input(record)?);
         let mut buffer = vec![0; buffer_bytes(record)];
@@ -371,7 +333,7 @@ impl Checkpoint {
     /// Opens a data file for reading from its beginning.
     fn input(&self, record: &FileRecord) -> Result<Input, StoreError> {
         let at = self.manifest.files().position(|file| file.name == record.name);
-        let held = at.and_then(|at| self.files.get(at));
+        let held = at.and_then(|at| self.files.get(at)?.as_ref());
         let file = held.map_or_else(
             || open_file(&self.dir, &self.manifest, record).map(Arc::new),
             |file| Ok(Arc::clone(file)),
@@ -449,7 +411,7 @@ fn with_delta(manifest: &Manifest, file: &FileRecord, reason: &str) -> String {
 }
 
 /// Names the delta of a missing file.
-fn missing_delta(dir: &Path, manifest: &Manifest, error: StoreError) -> StoreError {
+pub(super) fn missing_delta(dir: &Path, manifest: &Manifest, error: StoreError) -> StoreError {
     let StoreError::Io { path, .. } = &error else { return error };
     let is_delta = |file: &&FileRecord| dir.join(&file.name) == *path && manifest.sequence_of(file).is_some();
     let Some(file) = manifest.files().find(is_delta) else { return error };

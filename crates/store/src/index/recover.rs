@@ -13,6 +13,8 @@ use crate::memory::persist::Step;
 
 /// Mends an index, and the next one if it grows, and ends the records.
 pub(crate) fn recover(index: &Index, next: Option<(&Index, &Moves)>, live: &Live, locks_per_part: usize) {
+    // Otherwise a loss of power could take the record of an exchange, and leave a part of what it is done again.
+    live.write_back_found();
     let in_hand = live.in_hand(locks_per_part);
     let both = [Some(index), next.map(|(next, _)| next)];
     // First all slots, then all counts, which depend on the slots of other keys.

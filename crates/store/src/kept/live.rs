@@ -111,6 +111,11 @@ impl Live {
         }
     }
 
+    /// Makes what a killed process has left durable, before anything is done that relies on it.
+    pub(crate) fn write_back_found(&self) {
+        self.write_back(Step::Found, 0, LIVE_WORDS);
+    }
+
     /// Ends all changes in hand after a recovery.
     pub(crate) fn end_all(&self) {
         in_order();

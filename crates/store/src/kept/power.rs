@@ -4,8 +4,12 @@
 //! that loses its power as well. Each flush and each fence of the protocol is left out once, which must be found.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a panic is a failed test; the numbers of a run
 
+mod killed;
+mod marks;
+
 use std::collections::HashSet;
 use std::collections::hash_map::DefaultHasher;
+use std::ffi::OsString;
 use std::hash::{Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -13,14 +17,15 @@ use std::sync::{Arc, Mutex};
 
 use sanderling_random::SplitMix64;
 
-use super::steps::{Act, Rows, Script, act_on, apart, check, config, crowded, rows_of};
+use self::marks::{MARKED, check_marks};
+use super::steps::{Act, Rows, Script, act_on, check, config, crowded, rows_of};
 use crate::index::growth::PARTS;
 use crate::index::hash::{HashKey, part};
 use crate::kept::fault::{Fault, PLANTED};
 use crate::kept::steps::{Files, copied};
 use crate::memory::persist::Step;
 use crate::memory::persist::trace::{
-    Content, Observer, Part, Pending, Recorder, Recording, elsewhere, leave_out, set_boot,
+    Content, Observer, Part, Recorder, Recording, elsewhere, leave_out, set_boot,
 };
 use crate::table::kept::TEST_HASH_KEY;
 use crate::{Durability, Packing, Table, TableConfig, Writes};
@@ -44,6 +49,11 @@ fn script(name: &str) -> Script {
             config(17, Packing::Compact),
             vec![pushes(0..4)],
             vec![Act::Push(vec![1, 3]), Act::Push(vec![3]), Act::Import(2), Act::Push(vec![1, 9, 1])],
+        ),
+        "split" => (
+            config(16, Packing::Compact),
+            vec![pushes(0..4)],
+            vec![Act::Push(vec![1, 3]), Act::Import(2), Act::Push(vec![1, 9, 1])],
         ),
         "keys" => (
             small,
@@ -99,8 +109,11 @@ fn script(name: &str) -> Script {
             (small, vec![Act::Push(keys)], watched)
         }
         "clear" => (small, vec![pushes(0..12)], vec![Act::Clear, pushes(5..8)]),
-        // Eight rows, so that a free one is used soon.
-        "killed" => (config(1000, Packing::Fast), vec![pushes(0..4)], vec![Act::Push(vec![1])]),
+        // Eight rows, all in use but the former one of key 1.
+        "killed push" => (config(1000, Packing::Fast), vec![pushes(0..7)], vec![Act::Push(vec![1])]),
+        "killed import" => (config(1000, Packing::Fast), vec![pushes(0..7)], vec![Act::Import(1)]),
+        "killed removal" => (config(1000, Packing::Fast), vec![pushes(0..7)], vec![Act::Remove(1)]),
+        "marks" => (small, vec![Act::Push(vec![MARKED])], vec![Act::Push(vec![MARKED]); 3]),
         _ => panic!("no script {name}"),
     };
     Script { config, before, watched }
@@ -188,7 +201,14 @@ impl Checks {
         let entries = std::fs::read_dir(&self.folder).unwrap().flatten();
         let names = entries.map(|entry| (entry.metadata().unwrap().ino(), entry.file_name()));
         let content = |inode| image.iter().find(|(of, _)| *of == inode).map(|(_, bytes)| bytes.clone());
-        names.filter_map(|(inode, name)| Some((name.into_string().unwrap(), content(inode)?))).collect()
+        // A file that is not mapped yet is as the process found it.
+        let found = |name: &OsString| std::fs::read(self.folder.join(name)).unwrap();
+        names
+            .map(|(inode, name)| {
+                let content = content(inode).unwrap_or_else(|| found(&name));
+                (name.into_string().unwrap(), content)
+            })
+            .collect()
     }
 
     /// Opens the images of a state that were not opened before.
@@ -241,6 +261,7 @@ fn open(files: &Files, script: &Script, may_be: &[Rows], pushes: u64) -> Result<
     if found < pushes + 1 {
         return Err(format!("{found} pushes are counted, not {}", pushes + 1));
     }
+    check_marks(files, &rows, pushes)?;
     drop(table);
     set_boot("after another one");
     let (table, again) = opened()?;
@@ -333,65 +354,6 @@ fn remove_some(recording: &Recording, checks: &Shared, table: &Table) -> Result<
     Ok(checks.lock().unwrap().images)
 }
 
-/// Kills a process before a push is durable, opens the table, uses its free rows, and takes the power away.
-fn kill() -> Result<usize, String> {
-    leave_out(None);
-    let first = tempfile::tempdir_in("/dev/shm").unwrap();
-    let script = script("killed");
-    let name = crate::kept::folder_name(&script.config.name);
-    let states = states(&script);
-    type Killed = (Vec<Content>, Pending);
-    let last: Arc<Mutex<Option<Killed>>> = Arc::default();
-    {
-        let recording = Recording::start();
-        set_boot("first");
-        let kept = Table::kept_for(script.config.clone(), first.path(), "", Durability::Emulate);
-        let table = kept.unwrap().0;
-        script.before.iter().enumerate().for_each(|(number, act)| act_on(&table, number, act));
-        let last = Arc::clone(&last);
-        recording.observe(Box::new(move |recorder| *last.lock().unwrap() = Some(recorder.killed())));
-        // The last state that is seen is that before the last fence.
-        act_on(&table, 100, &script.watched[0]);
-    }
-    let (image, pending) = last.lock().unwrap().take().unwrap();
-    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    let (before, folder) = (first.path().join(&name), dir.path().join(&name));
-    let checks = Checks::new("killed", &before, 0);
-    let files = checks.lock().unwrap().files(&image);
-    copied(&files, &folder);
-    let inodes: Vec<(u64, u64)> = files
-        .keys()
-        .map(|name| [&before, &folder].map(|folder| folder.join(name).metadata().unwrap().ino()).into())
-        .collect();
-    checks.lock().unwrap().folder = folder;
-    // The rows of the new keys, by a process that is not killed.
-    let other = tempfile::tempdir_in("/dev/shm").unwrap();
-    copied(&files, &other.path().join(&name));
-    let pushed = Table::kept(script.config.clone(), other.path(), "").unwrap().0;
-    // A push to the bucket of key 1 would make its slot durable, too.
-    let new_keys = apart(1, 8);
-    new_keys.iter().for_each(|&key| act_on(&pushed, 101, &Act::Push(vec![key])));
-    let pushed = rows_of(&pushed);
-    let mut may_be: Vec<Rows> = states.iter().flat_map(|state| state.after.clone()).collect();
-    checks.lock().unwrap().may_be.clone_from(&may_be);
-    let recording = Recording::start();
-    let inode = |inode| inodes.iter().find(|(before, _)| *before == inode).map(|(_, now)| *now);
-    recording.inherit(pending, inode, Checks::observer(&checks));
-    let table = Table::kept(script.config.clone(), dir.path(), "").unwrap().0;
-    // The states before and after the push of key 1, and then with new keys.
-    for key in new_keys {
-        let before = may_be.clone();
-        may_be.iter_mut().for_each(|rows| _ = rows.insert(key, pushed[&key].clone()));
-        checks.lock().unwrap().may_be = [before, may_be.clone()].concat();
-        act_on(&table, 101, &Act::Push(vec![key]));
-        checks.lock().unwrap().may_be.clone_from(&may_be);
-        recording.show();
-        Checks::result(&checks)?;
-    }
-    leave_out(None);
-    Ok(checks.lock().unwrap().images)
-}
-
 fn check_script(name: &str) {
     let checks = simulate(name, None, 0).unwrap();
     let checks = checks.lock().unwrap();
@@ -415,14 +377,13 @@ fn a_recovery_may_lose_its_power_too() {
     }
 }
 
-#[test]
-fn rows_of_a_killed_process_are_used_once_its_slots_are_durable() {
-    println!("{} images", kill().unwrap());
+fn parts(steps: &[Step]) -> impl Iterator<Item = Part> {
+    steps.iter().flat_map(|&step| [Part::Flush(step), Part::Fence(step)])
 }
 
 /// Leaves flush and fence of steps out, one at a time, each of which a script must find.
 fn check_steps(name: &str, steps: &[Step]) {
-    for part in steps.iter().flat_map(|&step| [Part::Flush(step), Part::Fence(step)]) {
+    for part in parts(steps) {
         let found = simulate(name, Some(part), 0).map(|checks| checks.lock().unwrap().images);
         println!("{part:?}: {}", found.expect_err(&format!("{part:?} is not found")));
     }
@@ -446,8 +407,8 @@ macro_rules! tests {
 
 tests! { check_script:
     updates_survive_the_loss_of_power("update");
+    updates_of_rows_in_two_parts_survive_the_loss_of_power("split");
     inserts_and_removals_survive_the_loss_of_power("keys");
-    changes_in_the_middle_of_a_push_survive_the_loss_of_power("meanwhile");
     the_first_rows_survive_the_loss_of_power("charge");
     rows_that_another_thread_has_charged_survive_the_loss_of_power("take");
     promotions_survive_the_loss_of_power("promotion");
@@ -465,6 +426,12 @@ tests! { check_steps:
 }
 
 #[test]
+#[ignore = "beside other tests, its threads may wait for each other; in tests/proof.sh kept"]
+fn changes_in_the_middle_of_a_push_survive_the_loss_of_power() {
+    check_script("meanwhile");
+}
+
+#[test]
 #[ignore = "two minutes; in tests/proof.sh kept"]
 fn growths_survive_the_loss_of_power_and_need_each_flush_and_fence() {
     check_script("growth");
@@ -472,9 +439,11 @@ fn growths_survive_the_loss_of_power_and_need_each_flush_and_fence() {
 }
 
 #[test]
-fn the_use_clock_needs_its_flush() {
-    let found = simulate("update", Some(Part::Flush(Step::Clock)), 0).map(|_| ());
-    println!("{}", found.expect_err("it is not found"));
+fn the_use_clock_and_the_second_part_of_rows_need_their_flush() {
+    for (name, step) in [("update", Step::Clock), ("split", Step::Rests)] {
+        let found = simulate(name, Some(Part::Flush(step)), 0).map(|_| ());
+        println!("{step:?}: {}", found.expect_err(&format!("{step:?} is not found")));
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 pub(crate) mod address_space;
 pub(crate) mod budget;
+pub(crate) mod copies;
 #[cfg(target_os = "linux")]
 pub(crate) mod fd_store;
 pub(crate) mod file;

@@ -16,6 +16,8 @@ const LINE_BYTES: usize = 64;
 pub(crate) enum Step {
     /// Rows without a key, before a slot gets one.
     Rows,
+    /// The second part of rows in two parts, like [`Step::Rows`], whose fence waits for both.
+    Rests,
     /// Slots of inserted keys and of replaced rows, before former rows are freed and the caller is answered.
     Slots,
     /// The slot of a removed key, before the key is unlocked.
@@ -36,6 +38,8 @@ pub(crate) enum Step {
     NoMoves,
     /// The head.
     Head,
+    /// The newest head, counts and records that a killed process has left, before the next one relies on them.
+    Found,
     /// Rows charged to the budget, before one of them is used.
     Charge,
     /// The use clock.

@@ -243,7 +243,7 @@ impl Slab {
         let words = self.view().words(row);
         persist.flush(Step::Rows, if is_split { &words[..weights] } else { &words[..weights + rest] });
         if let Some(rests) = &self.rests {
-            persist.flush(Step::Rows, &rests[row as usize * rest_stride..][..rest]);
+            persist.flush(Step::Rests, &rests[row as usize * rest_stride..][..rest]);
         }
     }
 

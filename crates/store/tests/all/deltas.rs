@@ -9,7 +9,7 @@ use crate::support::{Draw, Stop, duration};
 use proptest::prelude::*;
 use sanderling_store::{
     Checkpoint, CheckpointWriter, DeltaWriter, Dtype, Eviction, Init, Optimizer, Packing, PushScale,
-    RowColumns, StoreError, Table, TableConfig, Writes,
+    RowColumns, RowRef, StoreError, Table, TableConfig, Writes,
 };
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -76,6 +76,33 @@ fn loaded(checkpoint: &Checkpoint, name: &str) -> (Rows, String) {
     assert_eq!(read, rows(&table).0);
     checkpoint.verify().unwrap();
     (rows(&table), String::from_utf8(checkpoint.blob("number").unwrap()).unwrap())
+}
+
+/// The rows after each link of a chain, for a follower that reads the links one by one.
+fn followed(dir: &Path) -> Vec<BTreeMap<u64, Bits>> {
+    let chain = Checkpoint::of_manifest(dir, &fs::read(dir.join("manifest.json")).unwrap()).unwrap();
+    let (mut rows, mut states) = (BTreeMap::new(), Vec::new());
+    for (link, found) in chain.links().iter().enumerate() {
+        let state = chain.through(link).unwrap();
+        assert_eq!(state.links().last(), Some(found));
+        chain.verify_link("t", link).unwrap();
+        let mut each = |key: u64, row: Option<RowRef<'_>>| {
+            match row {
+                Some(row) => {
+                    let values = row.weights.iter().chain(row.state).map(|value| value.to_bits()).collect();
+                    rows.insert(key, ([row.frequency, row.last_use, row.version], values));
+                }
+                None => _ = rows.remove(&key),
+            }
+            Ok::<(), StoreError>(())
+        };
+        match link {
+            0 => state.for_each_row("t", |row| each(row.key, Some(row))).unwrap(),
+            delta => chain.for_each_change("t", delta, each).unwrap(),
+        }
+        states.push(rows.clone());
+    }
+    states
 }
 
 #[derive(Debug, Clone)]
@@ -188,6 +215,8 @@ proptest! {
             prop_assert_eq!(checkpoint.deltas().len(), deltas);
         }
         if !saved.is_empty() {
+            let states: Vec<_> = saved.iter().map(|(rows, _)| rows.clone()).collect();
+            prop_assert_eq!(followed(dir.path()), states);
             let deltas = saved.len() - 1;
             prop_assert_eq!(Checkpoint::whole_deltas(dir.path()).unwrap(), (deltas, deltas));
             let checkpoint = Checkpoint::open(dir.path()).unwrap();
@@ -288,6 +317,12 @@ fn a_damaged_link_is_named_with_the_state_before_it() {
             if at == 0 {
                 whole.unwrap_err();
                 continue;
+            }
+            if name.ends_with("delta") {
+                let manifest = fs::read(dir.path().join("manifest.json")).unwrap();
+                let link = Checkpoint::of_manifest(dir.path(), &manifest).unwrap().verify_link("t", at);
+                let error = link.unwrap_err().to_string();
+                assert!(error.contains(&format!("delta {at} of 3: ")) && error.contains(name), "{error}");
             }
             let expected = format!("delta {at} of 3: ");
             let before = format!("; the first {} remain", at - 1);

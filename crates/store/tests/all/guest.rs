@@ -36,6 +36,22 @@ fn found(table: &Table) -> Vec<u64> {
     weights.chunks(DIM).map(row).collect()
 }
 
+/// Whether all mappings of the rows' files make the file system's part of a store durable with it (`MAP_SYNC`).
+fn is_synced(table: &Table) -> bool {
+    let rows = table.kept_in().unwrap().join("weights");
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut flags = Vec::new();
+    let mut lines = maps.lines();
+    while let Some(line) = lines.next() {
+        if line.ends_with(rows.to_str().unwrap()) {
+            let found = lines.by_ref().find_map(|line| line.strip_prefix("VmFlags:")).unwrap();
+            flags.push(found.split_whitespace().any(|flag| flag == "sf"));
+        }
+    }
+    println!("GUEST mappings with MAP_SYNC: {flags:?}");
+    !flags.is_empty() && flags.into_iter().all(|is_synced| is_synced)
+}
+
 fn push(table: &Table, keys: &[u64]) {
     table.push(keys, &vec![1.0; keys.len() * DIM], PushScale::default()).unwrap();
 }
@@ -77,7 +93,7 @@ fn guest() {
     };
     let (table, attached) = Table::kept_for(config, Path::new(&dir), "", Durability::Power).unwrap();
     println!("GUEST {}", attached.summary());
-    assert!(attached.survives_power);
+    assert!(attached.survives_power && is_synced(&table));
     acknowledged = check(&table, acknowledged) - 1;
     loop {
         acknowledged += 1;

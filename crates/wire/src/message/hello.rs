@@ -73,6 +73,9 @@ pub struct Identity<'a> {
     pub server_id: u64,
     /// Changes with every start. A change means that data in memory is lost.
     pub boot_id: u64,
+    /// The history of the server's tables: the same as long as they hold every acknowledged change, also over a start.
+    /// 0: [`Features::HISTORY`] is not agreed on.
+    pub history_id: u64,
     /// Identifies the running operating system. Processes with the same id can share memory.
     pub host_id: u64,
     /// Version of the server's placement. 0: none.
@@ -97,6 +100,9 @@ impl<'a> Identity<'a> {
         out.u64(self.boot_id);
         out.u64(self.host_id);
         out.u64(self.placement_version);
+        if self.agreed.features.has(Features::HISTORY) {
+            out.u64(self.history_id);
+        }
         out.text("server name", self.name, NAME_BYTES_MAX)?;
         out.text("local url", self.local_url, URL_BYTES_MAX)
     }
@@ -117,6 +123,7 @@ impl<'a> Identity<'a> {
             boot_id: from.u64("boot_id")?,
             host_id: from.u64("host_id")?,
             placement_version: from.u64("placement_version")?,
+            history_id: if features.has(Features::HISTORY) { from.u64("history_id")? } else { 0 },
             name: from.text("server name", NAME_BYTES_MAX)?,
             local_url: from.text("local url", URL_BYTES_MAX)?,
         };

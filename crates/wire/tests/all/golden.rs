@@ -40,12 +40,17 @@ fn reencode(bytes: &[u8], agreed: &Agreed) -> Buffer {
 fn frames_are_those_that_were_committed() {
     let (wide, mut narrow) = (Parts::golden(), Parts::golden());
     narrow.f16 = true;
+    let history_hello = Reply::Hello(wide.history_hello());
     let f16 = |(name, _): &(String, Buffer)| name == "pull.request" || name == "pull.reply";
     let narrow = narrow.frames(&AGREED).into_iter().filter(f16);
     let all: Vec<_> = wide
         .frames(&AGREED)
         .into_iter()
         .chain(narrow.map(|(name, frame)| (format!("f16_{name}"), frame)))
+        .chain([(
+            "history_hello.reply".to_owned(),
+            frame(|out| history_hello.encode(&AGREED, wide.number, out)),
+        )])
         .collect();
     for (name, frame) in &all {
         check(name, frame.bytes());

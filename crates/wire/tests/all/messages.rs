@@ -92,6 +92,25 @@ impl Parts {
         Parts::new(keys, 3, &floats, "knot ∞".to_string(), 0x1122_3344_5566_7788, 0x00ab_cdef, true, false)
     }
 
+    /// The answer to a hello of a client that reads histories.
+    pub(crate) fn history_hello(&self) -> Identity<'_> {
+        let agreed = Agreed { features: AGREED.features | Features::HISTORY, ..AGREED };
+        let (n, text) = (self.number, &self.text[..]);
+        Identity {
+            agreed,
+            in_flight_max: self.small,
+            shard: 1,
+            shards: 2,
+            server_id: n,
+            boot_id: n ^ 1,
+            host_id: n ^ 2,
+            placement_version: n ^ 3,
+            history_id: n ^ 4,
+            name: text,
+            local_url: text,
+        }
+    }
+
     fn absent_mode(&self) -> Absent {
         if self.yes { Absent::Init } else { Absent::Zero }
     }
@@ -329,18 +348,7 @@ impl Parts {
             p99_ns: 6,
             p999_ns: 7,
         });
-        let identity = Identity {
-            agreed: AGREED,
-            in_flight_max: self.small,
-            shard: 1,
-            shards: 2,
-            server_id: n,
-            boot_id: n ^ 1,
-            host_id: n ^ 2,
-            placement_version: n ^ 3,
-            name: text,
-            local_url: text,
-        };
+        let identity = Identity { agreed: AGREED, history_id: 0, ..self.history_hello() };
         let server = |server_id| PlacementServer { server_id, url: text };
         let mut replies = vec![
             Reply::Hello(identity),

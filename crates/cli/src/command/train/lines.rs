@@ -1,6 +1,7 @@
 //! The lines that a run prints on its way, and which of them --quiet keeps. Prints nothing itself.
 
-use sanderling_learner::{Event, KnownKeys, LargeValues, MeasuredOn, Metrics, PassLine};
+use sanderling_client::ClientError;
+use sanderling_learner::{Event, KnownKeys, LargeValues, MeasuredOn, Metrics, PassLine, RESTORES_MAX};
 
 use crate::{output, quality};
 
@@ -13,6 +14,7 @@ pub(super) fn is_for_the_quiet(event: &Event<'_>) -> bool {
             | Event::Unvalidated { .. }
             | Event::LargeValues { .. }
             | Event::Renamed { .. }
+            | Event::Restoring { .. }
     )
 }
 
@@ -64,6 +66,18 @@ pub(super) fn describe(event: &Event<'_>) -> Vec<String> {
             "pass {pass} could not be validated, and is saved as it was trained: mend what the error below names, and go on with \
              --resume"
         )],
+        Event::Restoring { error, count } => {
+            let server = match error {
+                ClientError::Restarted { server, .. } => {
+                    format!("server {server} was started anew without the rows of this run")
+                }
+                error => error.to_string(),
+            };
+            vec![format!(
+                "{server}: the run puts its last save back on the servers and goes on from there ({count} of at most \
+                 {RESTORES_MAX} times an hour)"
+            )]
+        }
         Event::Renamed { from, to, replaces: false } => vec![format!(
             "a run of another configuration is in {from} and is kept: this one is {to} (--name {from} would replace it)"
         )],

@@ -318,6 +318,7 @@ impl Talk {
                     boot_id: self.boot_id,
                     host_id: host_id(),
                     placement_version: 0,
+                    history_id: 0,
                     name: "test",
                     local_url: &local_url,
                 };

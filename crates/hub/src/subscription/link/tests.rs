@@ -40,6 +40,7 @@ fn connect(link: &mut Link, now_us: u64, features: Features, columns: &[(&str, b
         boot_id: 0,
         host_id: 0,
         placement_version: 0,
+        history_id: 0,
         name: "",
         local_url: "",
     };

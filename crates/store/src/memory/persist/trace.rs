@@ -199,10 +199,12 @@ impl Recorder {
         always.iter().chain(&choices).map(|choice| self.image(choice)).collect()
     }
 
-    /// The image that the kill of the process leaves: all stores.
+    /// The image that the kill of the process leaves: all stores. No fence waits any more for what it has flushed.
     pub(crate) fn killed(&self) -> (Vec<Content>, Pending) {
         let all: Choice = self.open().iter().map(|line| (line.stores.len(), 0)).collect();
-        (self.image(&all), Pending(self.files.clone()))
+        let mut files = self.files.clone();
+        files.iter_mut().flat_map(|file| file.lines.values_mut()).for_each(|line| line.flushed.clear());
+        (self.image(&all), Pending(files))
     }
 
     fn image(&self, choice: &Choice) -> Vec<Content> {

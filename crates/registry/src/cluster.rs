@@ -1,0 +1,129 @@
+//! The records of a cluster: configuration, groups, placement, members. Knows no registry.
+
+use std::collections::BTreeMap;
+
+use sanderling_replica::{Group, Member};
+use serde::{Deserialize, Serialize};
+
+/// Name of the configuration, a [`ClusterConfig`].
+pub const CONFIG: &str = "config";
+/// Name of the [`Placement`].
+pub const PLACEMENT: &str = "placement";
+/// Beginning of the names of all groups, each a [`GroupRecord`].
+pub const GROUPS: &str = "groups/";
+/// Beginning of the names of all members, each a [`MemberRecord`] with a lease.
+pub const MEMBERS: &str = "members/";
+
+/// Name of a group's record.
+#[must_use]
+pub fn group_name(group: u32) -> String {
+    format!("{GROUPS}{group}")
+}
+
+/// Name of a member's record, by the number of its server.
+#[must_use]
+pub fn member_name(server: u32) -> String {
+    format!("{MEMBERS}{server}")
+}
+
+/// The configuration of a cluster, created by its first server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterConfig {
+    /// Slots of keys, fixed for the life of the cluster.
+    pub slots: u32,
+}
+
+/// The members of a group with their addresses.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupRecord {
+    /// Epoch, history, primary and followers in sync.
+    #[serde(flatten)]
+    pub group: Group,
+    /// Addresses by server, also while a lease of a member has ended.
+    #[serde(default)]
+    pub addresses: BTreeMap<u32, Vec<String>>,
+}
+
+/// A process of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberRecord {
+    /// Server and start of the process.
+    #[serde(flatten)]
+    pub member: Member,
+    /// The group that it belongs to.
+    pub group: u32,
+    /// Addresses of the data plane, such as `tcp://10.0.0.5:7000`.
+    pub addresses: Vec<String>,
+    /// Address of the control plane.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub control: Option<String>,
+}
+
+/// The group of each slot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    /// Counts changes, from 1.
+    pub version: u64,
+    /// Slots of keys.
+    pub slots: u32,
+    /// The first slots of runs in one group, ascending from 0.
+    pub runs: Vec<SlotRun>,
+}
+
+/// Slots in one group, up to the next run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotRun {
+    /// The first slot.
+    pub first: u32,
+    /// The group.
+    pub group: u32,
+}
+
+impl Placement {
+    /// The placement of slots by a list of groups, one per slot.
+    #[must_use]
+    pub fn of_groups(version: u64, groups: &[u32]) -> Placement {
+        let mut runs: Vec<SlotRun> = Vec::new();
+        for (first, &group) in (0..).zip(groups) {
+            if runs.last().is_none_or(|run| run.group != group) {
+                runs.push(SlotRun { first, group });
+            }
+        }
+        Placement { version, slots: groups.len() as u32, runs }
+    }
+
+    /// The group of a slot; `None` where the record is no placement.
+    #[must_use]
+    pub fn group_of(&self, slot: u32) -> Option<u32> {
+        let after = self.runs.partition_point(|run| run.first <= slot);
+        (slot < self.slots).then(|| self.runs.get(after.checked_sub(1)?)).flatten().map(|run| run.group)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_placement_has_the_group_of_each_slot() {
+        for groups in [&[][..], &[3], &[0, 0, 1, 1, 1, 0, 2], &[1, 2, 3]] {
+            let placement = Placement::of_groups(1, groups);
+            let found: Vec<u32> =
+                (0..groups.len() as u32).filter_map(|slot| placement.group_of(slot)).collect();
+            assert_eq!(found, groups);
+            assert_eq!(placement.group_of(groups.len() as u32), None);
+        }
+    }
+
+    #[test]
+    fn a_group_is_flat_json() {
+        let group =
+            Group { epoch: 3, history: u64::MAX, primary: Member { server: 1, boot: 7 }, in_sync: vec![] };
+        let record = GroupRecord { group, addresses: [(1, vec!["tcp://a:1".to_owned()])].into() };
+        let json = r#"{"epoch":3,"history":18446744073709551615,"primary":{"server":1,"boot":7},"in_sync":[],"addresses":{"1":["tcp://a:1"]}}"#;
+        assert_eq!(serde_json::to_string(&record).expect("it is JSON"), json);
+        // As the clients do: by a value in between.
+        let value: serde_json::Value = serde_json::from_str(json).expect("it is JSON");
+        assert_eq!(serde_json::from_value::<GroupRecord>(value).expect("it is a group"), record);
+    }
+}

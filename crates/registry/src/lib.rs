@@ -1,0 +1,51 @@
+//! The registry of clusters: small JSON records by name, changed by compare-and-set, with watches and leases.
+//!
+//! A [`Registry`] has the records of one cluster. [`RegistryUrl::open`] gives one of a keeper (`keeper://`) or of etcd
+//! (`etcd://`); [`MemoryRegistry`] is for tests. All calls block, with a time limit, and are for plain threads; the
+//! async code of the clients stays inside. [`GroupEntry`] runs the registry's part of a replica, [`Presence`] keeps the
+//! record of a process alive. The crate `keeper` has the server of `keeper://`, and shares [`state_machine`], [`history`] and
+//! [`protocol`] with this one. The crate knows no tables, frames, signals or command lines, and decides nothing about
+//! groups.
+
+pub mod limit;
+
+mod name;
+pub use name::{check_cluster, check_prefix, check_record};
+
+mod registry;
+pub use registry::{Change, Edit, Listing, Outcome, Record, Registry, RegistryError, Watched};
+
+mod cluster;
+pub use cluster::{CONFIG, GROUPS, MEMBERS, PLACEMENT};
+pub use cluster::{ClusterConfig, GroupRecord, MemberRecord, Placement, SlotRun, group_name, member_name};
+
+mod group_entry;
+pub use group_entry::GroupEntry;
+
+mod presence;
+pub use presence::{Presence, PresenceEvent};
+
+mod options;
+pub use options::Options;
+
+mod url;
+pub use url::{Kind, RegistryUrl};
+
+pub mod protocol;
+
+pub mod state_machine;
+
+pub mod history;
+
+mod memory;
+pub use memory::MemoryRegistry;
+
+mod network;
+
+mod keeper_client;
+
+mod etcd_messages;
+
+mod etcd;
+
+mod open;
