@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, EVERY_TABLE};
 use crate::error::LearnError;
+use crate::event::Event;
 use crate::model::{BIAS_TABLE, table_configs};
 
 /// The text in a kept table's folder.
@@ -28,9 +29,9 @@ struct KeptNote {
 #[derive(Debug, Default)]
 pub(crate) struct KeptTables {
     /// Remove the rows of earlier processes.
-    pub(crate) forget: bool,
+    forget: bool,
     /// Tables, and what was found of each.
-    pub(crate) found: Vec<(String, String)>,
+    found: Vec<(String, String)>,
 }
 
 /// The folder that keeps a table beyond the process.
@@ -39,8 +40,18 @@ fn folder<'a>(config: &'a Config, table: &str) -> Option<&'a Path> {
     options.memory.as_ref().filter(|_| table != BIAS_TABLE).map(|memory| memory.kept.as_path())
 }
 
-/// Refuses kept tables of a run whose tables are on servers.
-pub(crate) fn check_on_servers(config: &Config) -> Result<(), LearnError> {
+/// Checks the kept tables of a run: none if its tables are on servers; without rows if it is new.
+pub(crate) fn check(config: &Config, is_on_servers: bool, is_new: bool) -> Result<(), LearnError> {
+    match is_on_servers {
+        true => check_on_servers(config),
+        false if is_new => {
+            table_configs(config).iter().try_for_each(|table| check_without_rows(config, table))
+        }
+        false => Ok(()),
+    }
+}
+
+fn check_on_servers(config: &Config) -> Result<(), LearnError> {
     let Some(table) = table_configs(config).into_iter().find(|table| folder(config, &table.name).is_some())
     else {
         return Ok(());
@@ -49,11 +60,7 @@ pub(crate) fn check_on_servers(config: &Config) -> Result<(), LearnError> {
     Err(LearnError::Config { path: format!("table.{}.memory", table.name).into(), reason: reason.to_owned() })
 }
 
-/// Refuses to begin a run over rows that kept tables have.
-pub(crate) fn check_new(config: &Config) -> Result<(), LearnError> {
-    table_configs(config).iter().try_for_each(|table| check_without_rows(config, table))
-}
-
+/// Refuses to begin a run over rows that a kept table has.
 fn check_without_rows(config: &Config, table: &TableConfig) -> Result<(), LearnError> {
     let Some(root) = folder(config, &table.name) else { return Ok(()) };
     match kept_table(root, &table.name)? {
@@ -115,6 +122,11 @@ impl KeptTables {
         let found = format!("restored {} rows from {from} into {into}: {why}", table.len());
         self.say(&table, found, attached.pages);
         Ok(table)
+    }
+
+    /// Tells an observer what was found of each table.
+    pub(crate) fn tell(&self, observer: &mut dyn FnMut(&Event<'_>)) {
+        self.found.iter().for_each(|(table, found)| observer(&Event::Kept { table, found }));
     }
 
     fn say(&mut self, table: &Table, found: String, pages: Option<&str>) {

@@ -212,11 +212,7 @@ fn run(
         Some(job) => job.check(&config)?,
         None => check_servers(&config, options)?,
     }
-    if options.servers.is_some() {
-        kept::check_on_servers(&config)?;
-    } else if !options.resume && !options.forget {
-        kept::check_new(&config)?;
-    }
+    kept::check(&config, options.servers.is_some(), !options.resume && !options.forget)?;
     // Before the run has a name, which may replace an earlier run.
     [&config.data.train, &config.data.valid].into_iter().try_for_each(|inputs| refuse_hubs(&inputs.0))?;
     let earlier = match &options.from {
@@ -354,9 +350,7 @@ fn run_in(
     };
     let threads = options.job.as_ref().map_or(train.threads, JobOptions::threads);
     observer(&Event::Started { model: &words, run_dir, resumed_step: state.step });
-    for (table, found) in &kept.found {
-        observer(&Event::Kept { table, found });
-    }
+    kept.tell(observer);
     if state.step > 0 && state.is_whole(train) {
         observer(&Event::NothingLeft { passes: state.pass, early: state.pass < train.passes });
     }

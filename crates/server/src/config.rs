@@ -131,12 +131,12 @@ impl Config {
         self.log.as_ref().map(|root| root.join(format!("shard-{}-of-{}", self.shard, self.shards)))
     }
 
-    /// The file with the history of the tables. None: nothing of them outlives the server.
+    /// The file with the history of the tables beside checkpoints. None: nothing outlives the server, or the history is kept
+    /// like the tables.
     pub(crate) fn history_file(&self) -> Option<PathBuf> {
         // Checkpoint names do not begin with a dot.
         let name = format!(".shard-{}-of-{}.history", self.shard, self.shards);
-        let of_kept = self.kept_folder().map(|folder| folder.join("history"));
-        of_kept.or_else(|| self.data.as_ref().map(|root| root.join(name)))
+        self.data.as_ref().filter(|_| self.kept.is_none()).map(|root| root.join(name))
     }
 
     /// Whether every acknowledged change outlives the server, however its process ends.

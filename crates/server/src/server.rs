@@ -406,6 +406,7 @@ fn attach(state: &State, config: &Config, log: &Log) -> Result<bool, ServerError
             folder.display()
         )));
     }
+    state.tables.history.keep(&folder.join("history"), config.durability).map_err(failed)?;
     let found = state.tables.attach().map_err(failed)?;
     let pushes = folder.join("pushes");
     state.push_dedup.keep(&pushes, config.durability).map_err(|error| failed(error.into()))?;

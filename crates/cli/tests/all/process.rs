@@ -42,7 +42,8 @@ impl Process {
     /// Any command that says where it listens, on so many lines.
     pub(crate) fn start_command(folder: &Path, before: &str, command: &str, lines: usize) -> Process {
         let line = format!("{before} exec '{}' {command}", env!("CARGO_BIN_EXE_sanderling"));
-        let mut child = Command::new("sh")
+        // Other shells redirect descriptors of one digit only.
+        let mut child = Command::new("bash")
             .args(["-c", &line])
             .current_dir(folder)
             .env("NOTIFY_SOCKET", folder.join("notify"))

@@ -15,7 +15,7 @@ const AT_VERSION: usize = 8;
 const AT_LEN: usize = 12;
 const AT_GENERATION: usize = 16;
 const AT_CRC: usize = 24;
-const AT_TEXT: usize = 28;
+pub(crate) const AT_TEXT: usize = 28;
 
 /// The kind of text: magic bytes, version, and the step of the protocol that makes it durable.
 #[derive(Debug, Clone, Copy)]
@@ -47,6 +47,14 @@ impl Copies {
     /// The longest text that fits.
     pub(crate) fn text_bytes_max(&self) -> usize {
         self.copy_bytes() - AT_TEXT
+    }
+
+    /// Reserves space for a text of this length, which a file without space needs before it is read or written.
+    pub(crate) fn reserve(&self, text_bytes: usize) -> std::io::Result<()> {
+        let copies = [0, self.copy_bytes()].into_iter();
+        copies
+            .map(|first| first..first + AT_TEXT + text_bytes)
+            .try_for_each(|bytes| self.bytes.reserve(bytes))
     }
 
     /// Writes a text as the newest, over the older copy.

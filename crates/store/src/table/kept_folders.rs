@@ -1,9 +1,6 @@
-//! Folders of kept tables without opening the tables: lists and removes them, tells the cost of their pages, and maps
-//! files beside them.
+//! Folders of kept tables without opening the tables: lists and removes them, and tells the cost of their pages.
 
-use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU8;
 
 use crate::checkpoint::config_from_json;
 use crate::index::directory::STRIPES;
@@ -13,10 +10,8 @@ use crate::kept::{DROPPED, Folder, HEAD, LANES, UNDO, folder_name};
 use crate::memory::Region;
 use crate::memory::file::{PageFile, Pages, pages_of};
 use crate::memory::named;
-use crate::memory::persist::{Persist, Step};
 use crate::rows::layout::Layout;
 use crate::rows::undo::UndoSlots;
-use crate::table::durability::{Durability, can_survive_power};
 use crate::{StoreError, TableConfig};
 
 /// A kept table, as its folder describes it.
@@ -52,64 +47,6 @@ pub fn pages_cost(folder: &Path) -> Option<&'static str> {
         Pages::SmallOnDisk => Some(
             "pages of a disk: 4 KiB each, written back while pushes go on; use a tmpfs mounted with huge=advise",
         ),
-    }
-}
-
-/// Bytes of a file that outlive the process, beside kept tables.
-#[derive(Debug)]
-pub struct KeptBytes {
-    bytes: Region<AtomicU8>,
-    persist: Option<Persist>,
-}
-
-impl KeptBytes {
-    /// Opens a file of this length, and creates it with zeros if there is none. It survives what `durability` says.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be opened, has another length, or its file system has no space.
-    pub fn open(path: &Path, len: usize, durability: Durability) -> Result<KeptBytes, StoreError> {
-        let can_sync = path.parent().is_some_and(can_survive_power);
-        let writes_back = match durability {
-            Durability::Process => false,
-            Durability::Detect | Durability::Power => can_sync,
-            Durability::Emulate => true,
-        };
-        let persist = Persist::detect().filter(|_| writes_back);
-        let open = || {
-            let is_synced = can_sync && persist.is_some();
-            let file = if named::exists(path) { PageFile::open(path)? } else { PageFile::create(path)? };
-            let file = file.synced(is_synced);
-            file.extend(len as u64)?;
-            if is_synced {
-                file.sync()?;
-                path.parent().map_or(Ok(()), |folder| std::fs::File::open(folder)?.sync_all())?;
-            }
-            let bytes = Region::of_file(file, len)?;
-            bytes.reserve(0..len)?;
-            Ok(bytes)
-        };
-        let failed = |source| StoreError::Io { path: path.to_path_buf(), action: "open", source };
-        let bytes = open().map_err(failed)?;
-        let opened = KeptBytes { bytes, persist };
-        // Bytes that a killed process has not written back.
-        opened.write_back(0..len);
-        Ok(opened)
-    }
-
-    /// Makes these bytes durable before later stores, if the file survives the loss of power.
-    pub fn write_back(&self, bytes: Range<usize>) {
-        if let Some(persist) = self.persist {
-            persist.write_back(Step::Bytes, &self.bytes[bytes]);
-        }
-    }
-}
-
-impl std::ops::Deref for KeptBytes {
-    type Target = [AtomicU8];
-
-    fn deref(&self) -> &[AtomicU8] {
-        &self.bytes
     }
 }
 
