@@ -373,8 +373,7 @@ fn tell_restored(state: &State, log: &Log, name: &str, restored: Restored) {
 fn attach(state: &State, config: &Config, log: &Log) -> Result<bool, ServerError> {
     let Some(folder) = config.kept_folder() else { return Ok(false) };
     let failed = |refusal: Refusal| ServerError::Data(refusal.reason);
-    std::fs::create_dir_all(&folder)
-        .map_err(|error| ServerError::Data(format!("{}: cannot be created: {error}", folder.display())))?;
+    sanderling_store::make_kept_folder(&folder).map_err(|error| failed(error.into()))?;
     if config.forget {
         state
             .tables
@@ -386,7 +385,7 @@ fn attach(state: &State, config: &Config, log: &Log) -> Result<bool, ServerError
     let survives_power = sanderling_store::can_survive_power(&folder);
     if config.durability == Durability::Power && !survives_power {
         return Err(ServerError::Data(format!(
-            "{}: cannot survive the loss of power; name a folder on persistent memory that is mounted with dax=always",
+            "{}: cannot survive the loss of power; name a folder on persistent memory that is mounted with dax=always, or a /dev/dax device",
             folder.display()
         )));
     }

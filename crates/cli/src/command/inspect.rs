@@ -1,6 +1,6 @@
 //! `sanderling inspect`: describe a model directory, a data file, a server's checkpoint or log, or kept tables.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
 use crate::quantity;
@@ -32,7 +32,7 @@ Examples:
   # the delta log of a server
   sanderling inspect /var/log/sanderling")]
 pub(crate) struct Args {
-    /// Model directory, server's checkpoint, folder of ps --kept or --log, data file, URL, or - for standard input; folder or pattern: its first file
+    /// Model directory, server's checkpoint, folder or device of ps --kept, folder of --log, data file, URL, or - for standard input; folder or pattern: its first file
     path: PathBuf,
     /// Print a run configuration (TOML) for sanderling train
     #[arg(long)]
@@ -50,7 +50,17 @@ pub(crate) struct Args {
     reading: ReadArgs,
 }
 
+/// Whether a path is a device, for example of persistent memory. Standard input by name is none.
+fn is_device(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.metadata().is_ok_and(|found| found.file_type().is_char_device()) && name.starts_with("dax")
+}
+
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
+    if is_device(&args.path) {
+        return kept::show(args, kept::find(&args.path)?);
+    }
     if args.path.is_dir() {
         let kept = kept::find(&args.path)?;
         if !kept.is_empty() && !args.suggest {

@@ -28,14 +28,16 @@ mod steps;
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU8};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::StoreError;
 use crate::kept::head::{Head, HeadFile, IndexName};
 use crate::kept::live::Live;
+use crate::memory::Region;
+use crate::memory::device::{Device, DeviceFolder, locate};
 use crate::memory::file::PageFile;
 use crate::memory::persist::{Persist, ordered};
 
@@ -56,10 +58,17 @@ pub(crate) fn in_order() {
 #[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
-    /// The system releases the lock when the process ends.
-    _lock: File,
+    place: Place,
     /// Files are mapped with `MAP_SYNC`, and names and sizes of files are durable.
     is_synced: bool,
+}
+
+/// The place of a table's files.
+#[derive(Debug)]
+enum Place {
+    /// A folder of a file system, with its file `lock`. The system releases the lock when the process ends.
+    FileSystem(File),
+    Device(DeviceFolder),
 }
 
 /// The kept state of a table beside its rows and its index.
@@ -84,6 +93,11 @@ impl Folder {
     /// Creates the folder if necessary and locks it.
     pub(crate) fn lock(path: &Path) -> Result<Folder, StoreError> {
         let failed = |action, source| StoreError::Io { path: path.to_path_buf(), action, source };
+        if let Some((device, prefix)) = locate(path) {
+            let place = Device::open(&device).and_then(|device| device.lock_folder(prefix));
+            let place = Place::Device(place.map_err(|error| failed("open the device of", error))?);
+            return Ok(Folder { path: path.to_path_buf(), place, is_synced: false });
+        }
         std::fs::create_dir_all(path).map_err(|error| failed("create the folder", error))?;
         let at = path.join("lock");
         let file = File::options().create(true).truncate(false).read(true).write(true).open(&at);
@@ -113,12 +127,15 @@ impl Folder {
             .set_len(0)
             .and_then(|()| file.rewind())
             .and_then(|()| writeln!(file, "{}", std::process::id()));
-        Ok(Folder { path: path.to_path_buf(), _lock: file, is_synced: false })
+        Ok(Folder { path: path.to_path_buf(), place: Place::FileSystem(file), is_synced: false })
     }
 
     /// Whether stores to mappings of its files can survive the loss of power.
     pub(crate) fn can_sync(&self) -> bool {
-        PageFile::can_sync(&self._lock)
+        match &self.place {
+            Place::FileSystem(lock) => PageFile::can_sync(lock),
+            Place::Device(at) => at.device.can_sync(),
+        }
     }
 
     /// Maps files with `MAP_SYNC` from now on, if asked for.
@@ -128,7 +145,10 @@ impl Folder {
 
     /// Makes the names of files durable, if the files are.
     pub(crate) fn sync(&self) -> io::Result<()> {
-        if self.is_synced { File::open(&self.path)?.sync_all() } else { Ok(()) }
+        match &self.place {
+            Place::FileSystem(_) if self.is_synced => File::open(&self.path)?.sync_all(),
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -144,9 +164,17 @@ impl Folder {
         StoreError::Io { path: self.file(name), action, source }
     }
 
-    /// Creates a file of this length, without space.
+    /// Creates a file of this length, without space, which it has on a device.
     pub(crate) fn create(&self, name: &str, bytes: u64) -> Result<PageFile, StoreError> {
         let make = || {
+            if let Place::Device(at) = &self.place {
+                let file = at.device.create(&at.name(name))?;
+                if bytes > 0 {
+                    let all = Region::<AtomicU8>::of_file(file, bytes as usize)?;
+                    all.reserve(0..bytes as usize)?;
+                }
+                return at.device.open_file(&at.name(name));
+            }
             let file = PageFile::create(&self.file(name))?.synced(self.is_synced);
             file.extend(bytes)?;
             if self.is_synced {
@@ -159,18 +187,64 @@ impl Folder {
     }
 
     pub(crate) fn open(&self, name: &str) -> Result<PageFile, StoreError> {
-        PageFile::open(&self.file(name))
-            .map(|file| file.synced(self.is_synced))
-            .map_err(|error| self.failed(name, "open", error))
+        let file = match &self.place {
+            Place::FileSystem(_) => PageFile::open(&self.file(name)).map(|file| file.synced(self.is_synced)),
+            Place::Device(at) => at.device.open_file(&at.name(name)),
+        };
+        file.map_err(|error| self.failed(name, "open", error))
+    }
+
+    /// Whether there is a file of this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        match &self.place {
+            Place::FileSystem(_) => self.file(name).exists(),
+            Place::Device(at) => at.device.has(&at.name(name)),
+        }
+    }
+
+    /// Gives a file another name, which is durable afterwards if the files are.
+    pub(crate) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        match &self.place {
+            Place::FileSystem(_) => {
+                std::fs::rename(self.file(from), self.file(to)).and_then(|()| self.sync())
+            }
+            Place::Device(at) => at.device.rename(&at.name(from), &at.name(to)),
+        }
+    }
+
+    /// Removes a file. Mappings of it stay valid.
+    pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
+        match &self.place {
+            Place::FileSystem(_) => std::fs::remove_file(self.file(name)),
+            Place::Device(at) => at.device.remove(&|file| file == at.name(name)),
+        }
+    }
+
+    /// The names of the files.
+    pub(crate) fn names(&self) -> io::Result<Vec<String>> {
+        match &self.place {
+            Place::FileSystem(_) => {
+                let entries = std::fs::read_dir(&self.path)?.flatten();
+                Ok(entries.filter_map(|entry| entry.file_name().into_string().ok()).collect())
+            }
+            Place::Device(at) => {
+                let prefix = at.name("");
+                Ok(at.device.names(&prefix).iter().map(|name| name[prefix.len()..].to_owned()).collect())
+            }
+        }
     }
 
     /// Removes every file but the lock, the head first.
     pub(crate) fn forget(&self) -> Result<(), StoreError> {
+        if let Place::Device(at) = &self.place {
+            let prefix = at.name("");
+            let removed = at.device.remove(&|name| name.starts_with(&prefix));
+            return removed.map_err(|error| self.failed("", "remove the files of", error));
+        }
         let mut names = vec![HEAD.to_owned()];
-        let entries = std::fs::read_dir(&self.path).map_err(|error| self.failed("", "list", error))?;
-        names.extend(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()));
+        names.extend(self.names().map_err(|error| self.failed("", "list", error))?);
         for name in names.iter().filter(|name| *name != "lock") {
-            match std::fs::remove_file(self.file(name)) {
+            match self.remove(name) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(self.failed(name, "remove", error));
                 }
@@ -178,6 +252,17 @@ impl Folder {
             }
         }
         Ok(())
+    }
+
+    /// Removes every file and the folder, while it is locked, so that no other process creates files in it.
+    pub(crate) fn remove_all(self) -> Result<(), StoreError> {
+        self.forget()?;
+        if let Place::Device(_) = &self.place {
+            return Ok(());
+        }
+        std::fs::remove_file(self.file("lock"))
+            .and_then(|()| std::fs::remove_dir(&self.path))
+            .map_err(|error| self.failed("", "remove", error))
     }
 }
 
@@ -230,7 +315,7 @@ impl Kept {
         let number = state.head.last_index;
         let made = self.folder.create(&index_file(number), bytes as u64);
         if made.is_err() {
-            let _ = std::fs::remove_file(self.folder.file(&index_file(number)));
+            let _ = self.folder.remove(&index_file(number));
         }
         Some((number, made.ok()?))
     }
@@ -263,7 +348,7 @@ impl Kept {
             return;
         }
         // A file that stays is removed when the table is opened again.
-        let _ = std::fs::remove_file(self.folder.file(&index_file(number)));
+        let _ = self.folder.remove(&index_file(number));
     }
 
     /// The way to make stores durable, if the table survives the loss of power.
@@ -286,6 +371,9 @@ impl Kept {
         let state = &mut *self.locked_head();
         if std::mem::replace(&mut state.is_forgotten, true) {
             return Ok(());
+        }
+        if let Place::Device(_) = &self.folder.place {
+            return self.folder.forget();
         }
         // The next table of this name gets a folder of its own at once.
         let path = self.folder.path();

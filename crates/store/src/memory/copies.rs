@@ -93,6 +93,12 @@ impl Copies {
         }
         Some((version, text.to_vec()))
     }
+
+    /// Whether nothing was ever written here: the start of both copies is zero.
+    pub(crate) fn is_empty(&self) -> bool {
+        let starts = [0, self.copy_bytes()].map(|first| &self.bytes[first..][..AT_TEXT]);
+        starts.into_iter().flatten().all(|byte| byte.load(Relaxed) == 0)
+    }
 }
 
 /// The length of the text that a copy claims to have.
@@ -134,11 +140,12 @@ mod tests {
             Copies::new(Region::of_file(file, BYTES).unwrap(), kind, None)
         };
         let mut written = open();
-        assert!(written.read().is_none());
+        assert!(written.read().is_none() && written.is_empty());
         let text = |number: usize| format!("text {number}").into_bytes();
         for number in 1..5 {
             written.write(&text(number));
             assert_eq!(open().read(), Some((3, text(number))));
+            assert!(!written.is_empty());
             let newest = number % 2 * BYTES / 2;
             for at in [0, AT_VERSION, AT_LEN, AT_GENERATION, AT_CRC, AT_TEXT + 3] {
                 let byte = &written.bytes[newest + at];

@@ -11,6 +11,7 @@ use crate::kept::head::HeadFile;
 use crate::kept::live::Live;
 use crate::kept::{DROPPED, Folder, HEAD, LANES, UNDO, folder_name};
 use crate::memory::Region;
+use crate::memory::device::{Device, locate};
 use crate::memory::file::{PageFile, Pages, pages_of};
 use crate::memory::persist::{Persist, Step};
 use crate::rows::layout::Layout;
@@ -74,12 +75,17 @@ impl KeptBytes {
         let persist = Persist::detect().filter(|_| writes_back);
         let open = || {
             let is_synced = can_sync && persist.is_some();
-            let file = if path.exists() { PageFile::open(path)? } else { PageFile::create(path)? };
+            let file = match path.parent().and_then(locate) {
+                Some((device, folder)) => open_on_device(&device, &folder, path)?,
+                None if path.exists() => PageFile::open(path)?,
+                None => PageFile::create(path)?,
+            };
             let file = file.synced(is_synced);
             file.extend(len as u64)?;
             if is_synced {
                 file.sync()?;
-                path.parent().map_or(Ok(()), |folder| std::fs::File::open(folder)?.sync_all())?;
+                let folder = path.parent().filter(|folder| folder.is_dir());
+                folder.map_or(Ok(()), |folder| std::fs::File::open(folder)?.sync_all())?;
             }
             let bytes = Region::of_file(file, len)?;
             bytes.reserve(0..len)?;
@@ -101,12 +107,33 @@ impl KeptBytes {
     }
 }
 
+/// A file on a device, which is created if there is none.
+fn open_on_device(device: &Path, folder: &str, path: &Path) -> std::io::Result<PageFile> {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let name = if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") };
+    let device = Device::open(device)?;
+    if device.has(&name) { device.open_file(&name) } else { device.create(&name) }
+}
+
 impl std::ops::Deref for KeptBytes {
     type Target = [AtomicU8];
 
     fn deref(&self) -> &[AtomicU8] {
         &self.bytes
     }
+}
+
+/// Makes a folder for kept tables. A device has all folders.
+///
+/// # Errors
+///
+/// The folder cannot be created.
+pub fn make_kept_folder(folder: &Path) -> Result<(), StoreError> {
+    if locate(folder).is_some() {
+        return Ok(());
+    }
+    let failed = |source| StoreError::Io { path: folder.to_path_buf(), action: "create the folder", source };
+    std::fs::create_dir_all(folder).map_err(failed)
 }
 
 /// Removes a kept table that no process uses, whatever its layout; returns whether there was one.
@@ -116,36 +143,52 @@ impl std::ops::Deref for KeptBytes {
 /// Another process uses it, or files cannot be removed.
 pub fn forget_kept(root: &Path, name: &str) -> Result<bool, StoreError> {
     let path = root.join(folder_name(name));
-    if !path.join(HEAD).exists() {
+    if locate(root).is_none() && !path.join(HEAD).exists() {
         return Ok(false);
     }
-    remove(&path).map(|()| true)
+    let folder = Folder::lock(&path)?;
+    let is_there = folder.has(HEAD);
+    folder.remove_all().map(|()| is_there)
 }
 
 /// Removes all tables that `root` keeps, also those that this version cannot read; returns the names of their folders.
+/// A device with other content becomes an empty one.
 ///
 /// # Errors
 ///
 /// Another process uses one, or files cannot be removed.
 pub fn forget_all_kept(root: &Path) -> Result<Vec<String>, StoreError> {
-    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
-    let folders = entries.map(|entry| entry.path()).filter(|path| path.join(HEAD).exists());
+    let failed = |source| StoreError::Io { path: root.to_path_buf(), action: "empty", source };
+    let folders = match locate(root) {
+        None => {
+            let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
+            entries.map(|entry| entry.path()).filter(|path| path.join(HEAD).exists()).collect()
+        }
+        Some((device, prefix)) => {
+            let opened = match Device::open(&device) {
+                Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                    Device::open_or_format(&device, true)
+                }
+                opened => opened,
+            };
+            let opened = opened.map_err(failed)?;
+            folders_on_device(&opened, &device, &prefix)
+        }
+    };
     let mut removed = Vec::new();
     for path in folders {
-        remove(&path)?;
+        Folder::lock(&path)?.remove_all()?;
         removed.extend(path.file_name().map(|name| name.to_string_lossy().into_owned()));
     }
     Ok(removed)
 }
 
-/// Removes the folder of a table that no process uses.
-fn remove(path: &Path) -> Result<(), StoreError> {
-    let folder = Folder::lock(path)?;
-    folder.forget()?;
-    // While it is locked, so that no other process creates files in it.
-    std::fs::remove_file(folder.file("lock"))
-        .and_then(|()| std::fs::remove_dir(folder.path()))
-        .map_err(|error| folder.failed("", "remove", error))
+/// The folders of tables on a device, below a folder of it.
+fn folders_on_device(device: &Device, path: &Path, prefix: &str) -> Vec<PathBuf> {
+    let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
+    let names = device.names(&prefix);
+    let folders = names.iter().filter_map(|name| name.strip_suffix(HEAD)?.strip_suffix('/'));
+    folders.map(|folder| path.join(folder)).collect()
 }
 
 /// The tables that `root` keeps, by name. Reads them without a lock, also while a process uses them.
@@ -156,6 +199,14 @@ fn remove(path: &Path) -> Result<(), StoreError> {
 pub fn kept_tables(root: &Path) -> Result<Vec<KeptTable>, StoreError> {
     let failed = |source| StoreError::Io { path: root.to_path_buf(), action: "list", source };
     let mut found = Vec::new();
+    if let Some((path, prefix)) = locate(root) {
+        let device = Device::peek(&path).map_err(failed)?;
+        for folder in folders_on_device(&device, &path, &prefix) {
+            let open = |name: &str| device.open_file(&device.name_of(&folder.join(name)));
+            found.push(KeptTable::read(folder.clone(), open)?);
+        }
+        return Ok(found);
+    }
     let entries = match std::fs::read_dir(root) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(found),
         entries => entries.map_err(failed)?,
@@ -164,7 +215,7 @@ pub fn kept_tables(root: &Path) -> Result<Vec<KeptTable>, StoreError> {
         let folder = entry.map_err(failed)?.path();
         let is_dropped = folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(DROPPED));
         if folder.join(HEAD).exists() && !is_dropped {
-            found.push(KeptTable::read(folder)?);
+            found.push(KeptTable::read(folder.clone(), |name| PageFile::open(&folder.join(name)))?);
         }
     }
     found.sort_by(|one, other| one.config.name.cmp(&other.config.name));
@@ -172,9 +223,12 @@ pub fn kept_tables(root: &Path) -> Result<Vec<KeptTable>, StoreError> {
 }
 
 impl KeptTable {
-    fn read(folder: PathBuf) -> Result<KeptTable, StoreError> {
+    fn read(
+        folder: PathBuf,
+        open: impl Fn(&str) -> std::io::Result<PageFile>,
+    ) -> Result<KeptTable, StoreError> {
         let failed = |name: &str, source| StoreError::Io { path: folder.join(name), action: "open", source };
-        let open = |name: &str| PageFile::open(&folder.join(name)).map_err(|error| failed(name, error));
+        let open = |name: &str| open(name).map_err(|error| failed(name, error));
         let mut head_file = HeadFile::new(open(HEAD)?, None).map_err(|error| failed(HEAD, error))?;
         let head = head_file.read(&folder.join(HEAD))?;
         let config = config_from_json(head.config)

@@ -32,6 +32,10 @@ struct TableView {
 /// The kept tables of a folder, and of those of a server's shards in it.
 pub(super) fn find(folder: &Path) -> Result<Vec<KeptTable>, StoreError> {
     let mut found = kept_tables(folder)?;
+    if !folder.is_dir() {
+        // A device, with the tables of all shards.
+        return Ok(found);
+    }
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let is_shard = |path: &PathBuf| {
         path.is_dir() && path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("shard-"))
