@@ -402,7 +402,7 @@ fn attach(state: &State, config: &Config, log: &Log) -> Result<bool, ServerError
     let survives_power = sanderling_store::can_survive_power(&folder);
     if config.durability == Durability::Power && !survives_power {
         return Err(ServerError::Data(format!(
-            "{}: cannot survive the loss of power; name a folder on persistent memory that is mounted with dax=always",
+            "{}: cannot survive the loss of power; name a folder on persistent memory that is mounted with dax=always, or a /dev/dax device",
             folder.display()
         )));
     }

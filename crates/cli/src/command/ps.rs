@@ -88,7 +88,7 @@ struct Options {
     /// Checkpoint to restore at start, by name, or NAME@2 for its first 2 deltas; needs --data [default: latest, if there is one]
     #[arg(long, value_name = "NAME", help_heading = "Checkpoints")]
     restore: Option<String>,
-    /// Directory, best of a tmpfs, in which tables outlive the server: the next start finds them; fdstore: has systemd keep them [default: none]
+    /// Directory, best of a tmpfs, or device (/dev/dax0.0) in which tables outlive the server: the next start finds them; fdstore: has systemd keep them [default: none]
     #[arg(long, value_name = "DIR", help_heading = "Checkpoints")]
     kept: Option<PathBuf>,
     /// Loss that tables in --kept must survive: detect, process, power (needs DAX) or emulate (its cost, anywhere) [default: detect]

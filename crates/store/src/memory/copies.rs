@@ -101,6 +101,16 @@ impl Copies {
         }
         Some((version, text.to_vec()))
     }
+
+    /// Whether nothing was ever written here: all bytes are zero.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes.iter().all(|byte| byte.load(Relaxed) == 0)
+    }
+
+    /// Whether a text of this kind was begun here, even if no copy of it is valid.
+    pub(crate) fn is_begun(&self) -> bool {
+        [0, self.copy_bytes()].into_iter().any(|first| self.copy(first).starts_with(self.kind.magic))
+    }
 }
 
 /// The length of the text that a copy claims to have.
@@ -142,11 +152,12 @@ mod tests {
             Copies::new(Region::of_file(file, BYTES).unwrap(), kind, None)
         };
         let mut written = open();
-        assert!(written.read().is_none());
+        assert!(written.read().is_none() && written.is_empty() && !written.is_begun());
         let text = |number: usize| format!("text {number}").into_bytes();
         for number in 1..5 {
             written.write(&text(number));
             assert_eq!(open().read(), Some((3, text(number))));
+            assert!(!written.is_empty() && written.is_begun());
             let newest = number % 2 * BYTES / 2;
             for at in [0, AT_VERSION, AT_LEN, AT_GENERATION, AT_CRC, AT_TEXT + 3] {
                 let byte = &written.bytes[newest + at];

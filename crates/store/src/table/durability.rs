@@ -5,8 +5,8 @@ use std::path::Path;
 use std::str::FromStr;
 
 use crate::memory::file::PageFile;
-use crate::memory::named;
 use crate::memory::persist::Persist;
+use crate::memory::place::Place;
 use crate::table::Table;
 
 /// The loss that a table in files must survive.
@@ -86,14 +86,15 @@ impl Table {
     }
 }
 
-const NO_DAX: &str =
-    "its folder cannot survive the loss of power: name one on persistent memory, mounted with dax";
+const NO_DAX: &str = "its folder cannot survive the loss of power: name one on persistent memory that is mounted with dax, or a /dev/dax device";
 
 /// Whether stores to files of this folder can survive the loss of power.
 #[must_use]
 pub fn can_survive_power(folder: &Path) -> bool {
-    if named::is_in_fd_store(folder) {
-        return false;
+    match Place::of(folder) {
+        Ok(Place::FileSystem(_)) => {}
+        Ok(Place::Device(device, _)) => return device.can_sync() && Persist::detect().is_some(),
+        _ => return false,
     }
     let name = folder.join(format!(".dax-{}", std::process::id()));
     let file = std::fs::File::options().create(true).truncate(true).read(true).write(true).open(&name);

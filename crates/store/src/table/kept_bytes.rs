@@ -8,9 +8,8 @@ use std::sync::atomic::AtomicU8;
 use crate::StoreError;
 use crate::memory::Region;
 use crate::memory::copies::{AT_TEXT, Copies, Kind};
-use crate::memory::file::PageFile;
-use crate::memory::named;
 use crate::memory::persist::{Persist, Step};
+use crate::memory::place::Place;
 use crate::table::durability::{Durability, can_survive_power};
 
 const TEXT_KIND: Kind = Kind { magic: b"SNDRTEXT", version: 1, step: Step::Bytes };
@@ -21,7 +20,8 @@ fn open(
     len: usize,
     durability: Durability,
 ) -> Result<(Region<AtomicU8>, Option<Persist>), StoreError> {
-    let can_sync = path.parent().is_some_and(can_survive_power);
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let can_sync = can_survive_power(folder);
     let writes_back = match durability {
         Durability::Process => false,
         Durability::Detect | Durability::Power => can_sync,
@@ -30,12 +30,13 @@ fn open(
     let persist = Persist::detect().filter(|_| writes_back);
     let open = || {
         let is_synced = can_sync && persist.is_some();
-        let file = if named::exists(path) { PageFile::open(path)? } else { PageFile::create(path)? };
+        let (place, name) = (Place::of(folder)?, path.file_name().unwrap_or_default().to_string_lossy());
+        let file = if place.has(&name) { place.open(&name)? } else { place.create(&name)? };
         let file = file.synced(is_synced);
         file.extend(len as u64)?;
         if is_synced {
             file.sync()?;
-            path.parent().map_or(Ok(()), named::sync_folder)?;
+            place.sync()?;
         }
         Region::of_file(file, len)
     };

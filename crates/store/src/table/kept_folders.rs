@@ -8,8 +8,9 @@ use crate::kept::head::HeadFile;
 use crate::kept::live::Live;
 use crate::kept::{DROPPED, Folder, HEAD, LANES, UNDO, folder_name};
 use crate::memory::Region;
-use crate::memory::file::{PageFile, Pages, pages_of};
-use crate::memory::named;
+use crate::memory::device;
+use crate::memory::file::{Pages, pages_of};
+use crate::memory::place::{Place, is_in_fd_store};
 use crate::rows::layout::Layout;
 use crate::rows::undo::UndoSlots;
 use crate::{StoreError, TableConfig};
@@ -38,7 +39,7 @@ pub struct KeptTable {
 pub fn pages_cost(folder: &Path) -> Option<&'static str> {
     match pages_of(folder).unwrap_or(Pages::SmallOnDisk) {
         Pages::Huge | Pages::HugeIfAsked => None,
-        Pages::Small if named::is_in_fd_store(folder) => Some(
+        Pages::Small if is_in_fd_store(folder) => Some(
             "4 KiB pages: pulls of a table beyond the caches take up to 2.5 times as long; write advise to /sys/kernel/mm/transparent_hugepage/shmem_enabled",
         ),
         Pages::Small => Some(
@@ -56,40 +57,27 @@ pub fn pages_cost(folder: &Path) -> Option<&'static str> {
 ///
 /// Another process uses it, or files cannot be removed.
 pub fn forget_kept(root: &Path, name: &str) -> Result<bool, StoreError> {
-    let path = root.join(folder_name(name));
-    if !named::exists(&path.join(HEAD)) {
+    let failed = |source| StoreError::Io { path: root.to_path_buf(), action: "open", source };
+    let name = folder_name(name);
+    if !Place::of(root).map_err(failed)?.folder(&name).has(HEAD) {
         return Ok(false);
     }
-    remove(&path).map(|()| true)
+    Folder::lock(&root.join(name))?.remove_all().map(|()| true)
 }
 
 /// Removes all tables that `root` keeps, also those that this version cannot read; returns the names of their folders.
+/// A device with other content becomes an empty one.
 ///
 /// # Errors
 ///
 /// Another process uses one, or files cannot be removed.
 pub fn forget_all_kept(root: &Path) -> Result<Vec<String>, StoreError> {
-    let entries = named::list(root).unwrap_or_default().into_iter();
-    let folders = entries.map(|name| root.join(name)).filter(|path| named::exists(&path.join(HEAD)));
-    let mut removed = Vec::new();
-    for path in folders {
-        remove(&path)?;
-        removed.extend(path.file_name().map(|name| name.to_string_lossy().into_owned()));
-    }
+    let failed = |source| StoreError::Io { path: root.to_path_buf(), action: "empty", source };
+    let place = Place::to_empty(root).map_err(failed)?;
+    let mut removed = place.names().unwrap_or_default();
+    removed.retain(|name| place.folder(name).has(HEAD));
+    removed.iter().try_for_each(|name| Folder::lock(&root.join(name))?.remove_all())?;
     Ok(removed)
-}
-
-/// Removes the folder of a table that no process uses.
-fn remove(path: &Path) -> Result<(), StoreError> {
-    let folder = Folder::lock(path)?;
-    folder.forget()?;
-    if named::is_in_fd_store(path) {
-        return Ok(());
-    }
-    // While it is locked, so that no other process creates files in it.
-    std::fs::remove_file(folder.file("lock"))
-        .and_then(|()| std::fs::remove_dir(folder.path()))
-        .map_err(|error| folder.failed("", "remove", error))
 }
 
 /// The tables that `root` keeps, by name. Reads them without a lock, also while a process uses them.
@@ -98,20 +86,13 @@ fn remove(path: &Path) -> Result<(), StoreError> {
 ///
 /// The folder cannot be read, or a table in it is damaged or of another version.
 pub fn kept_tables(root: &Path) -> Result<Vec<KeptTable>, StoreError> {
-    let failed = |source| StoreError::Io { path: root.to_path_buf(), action: "list", source };
-    let mut found = Vec::new();
-    let names = match named::list(root) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(found),
-        names => names.map_err(failed)?,
-    };
-    for name in names {
-        let folder = root.join(&name);
-        if named::exists(&folder.join(HEAD)) && !name.starts_with(DROPPED) {
-            found.push(KeptTable::read(folder)?);
-        }
-    }
-    found.sort_by(|one, other| one.config.name.cmp(&other.config.name));
-    Ok(found)
+    let place = peek(root)?;
+    let mut names = names(root, &place)?;
+    names.retain(|name| !name.starts_with(DROPPED) && place.folder(name).has(HEAD));
+    let tables = names.into_iter().map(|name| KeptTable::read(root.join(&name), &place.folder(&name)));
+    let mut tables = tables.collect::<Result<Vec<_>, _>>()?;
+    tables.sort_by(|one, other| one.config.name.cmp(&other.config.name));
+    Ok(tables)
 }
 
 /// The table that `root` keeps under a name, if there is one. Reads it without a lock, as [`kept_tables`] does.
@@ -120,25 +101,52 @@ pub fn kept_tables(root: &Path) -> Result<Vec<KeptTable>, StoreError> {
 ///
 /// The table is damaged or of another version.
 pub fn kept_table(root: &Path, name: &str) -> Result<Option<KeptTable>, StoreError> {
-    let folder = root.join(folder_name(name));
-    named::exists(&folder.join(HEAD)).then(|| KeptTable::read(folder)).transpose()
+    let name = folder_name(name);
+    let place = peek(root)?.folder(&name);
+    place.has(HEAD).then(|| KeptTable::read(root.join(name), &place)).transpose()
 }
 
-/// Creates a folder for kept tables, with those above it. A folder `fdstore:` is in the descriptor store of the service
-/// manager, whose variables must be there.
+/// The names of files and folders in a folder for kept tables; none if it is not there.
+///
+/// # Errors
+///
+/// The folder cannot be read.
+pub fn kept_names(root: &Path) -> Result<Vec<String>, StoreError> {
+    names(root, &peek(root)?)
+}
+
+fn peek(root: &Path) -> Result<Place, StoreError> {
+    Place::peek(root).map_err(|source| StoreError::Io { path: root.to_path_buf(), action: "open", source })
+}
+
+fn names(root: &Path, place: &Place) -> Result<Vec<String>, StoreError> {
+    match place.names() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        names => names.map_err(|source| StoreError::Io { path: root.to_path_buf(), action: "list", source }),
+    }
+}
+
+/// Whether a path is a device for kept tables, or a file that stands for one and has them.
+#[must_use]
+pub fn is_kept_device(path: &Path) -> bool {
+    device::has_tables(path).unwrap_or(false)
+}
+
+/// Creates a folder for kept tables, with those above it. A device has all folders. A folder `fdstore:` is in the
+/// descriptor store of the service manager, whose variables must be there.
 ///
 /// # Errors
 ///
 /// The folder cannot be created; there is no such manager, or its unit has no `FileDescriptorStoreMax`.
 pub fn create_kept_folder(folder: &Path) -> Result<(), StoreError> {
     let failed = |source| StoreError::Io { path: folder.to_path_buf(), action: "create", source };
-    named::create_folder(folder).map_err(failed)
+    Place::create_folder(folder).map_err(failed)
 }
 
 impl KeptTable {
-    fn read(folder: PathBuf) -> Result<KeptTable, StoreError> {
+    fn read(folder: PathBuf, place: &Place) -> Result<KeptTable, StoreError> {
         let failed = |name: &str, source| StoreError::Io { path: folder.join(name), action: "open", source };
-        let open = |name: &str| PageFile::open(&folder.join(name)).map_err(|error| failed(name, error));
+        let open = |name: &str| place.open(name).map_err(|error| failed(name, error));
         let mut head_file = HeadFile::new(open(HEAD)?, None).map_err(|error| failed(HEAD, error))?;
         let head = head_file.read(&folder.join(HEAD))?;
         let config = config_from_json(head.config)
