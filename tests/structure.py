@@ -32,7 +32,7 @@ EDGES: dict[str, set[str]] = {
     "keeper": {"http", "observe", "registry", "transport", "wire"} | {"replica"},  # its tests
     "sync": {"store"},
     "wire": {"pull"},
-    "client": {"random", "sample", "store", "sync", "wire", "transport", "observe"},
+    "client": {"random", "sample", "store", "sync", "wire", "transport", "observe", "registry"},
     "feed": {"sample", "formats", "loader", "hub", "client", "store", "observe"} | {"random"},
     "job": {"sample", "formats", "random", "client", "sync", "wire", "transport", "store", "observe"},
     "learner": {"files", "sample", "formats", "loader", "job", "client", "store", "observe"} | {"inspect", "synth"},

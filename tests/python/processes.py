@@ -105,6 +105,8 @@ def ps_hub_and_serve(folder: Path, token: str) -> Iterator[dict[str, str]]:
                     control,
                     "--data",
                     "saved",
+                    "--log",
+                    "log",
                     "--threads",
                     "1",
                     "--no-local",

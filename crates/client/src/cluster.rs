@@ -6,16 +6,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sanderling_observe::{LatencySummary, LatencyTable};
+use sanderling_registry::RegistryUrl;
 use sanderling_transport::Address;
 use sanderling_wire::{Reply, Request, StatsScope, limit};
 
-use crate::connection_set::{ConnectionSet, is_reached};
+use crate::connection_set::{ConnectionSet, Targets, is_reached};
 use crate::engine::Engine;
 use crate::error::ClientError;
+use crate::locations::Locations;
 use crate::options::ConnectOptions;
 use crate::origin::Origin;
 use crate::outage::Outages;
 use crate::placement::Placement;
+use crate::reach::faster_way;
 use crate::rpc_state::{HedgeCounters, HedgeCounts, Hedging, Needs, Peer};
 use crate::session::Session;
 use crate::statistics::CallTimes;
@@ -54,6 +57,8 @@ pub struct ServerCommand {
 pub struct Cluster {
     servers: Vec<Server>,
     placement: Placement,
+    /// Where groups are; None: the addresses stay.
+    locations: Option<Arc<Locations>>,
     options: Arc<ConnectOptions>,
     hedges: Arc<HedgeCounters>,
     times: Arc<CallTimes>,
@@ -72,6 +77,31 @@ pub fn addresses(text: &str) -> Result<Vec<Address>, ClientError> {
 }
 
 impl Cluster {
+    /// Connects to the servers that a text names: [`addresses`], or a registry with a cluster, such as
+    /// `keeper://127.0.0.1:7400/ads`, `etcd://` or `registry://ads`.
+    ///
+    /// In a cluster, requests go to the primary of each group, also after another replica has become it.
+    pub fn of(text: &str, options: ConnectOptions) -> Result<Arc<Cluster>, ClientError> {
+        if !RegistryUrl::is_url(text) {
+            return Cluster::connect(&addresses(text)?, options);
+        }
+        let url =
+            RegistryUrl::parse(text).map_err(|error| ClientError::Cluster { reason: error.to_string() })?;
+        let within = options.connect_timeout.min(options.timeout);
+        let locations = Locations::open(&url, within, options.stop.as_ref())?;
+        let options = Arc::new(options);
+        let ask_group = |group: usize| {
+            let address = || locations.of(group, 0).unwrap_or(Address::Embedded);
+            let targets = Targets { addresses: &[address()], groups: Some((&locations, group)) };
+            let Known { peer, placement, .. } = ask(targets, &options)?;
+            // By now a faster way may be known.
+            let way = address();
+            Ok((Server { address: way.clone(), way, peer }, placement))
+        };
+        let found = (0..locations.groups()).map(ask_group).collect::<Result<_, ClientError>>()?;
+        Cluster::of_servers(found, options, Some(Arc::clone(&locations)))
+    }
+
     /// Reaches every server, learns who it is, and checks that together they are all shards of one cluster. Of a single
     /// address the server is asked where the other shards are.
     pub fn connect(addresses: &[Address], options: ConnectOptions) -> Result<Arc<Cluster>, ClientError> {
@@ -81,7 +111,7 @@ impl Cluster {
         let mut found = Vec::new();
         let mut addresses = VecDeque::from(addresses);
         while let Some(address) = addresses.pop_front() {
-            let Known { mut peer, placement, urls } = ask(&address, &options)?;
+            let Known { mut peer, placement, urls } = ask_at(&address, &options)?;
             if alone && found.is_empty() {
                 addresses.extend(others(&address, &peer, &urls)?);
             }
@@ -90,13 +120,21 @@ impl Cluster {
                 // Not from another user's process or container on this host: there it would be tried for long.
                 && is_reached(&local, &options)
                 // The way of another server, or of none: this one is still where it was.
-                && let Ok(Known { peer: again, .. }) = ask(&local, &options)
+                && let Ok(Known { peer: again, .. }) = ask_at(&local, &options)
                 && (again.server_id, again.boot_id) == (peer.server_id, peer.boot_id)
             {
                 (way, peer) = (local, again);
             }
             found.push((Server { address, way, peer }, placement));
         }
+        Cluster::of_servers(found, options, None)
+    }
+
+    fn of_servers(
+        mut found: Vec<(Server, Placement)>,
+        options: Arc<ConnectOptions>,
+        locations: Option<Arc<Locations>>,
+    ) -> Result<Arc<Cluster>, ClientError> {
         found.sort_by_key(|(server, _)| server.peer.shard);
         let (servers, mut placements): (Vec<Server>, Vec<Placement>) = found.into_iter().unzip();
         check_shards(&servers)?;
@@ -116,8 +154,9 @@ impl Cluster {
         }
         let (hedges, times, idle) = (Arc::default(), Arc::default(), Mutex::default());
         let origin = Origin::here();
-        let outages = Outages::new(servers.len(), options.timeout, options.on_wait.clone());
-        Ok(Arc::new(Cluster { servers, placement, options, hedges, times, idle, outages, origin }))
+        let outages =
+            Outages::new(servers.len(), options.timeout, options.on_wait.clone(), locations.is_some());
+        Ok(Arc::new(Cluster { servers, placement, locations, options, hedges, times, idle, outages, origin }))
     }
 
     /// The servers, by shard.
@@ -172,7 +211,9 @@ impl Cluster {
     ) -> Result<Engine, ClientError> {
         self.check_process()?;
         let ways: Vec<Address> = self.servers.iter().map(|server| server.way.clone()).collect();
-        let mut connections = ConnectionSet::new(&ways, &self.options, timeout, &self.outages, hedging)?;
+        let groups = self.locations.as_ref().map(|locations| (locations, 0));
+        let targets = Targets { addresses: &ways, groups };
+        let mut connections = ConnectionSet::new(targets, &self.options, timeout, &self.outages, hedging)?;
         for (at, server) in self.servers.iter().enumerate() {
             connections.expect(at, &server.peer);
         }
@@ -267,12 +308,15 @@ struct Known {
     urls: Vec<String>,
 }
 
-/// Asks the server at an address for its identity and its placement.
-fn ask(address: &Address, options: &Arc<ConnectOptions>) -> Result<Known, ClientError> {
+fn ask_at(address: &Address, options: &Arc<ConnectOptions>) -> Result<Known, ClientError> {
+    ask(Targets { addresses: std::slice::from_ref(address), groups: None }, options)
+}
+
+/// Asks a server for its identity and its placement.
+fn ask(targets: Targets<'_>, options: &Arc<ConnectOptions>) -> Result<Known, ClientError> {
     let timeout = options.connect_timeout.min(options.timeout);
-    let outages = Outages::new(1, timeout, options.on_wait.clone());
-    let connections =
-        ConnectionSet::new(std::slice::from_ref(address), options, timeout, &outages, NOT_HEDGED)?;
+    let outages = Outages::new(1, timeout, options.on_wait.clone(), targets.groups.is_some());
+    let connections = ConnectionSet::new(targets, options, timeout, &outages, NOT_HEDGED)?;
     let mut engine = Engine::new(connections, Placement::even(1));
     let (placement, urls) = engine.ask(0, "", Needs::Nothing, &Request::Placement, |reply| {
         let Reply::Placement(map) = reply else { return None };
@@ -301,19 +345,6 @@ fn others(address: &Address, peer: &Peer, urls: &[String]) -> Result<Vec<Address
         })
     };
     beside.map(read).collect()
-}
-
-/// The way that a server offers to clients of its host, if this is one and the way is faster.
-fn faster_way(address: &Address, peer: &Peer, options: &ConnectOptions) -> Option<Address> {
-    let rank = |address: &Address| match address {
-        Address::Shm(_) => 2,
-        Address::Unix(_) => 1,
-        _ => 0,
-    };
-    if !options.prefer_local || peer.host_id == 0 || peer.host_id != sanderling_observe::machine::host_id() {
-        return None;
-    }
-    peer.local_url.parse().ok().filter(|local| rank(local) > rank(address))
 }
 
 fn way_name(way: &Address, tls: bool) -> &'static str {

@@ -10,6 +10,7 @@ use sanderling_transport::{Address, Error, Framing, Poller, Received, Token};
 use sanderling_wire::{Features, HEADER_BYTES, Reply, Request, RowFormat, WireError, body_bytes, limit};
 
 use crate::error::{ClientError, Names};
+use crate::locations::Locations;
 use crate::options::ConnectOptions;
 use crate::outage::Outages;
 use crate::packing::Packing;
@@ -19,9 +20,11 @@ use crate::statistics::Recorder;
 use crate::stop::Watch;
 
 mod connect;
+mod group_link;
 mod waiting;
 
 use connect::without_place;
+use group_link::GroupLink;
 
 /// While a server takes nothing, its answers must be taken all the same, or the two would wait for each other.
 const BLOCKED_LOOK: Duration = Duration::from_millis(1);
@@ -49,9 +52,20 @@ const FRAMING: Framing = Framing {
 /// Receives the result of a request: the server's index, the request's tag, and the answer.
 pub(crate) type Sink<'a> = dyn FnMut(usize, u64, Result<Reply<'_>, CallError>) + 'a;
 
+/// The servers that are connected to, by shard.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Targets<'a> {
+    /// Where they are, or were at first.
+    pub(crate) addresses: &'a [Address],
+    /// Where groups are, and the group of the first address; None: the addresses stay.
+    pub(crate) groups: Option<(&'a Arc<Locations>, usize)>,
+}
+
 #[derive(Debug)]
 struct Link {
     address: Address,
+    /// The group whose primary it leads to.
+    group: Option<GroupLink>,
     rpc: RpcState,
     connection: Option<Token>,
     packing: Packing,
@@ -87,26 +101,36 @@ pub(crate) struct ConnectionSet {
 impl ConnectionSet {
     /// Connects when there is something to ask.
     pub(crate) fn new(
-        addresses: &[Address],
+        targets: Targets<'_>,
         options: &Arc<ConnectOptions>,
         timeout: Duration,
         outages: &Arc<Outages>,
         hedging: Option<impl FnMut() -> Hedging>,
     ) -> Result<ConnectionSet, ClientError> {
         let away = outages.bound();
-        let link = |address: &Address| {
+        let Targets { addresses, groups } = targets;
+        let link = |(at, address): (usize, &Address)| {
             let patience = Patience { timeout, away, seed: unique() };
-            let rpc = RpcState::new(patience, &options.token, &options.name);
+            let mut rpc = RpcState::new(patience, &options.token, &options.name);
+            let group = groups.map(|(locations, first)| {
+                rpc.follow_group();
+                GroupLink::new(Arc::clone(locations), first + at)
+            });
             // Frames that stay in memory are copied faster than compressed.
             let compression = options.compression.filter(|_| !address.in_memory());
             let packing = Packing::new(compression);
-            Link { address: address.clone(), rpc, connection: None, packing, told_us: None }
+            Link { address: address.clone(), group, rpc, connection: None, packing, told_us: None }
         };
         let lanes = if hedging.is_some() { 2 } else { 1 };
-        let links = (0..lanes).flat_map(|_| addresses).map(link).collect();
+        let links = (0..lanes).flat_map(|_| addresses.iter().enumerate()).map(link).collect();
         let hedging =
             hedging.map_or_else(Vec::new, |of| std::iter::repeat_with(of).take(addresses.len()).collect());
-        let names = Names { servers: addresses.iter().map(Address::to_string).collect(), timeout, away };
+        let name = |(at, address): (usize, &Address)| match groups {
+            Some((locations, first)) => locations.name(first + at),
+            None => address.to_string(),
+        };
+        let servers = addresses.iter().enumerate().map(name).collect();
+        let names = Names { servers, timeout, away };
         let poller = Poller::new(options.spin_us)?;
         Ok(ConnectionSet {
             links,
@@ -240,6 +264,7 @@ impl ConnectionSet {
     /// Waits for frames, or until there is something else to do, or the time has come; then does it.
     pub(crate) fn turn(&mut self, until: Option<Instant>, sink: &mut Sink<'_>) {
         self.race(sink);
+        let look_at = self.follow_primaries();
         let mut until_us = self.links.iter().filter_map(|link| link.rpc.wake_us()).min();
         let hedges = self.hedging.iter().zip(&self.links);
         let hedge_us = hedges.filter_map(|(hedging, link)| hedging.wake_us(&link.rpc)).min();
@@ -251,7 +276,7 @@ impl ConnectionSet {
         }
         let deadline = until_us.map(|us| self.start + Duration::from_micros(us));
         let looks_at = self.watch.look_at().into_iter().chain(self.outages.is_told().then_some(self.tell_at));
-        let deadline = deadline.into_iter().chain(until).chain(looks_at).min();
+        let deadline = deadline.into_iter().chain(until).chain(looks_at).chain(look_at).min();
         let mut ready = std::mem::take(&mut self.ready);
         self.looked_us = WAITING;
         if self.poller.wait(&mut ready, deadline).is_err() {
@@ -420,12 +445,15 @@ impl ConnectionSet {
         let ended = loop {
             match connection.receiver.try_receive() {
                 Ok(Received::Frame(frame)) => {
-                    let Link { rpc, packing, .. } = &mut links[at];
+                    let Link { rpc, packing, group, .. } = &mut links[at];
                     let answer = rpc.receive(now_us, frame, &mut packing.unpacker);
-                    if let Some(peer) = rpc.peer_when_up() {
+                    let is_answered = matches!(answer, Answer::To(..));
+                    // Another replica than the primary answers nothing.
+                    if let Some(peer) = rpc.peer_when_up().filter(|_| is_answered || group.is_none()) {
                         outages.ended(server, &names.servers[server], peer);
                     }
                     let Answer::To(done, reply) = answer else { continue };
+                    group.iter_mut().for_each(GroupLink::found);
                     let has_rows = reply.kind().has_rows();
                     if let Some(recorder) = recorder {
                         recorder.answered(reply.kind(), done.began_us, now_us);
@@ -459,7 +487,7 @@ impl ConnectionSet {
                 self.links[at].rpc.hopeless(now_us, reason);
             }
             Some(error) => self.lost(at, error.to_string()),
-            None => {}
+            None => self.look_for_way(at),
         }
     }
 }

@@ -55,6 +55,8 @@ mod description;
 
 mod reach;
 
+mod locations;
+
 mod open_table;
 pub use open_table::OpenTable;
 

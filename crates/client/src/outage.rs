@@ -44,6 +44,13 @@ pub enum Notice {
         /// It was started anew, and its tables have every acknowledged change.
         restarted: bool,
     },
+    /// Another replica has become the primary of a group, with every acknowledged change.
+    TakenOver {
+        /// The group.
+        group: String,
+        /// How long it was waited for.
+        waited: Duration,
+    },
     /// A push was under way when the server ended, so whether it was applied is unknown. It is not repeated.
     UnknownPush {
         /// Address of the server.
@@ -66,7 +73,14 @@ impl fmt::Display for Notice {
             Notice::Back { server, waited, restarted } => {
                 let how =
                     if *restarted { ": it was started anew, and has every acknowledged change" } else { "" };
-                write!(out, "server {server} answers again after {:.0} s{how}", waited.as_secs_f64())
+                write!(out, "server {server} answers again after {:.1} s{how}", waited.as_secs_f64())
+            }
+            Notice::TakenOver { group, waited } => {
+                let waited = waited.as_secs_f64();
+                write!(
+                    out,
+                    "{group} answers after {waited:.1} s: another replica is its primary, with every acknowledged change"
+                )
             }
             Notice::UnknownPush { server, count } => {
                 let count = if *count > 1 { format!(" ({count} so far)") } else { String::new() };
@@ -133,12 +147,26 @@ pub(crate) struct Outages {
     /// Pushes of unknown outcome.
     unknown: AtomicU64,
     on_wait: Option<OnWait>,
+    /// Whether each server is the primary of a group, and another one may take its place.
+    of_groups: bool,
 }
 
 impl Outages {
-    pub(crate) fn new(servers: usize, bound: Duration, on_wait: Option<OnWait>) -> Arc<Outages> {
+    pub(crate) fn new(
+        servers: usize,
+        bound: Duration,
+        on_wait: Option<OnWait>,
+        of_groups: bool,
+    ) -> Arc<Outages> {
         let servers = std::iter::repeat_with(Outage::default).take(servers).collect();
-        Arc::new(Outages { epoch: Instant::now(), bound, servers, unknown: AtomicU64::new(0), on_wait })
+        Arc::new(Outages {
+            epoch: Instant::now(),
+            bound,
+            servers,
+            unknown: AtomicU64::new(0),
+            on_wait,
+            of_groups,
+        })
     }
 
     /// Within which a server that is away must be back.
@@ -192,7 +220,11 @@ impl Outages {
                 false => since_us,
             };
             let waited = Duration::from_micros(now_us.saturating_sub(since_us));
-            self.tell(&Notice::Back { server: name.to_owned(), waited, restarted });
+            let server = name.to_owned();
+            self.tell(&match restarted && self.of_groups {
+                true => Notice::TakenOver { group: server, waited },
+                false => Notice::Back { server, waited, restarted },
+            });
         }
     }
 
@@ -268,7 +300,7 @@ mod tests {
 
     #[test]
     fn an_outage_lasts_from_the_first_failure_to_the_next_answer() {
-        let outages = Outages::new(2, Duration::from_secs(20), None);
+        let outages = Outages::new(2, Duration::from_secs(20), None, false);
         let start = Instant::now();
         assert_eq!(outages.since(0), None);
         outages.failed(0, start);
@@ -285,7 +317,7 @@ mod tests {
     #[test]
     fn what_nobody_has_noticed_for_long_is_no_outage() {
         for (bound, forgotten_after) in [(1, FORGOTTEN_AFTER), (600, Duration::from_secs(600))] {
-            let outages = Outages::new(1, Duration::from_secs(bound), None);
+            let outages = Outages::new(1, Duration::from_secs(bound), None, false);
             let (start, moment) = (Instant::now(), Duration::from_secs(1));
             outages.failed_at(0, start, start);
             let soon = start + forgotten_after - moment;
@@ -302,7 +334,7 @@ mod tests {
         let told = Arc::new(Mutex::new(Vec::new()));
         let tell = Arc::clone(&told);
         let on_wait = OnWait::new(move |notice| tell.lock().unwrap().push(notice.clone()));
-        let outages = Outages::new(1, Duration::from_secs(20), Some(on_wait));
+        let outages = Outages::new(1, Duration::from_secs(20), Some(on_wait), false);
         let begun = |ago_ms: u64| Instant::now() - Duration::from_millis(ago_ms);
         outages.notice(0, "a", begun(5000), false, "refused");
         // The epoch is now: an outage cannot have begun before.
@@ -324,7 +356,7 @@ mod tests {
         let lines: Vec<String> = told.iter().map(Notice::to_string).collect();
         assert_eq!(lines[0], "server a has not answered for 1 s (limit 20 s): refused");
         assert_eq!(lines[1], "server a has not answered for 2 s (limit 20 s): refused");
-        assert_eq!(lines[2], "server a answers again after 2 s");
+        assert_eq!(lines[2], "server a answers again after 2.2 s");
         assert_eq!(lines.len(), 3);
     }
 
@@ -333,7 +365,7 @@ mod tests {
         let told = Arc::new(Mutex::new(Vec::new()));
         let tell = Arc::clone(&told);
         let on_wait = OnWait::new(move |notice| tell.lock().unwrap().push(notice.to_string()));
-        let outages = Outages::new(1, Duration::from_secs(20), Some(on_wait));
+        let outages = Outages::new(1, Duration::from_secs(20), Some(on_wait), false);
         // No history, the first of one, a start within it, and another history.
         for (boot_id, history_id, expected) in
             [(1, 0, 0), (2, 0, 0), (3, 7, 0), (4, 7, 1), (5, 8, 1), (6, 8, 2)]
@@ -343,7 +375,7 @@ mod tests {
             assert_eq!(told.lock().unwrap().len(), expected, "{boot_id} {history_id}");
         }
         let expected =
-            "server a answers again after 0 s: it was started anew, and has every acknowledged change";
+            "server a answers again after 0.0 s: it was started anew, and has every acknowledged change";
         assert_eq!(told.lock().unwrap()[0], expected);
         outages.push_unknown("a");
         assert!(told.lock().unwrap()[2].contains("whether it was applied is unknown"));
@@ -355,7 +387,7 @@ mod tests {
         let told = Arc::new(Mutex::new(Vec::new()));
         let tell = Arc::clone(&told);
         let on_wait = OnWait::new(move |notice| tell.lock().unwrap().push(notice.to_string()));
-        let outages = Outages::new(1, Duration::from_secs(20), Some(on_wait));
+        let outages = Outages::new(1, Duration::from_secs(20), Some(on_wait), false);
         let asked = Instant::now();
         std::thread::sleep(NOTICE_AFTER + Duration::from_millis(10));
         outages.notice(0, "a", asked, false, "it does not answer");
@@ -364,7 +396,7 @@ mod tests {
         (0..2).for_each(|_| outages.ended(0, "a", &peer(1, 0)));
         let expected = [
             "server a has not answered for 1 s (limit 20 s): it does not answer",
-            "server a answers again after 1 s",
+            "server a answers again after 1.0 s",
         ];
         assert_eq!(*told.lock().unwrap(), expected);
     }

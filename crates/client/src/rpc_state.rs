@@ -132,6 +132,8 @@ pub(crate) struct RpcState {
     peer: Option<Peer>,
     /// Which shard it must be, of how many; None: any.
     place: Option<(u32, u32)>,
+    /// Whether what a server is not the one for is asked of another one.
+    follows_group: bool,
     hello: Buffer,
     calls: Calls,
     /// Consecutive attempts that came to nothing.
@@ -170,6 +172,7 @@ impl RpcState {
             },
             peer: None,
             place: None,
+            follows_group: false,
             hello: Buffer::new(limit::HELLO_BYTES_MAX),
             calls: Calls::default(),
             attempts: 0,
@@ -199,6 +202,18 @@ impl RpcState {
     pub(crate) fn expect(&mut self, peer: &Peer) {
         self.agreed.frame_bytes_max = peer.frame_bytes_max;
         self.place = Some((peer.shard, peer.shards));
+    }
+
+    /// From now on, what a server refuses because another one is the primary goes over the next connection.
+    pub(crate) fn follow_group(&mut self) {
+        self.follows_group = true;
+    }
+
+    /// Asks nothing more over this connection, and goes on over another one.
+    pub(crate) fn leave(&mut self) {
+        if self.phase == Phase::Up {
+            self.phase = Phase::Leaving;
+        }
     }
 
     /// Longest frame.
@@ -244,18 +259,6 @@ impl RpcState {
             self.calls.check_needs(slot, peer);
         }
         Ok(())
-    }
-
-    /// [`RpcState::begin_within`] with the usual time-out.
-    #[cfg(test)]
-    pub(crate) fn begin(
-        &mut self,
-        now_us: u64,
-        tag: u64,
-        needs: Needs,
-        request: &Request<'_>,
-    ) -> Result<(), WireError> {
-        self.begin_within(now_us, None, tag, needs, request)
     }
 
     /// How rows are to be asked for by one who wants them so: before the first hello as he wants, since that can be changed

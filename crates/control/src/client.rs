@@ -285,6 +285,16 @@ impl Client {
         let answer = self.runtime.block_on(self.stub.drain(request));
         self.answer(answer).map(|reply| reply.connections)
     }
+
+    /// Lets another replica become the primary, and waits until it is.
+    ///
+    /// # Errors
+    /// The server is no primary, no other replica is in sync, or the hand-over took too long and was called off.
+    pub fn hand_over(&mut self) -> Result<proto::HandOverReply, ControlError> {
+        let request = self.request(proto::HandOverRequest {}, false);
+        let answer = self.runtime.block_on(self.stub.hand_over(request));
+        self.answer(answer)
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::proto::{Latency, StatusReply, Table};
 
 const MS_PER_S: f64 = 1e3;
 
-/// Counter name, metric name, type and help.
+/// Counter name, metric name, type and help. Milliseconds become seconds.
 const COUNTERS: &[(&str, &str, &str, &str)] = &[
     ("connections", "connections", "gauge", "Open connections of clients."),
     ("connections_max", "connections_max", "gauge", "ConnectionSlots for them."),
@@ -37,7 +37,33 @@ const COUNTERS: &[(&str, &str, &str, &str)] = &[
     ("checkpoint_bytes", "checkpoint_bytes", "gauge", "Bytes of them."),
     ("saves", "saves_total", "counter", "Checkpoints that were saved, by whomever."),
     ("saves_failed", "saves_failed_total", "counter", "Checkpoints that could not be saved."),
+    ("group_server", "group_server", "gauge", "Number of the server in its cluster."),
+    ("group_primary", "group_primary", "gauge", "1 if the server is the primary of its group."),
+    ("group_epoch", "group_epoch", "gauge", "Count of the primaries of the group so far."),
+    (
+        "group_in_sync",
+        "group_in_sync",
+        "gauge",
+        "Replicas that have every acknowledged push, the primary included.",
+    ),
+    ("group_backlog", "group_backlog", "gauge", "Records that a follower in sync has not acknowledged."),
+    ("group_waiting", "group_waiting", "gauge", "Updates of a follower that wait for earlier ones."),
     ("restores", "restores_total", "counter", "Checkpoints that were restored since the start."),
+    ("log_groups", "log_groups_total", "counter", "Groups that were written to the delta log."),
+    ("log_bytes", "log_bytes_total", "counter", "Bytes of them."),
+    ("log_waiting", "log_waiting", "gauge", "Replies that wait until their changes are on disk."),
+    (
+        "log_refused_since_unix_ms",
+        "log_refused_since_timestamp_seconds",
+        "gauge",
+        "When the delta log failed and changes began to be refused, since 1970; 0: they are not.",
+    ),
+    (
+        "log_unsynced_ms",
+        "log_unsynced_seconds",
+        "gauge",
+        "At most the age of the oldest change that is not on disk; 0: all are.",
+    ),
 ];
 
 type TableNumber = (&'static str, &'static str, &'static str, fn(&Table) -> u64);
@@ -65,6 +91,7 @@ pub(crate) fn text(
     tables: &[Table],
     by_command: &[Latency],
     by_peer: &[Latency],
+    log_syncs: Option<LatencySummary>,
 ) -> String {
     let mut text = Exposition::default();
     let (shard, shards) = (status.shard.to_string(), status.shards.to_string());
@@ -83,7 +110,13 @@ pub(crate) fn text(
     text.single("process_resident_memory_bytes", "gauge", help, status.resident_bytes);
     for (counter, &value) in &status.counters {
         match COUNTERS.iter().find(|(name, ..)| name == counter) {
-            Some((_, metric, kind, help)) => text.single(&format!("sanderling_{metric}"), kind, help, value),
+            Some((_, metric, kind, help)) => {
+                let name = format!("sanderling_{metric}");
+                match counter.ends_with("_ms") {
+                    true => text.single(&name, kind, help, value as f64 / MS_PER_S),
+                    false => text.single(&name, kind, help, value),
+                }
+            }
             None => {
                 let help = "As ctl status says it.";
                 text.single(&format!("sanderling_{counter}"), "untyped", help, value);
@@ -99,6 +132,10 @@ pub(crate) fn text(
     text.latencies("sanderling_request_latency", help, &summaries(by_command));
     let help = "Time of work on requests at the server, by peer and command; the peer is a client's own name or its host.";
     text.latencies("sanderling_peer_request_latency", help, &summaries(by_peer));
+    if let Some(syncs) = log_syncs {
+        let help = "Time of writing the end of a group of the delta log and syncing it.";
+        text.latencies("sanderling_log_sync", help, &[(Labels::new(), syncs)]);
+    }
     text.finish()
 }
 
@@ -122,7 +159,8 @@ mod tests {
 
     #[test]
     fn every_number_has_its_line() {
-        let counters = [("saves".to_owned(), 7), ("new".to_owned(), 8)].into();
+        let counters = [("saves", 7), ("new", 8), ("log_unsynced_ms", 250)];
+        let counters = counters.map(|(name, value)| (name.to_owned(), value)).into();
         let status = StatusReply {
             name: "0/1".to_owned(),
             serving: true,
@@ -139,13 +177,18 @@ mod tests {
             ..Latency::default()
         };
         let of_peer = Latency { peer: "p".to_owned(), max_ns: 5_000_000_000, ..pull.clone() };
-        let text = text(&status, &[table], &[pull], &[of_peer]);
+        let syncs = LatencySummary { count: 3, sum_ns: 6_000_000, ..LatencySummary::default() };
+        let text = text(&status, &[table], &[pull], &[of_peer], Some(syncs));
         for line in [
             "sanderling_serving 1",
             "sanderling_uptime_seconds 1.5",
             "# TYPE sanderling_saves_total counter",
             "sanderling_saves_total 7",
             "sanderling_new 8",
+            "# TYPE sanderling_log_unsynced_seconds gauge",
+            "sanderling_log_unsynced_seconds 0.25",
+            "sanderling_log_sync_seconds_sum 0.006",
+            "sanderling_log_sync_seconds_count 3",
             "sanderling_table_rows{table=\"t\"} 3",
             "sanderling_table_pushes_total{table=\"t\"} 4",
             "# TYPE sanderling_request_latency_seconds summary",

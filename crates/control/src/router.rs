@@ -96,7 +96,7 @@ async fn answer_metrics(State(service): State<Service>) -> Response {
         let tables: Vec<_> = control.tables().into_iter().map(service::table).collect();
         let latencies = |scope| control.stats(scope).into_iter().map(service::latency).collect::<Vec<_>>();
         let (by_command, by_peer) = (latencies(StatsScope::Commands), latencies(StatsScope::Peers));
-        metrics::text(&service::status(control), &tables, &by_command, &by_peer)
+        metrics::text(&service::status(control), &tables, &by_command, &by_peer, control.log_syncs())
     });
     match text.await {
         Ok(text) => ([(CONTENT_TYPE, EXPOSITION_CONTENT_TYPE)], text).into_response(),

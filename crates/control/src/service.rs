@@ -268,6 +268,16 @@ impl proto::control_server::Control for Service {
         self.control.drain();
         Ok(Response::new(proto::DrainReply { connections }))
     }
+
+    async fn hand_over(&self, _: Request<proto::HandOverRequest>) -> Answer<proto::HandOverReply> {
+        let start = std::time::Instant::now();
+        let group = self.slow(Control::hand_over_and_wait).await?.map_err(Status::failed_precondition)?;
+        Ok(Response::new(proto::HandOverReply {
+            epoch: group.epoch,
+            primary: group.primary_url().unwrap_or_default().to_owned(),
+            took_ms: ms(start.elapsed()),
+        }))
+    }
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ pub use renamed::RENAMED;
 
 mod table;
 pub(crate) use table::EVERY_TABLE;
-pub use table::{AdmissionOption, EvictionOption, TableOptions};
+pub use table::{AdmissionOption, EvictionOption, MemoryOption, TableOptions};
 
 mod train;
 pub use train::{Loss, Monitor, Reduction, Train};

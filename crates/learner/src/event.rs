@@ -129,6 +129,13 @@ pub enum Event<'a> {
         /// Steps done by earlier sessions of the run.
         resumed_step: u64,
     },
+    /// A table that outlives the process was created, attached or restored.
+    Kept {
+        /// The table.
+        table: &'a str,
+        /// The content of its folder, and the result.
+        found: &'a str,
+    },
     /// Quantile boundaries are being fitted.
     Fitting {
         /// How many features need them.

@@ -61,6 +61,8 @@ pub use reading::{Reading, save_reading, saved_names};
 mod model;
 pub use model::{BIAS_TABLE, Model, Purpose};
 
+mod kept;
+
 mod saved_rows;
 pub use saved_rows::SavedRows;
 

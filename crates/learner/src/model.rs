@@ -29,7 +29,16 @@ pub struct Model {
 impl Model {
     /// An untrained model. Quantile boundaries must be fitted.
     pub fn new(config: Config) -> Result<Self, LearnError> {
-        let tables = table_configs(&config).into_iter().map(Table::new).collect::<Result<_, _>>()?;
+        Self::new_in(config, |_, table| Ok(Table::new(table)?))
+    }
+
+    /// An untrained model with the tables that `create` makes.
+    pub(crate) fn new_in(
+        config: Config,
+        mut create: impl FnMut(&Config, TableConfig) -> Result<Table, LearnError>,
+    ) -> Result<Self, LearnError> {
+        let tables = table_configs(&config).into_iter().map(|table| create(&config, table));
+        let tables = tables.collect::<Result<_, _>>()?;
         Ok(Self::from_tables(config, tables)?.collecting_names())
     }
 
@@ -63,21 +72,22 @@ impl Model {
         servers: Option<&Arc<Cluster>>,
         checkpoint: &Checkpoint,
         path: &Path,
+        mut create: impl FnMut(&Config, TableConfig) -> Result<Table, LearnError>,
     ) -> Result<Self, LearnError> {
         let is_saved = |name: &str| checkpoint.tables().iter().any(|table| table.name == name);
         for table in table_configs(&config).iter().filter(|table| is_saved(&table.name)) {
             check_table(checkpoint, table, path)?;
         }
         let Some(cluster) = servers else {
-            let table = |table: TableConfig| -> Result<Table, LearnError> {
-                let mut table = Table::new(table)?;
+            let mut table = |table: TableConfig| -> Result<Table, LearnError> {
+                let mut table = create(&config, table)?;
                 let name = table.name().to_owned();
                 if is_saved(&name) {
                     checkpoint.load_rows(&name, &mut table, |_| true)?;
                 }
                 Ok(table)
             };
-            let tables = table_configs(&config).into_iter().map(table).collect::<Result<_, _>>()?;
+            let tables = table_configs(&config).into_iter().map(&mut table).collect::<Result<_, _>>()?;
             return Self::from_tables(config, tables)?.with_names_of(checkpoint, path);
         };
         let model = Self::on_servers(config, cluster)?;
@@ -194,6 +204,19 @@ impl Model {
         Self::from_tables(config, tables)
     }
 
+    /// The model of a run that goes on, with the tables that `load` makes of the checkpoint's.
+    pub(crate) fn resumed(
+        config: Config,
+        checkpoint: &Checkpoint,
+        path: &Path,
+        mut load: impl FnMut(&Config, TableConfig) -> Result<Table, LearnError>,
+    ) -> Result<Self, LearnError> {
+        check_tables(checkpoint, &config, path)?;
+        let tables = table_configs(&config).into_iter().map(|table| load(&config, table));
+        let tables = tables.collect::<Result<_, _>>()?;
+        Self::from_tables(config, tables)?.with_names_of(checkpoint, path)
+    }
+
     /// Writes the model to a directory; whatever was there stays whole until the new one is. Where its tables are makes no
     /// difference to what is saved, but for the order of rows.
     pub fn save(&self, path: &Path, blobs: &[(&str, Vec<u8>)]) -> Result<(), LearnError> {
@@ -218,10 +241,6 @@ impl Model {
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
-    }
-
-    pub(crate) fn config_mut(&mut self) -> &mut Config {
-        &mut self.config
     }
 
     /// The tables of the features, and the bias. The methods below are about tables in this process.

@@ -26,6 +26,7 @@ use crate::distributed::{self, JobOptions};
 use crate::error::LearnError;
 use crate::event::Event;
 use crate::importance::Importance;
+use crate::kept::{self, KeptTables};
 use crate::known_keys::KnownKeys;
 use crate::measured::{SeenMetrics, TestMetrics};
 use crate::metrics::{NumberMetrics, Scores};
@@ -66,6 +67,8 @@ pub struct RunOptions {
     /// Whether an earlier run of another configuration is kept and this one gets a number after its name. For default
     /// names.
     pub keeps_earlier: bool,
+    /// Whether the rows that kept tables have are removed at the start.
+    pub forget: bool,
     /// Whether a run whose servers have lost its rows ends, instead of putting its last save back on them.
     pub ends_with_servers: bool,
     /// Parameter servers that hold the tables; `None`: this process does.
@@ -80,6 +83,7 @@ impl Default for RunOptions {
             runs_dir: PathBuf::from("runs"),
             resume: false,
             from: None,
+            forget: false,
             keeps_earlier: false,
             ends_with_servers: false,
             servers: None,
@@ -208,6 +212,7 @@ fn run(
         Some(job) => job.check(&config)?,
         None => check_servers(&config, options)?,
     }
+    kept::check(&config, options.servers.is_some(), !options.resume && !options.forget)?;
     // Before the run has a name, which may replace an earlier run.
     [&config.data.train, &config.data.valid].into_iter().try_for_each(|inputs| refuse_hubs(&inputs.0))?;
     let earlier = match &options.from {
@@ -312,8 +317,9 @@ fn run_in(
     let started_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     let (model_dir, last_dir) = (run_dir.join("model"), run_dir.join("last"));
     let has_earlier = !options.resume && (is_saved(&model_dir) || is_saved(&last_dir));
+    let mut kept = KeptTables::new(options.forget);
     let (model, state, scores) = if options.resume {
-        resume(&config, options, run_dir, [&last_dir, &model_dir])?
+        resume(&config, options, run_dir, [&last_dir, &model_dir], &mut kept)?
     } else {
         let unfitted = config.spec().unfitted().count();
         if unfitted > 0 {
@@ -323,9 +329,9 @@ fn run_in(
         check_inputs(&config, has_earlier)?;
         let earlier = begun.earlier.take();
         let model = match (&earlier, &options.servers) {
-            (Some(earlier), servers) => earlier.continue_as(config, servers.as_ref())?,
+            (Some(earlier), servers) => earlier.continue_as(config, servers.as_ref(), &mut kept)?,
             (None, Some(cluster)) => Model::on_servers(config, cluster)?,
-            (None, None) => Model::new(config)?,
+            (None, None) => Model::new_in(config, |config, table| kept.create(config, table))?,
         };
         let progressive_curve = earlier.map_or(Ok(Vec::new()), |earlier| earlier.progressive_curve())?;
         // The resume state of an earlier run of this name is not this run's.
@@ -344,6 +350,7 @@ fn run_in(
     };
     let threads = options.job.as_ref().map_or(train.threads, JobOptions::threads);
     observer(&Event::Started { model: &words, run_dir, resumed_step: state.step });
+    kept.tell(observer);
     if state.step > 0 && state.is_whole(train) {
         observer(&Event::NothingLeft { passes: state.pass, early: state.pass < train.passes });
     }

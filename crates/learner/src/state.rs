@@ -61,6 +61,9 @@ pub struct RunState {
     /// The run's number, with which its folder was marked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<u64>,
+    /// The number of the save, which kept tables note.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub save: Option<u64>,
     /// Bytes of the training files, where they are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_bytes: Option<u64>,

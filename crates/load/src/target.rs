@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sanderling_client::{Cluster, ConnectOptions, addresses};
+use sanderling_client::{Cluster, ConnectOptions};
 use sanderling_store::{Maintenance, Table, TableConfig};
 
 use crate::port::Port;
@@ -97,7 +97,7 @@ impl Target {
             EMBEDDED => Place::Embedded(Arc::new(Embedded::new()?)),
             NOWHERE => Place::Nowhere,
             _ => {
-                let cluster = addresses(address).and_then(|all| Cluster::connect(&all, options));
+                let cluster = Cluster::of(address, options);
                 Place::Cluster(cluster.map_err(|error| failure(&error))?)
             }
         };

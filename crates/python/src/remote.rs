@@ -6,7 +6,7 @@ use numpy::{PyArray1, PyArray2};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
-use sanderling_client::{Cluster, ConnectOptions, Hedge, RemoteTable, addresses, compression};
+use sanderling_client::{Cluster, ConnectOptions, Hedge, RemoteTable, compression};
 
 use crate::arrays::{Grads, Key, Keys};
 use crate::error::{ConfigError, ServerError, of_client};
@@ -98,7 +98,7 @@ pub(crate) fn connect(
         on_wait: Some(warnings::on_wait()),
         ..defaults
     };
-    let cluster = py.detach(|| Cluster::connect(&addresses(address)?, options)).map_err(of_client)?;
+    let cluster = py.detach(|| Cluster::of(address, options)).map_err(of_client)?;
     Ok(PyConnection::of(cluster))
 }
 

@@ -73,7 +73,7 @@ impl PyTrainResult {
 
 /// Trains as the configuration says: a dictionary, or the path of a TOML file.
 #[pyfunction]
-#[pyo3(signature = (config, *, train = None, valid = None, name = None, runs_dir = None, resume = false, from_model = None, on_line = None))]
+#[pyo3(signature = (config, *, train = None, valid = None, name = None, runs_dir = None, resume = false, from_model = None, forget = false, on_line = None))]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
 pub(crate) fn train(
     py: Python<'_>,
@@ -84,6 +84,7 @@ pub(crate) fn train(
     runs_dir: Option<PathBuf>,
     resume: bool,
     from_model: Option<PathBuf>,
+    forget: bool,
     on_line: Option<Py<PyAny>>,
 ) -> PyResult<PyTrainResult> {
     if resume && from_model.is_some() {
@@ -91,8 +92,13 @@ pub(crate) fn train(
             "resume and from_model: a run that goes on has begun; give one of them",
         ));
     }
-    let mut options =
-        RunOptions { resume, from: from_model, keeps_earlier: name.is_none(), ..RunOptions::default() };
+    let mut options = RunOptions {
+        resume,
+        from: from_model,
+        forget,
+        keeps_earlier: name.is_none(),
+        ..RunOptions::default()
+    };
     let given = GivenData::of(config, train, valid)?;
     let config = given.configure(config, name)?;
     if let Some(runs_dir) = runs_dir {

@@ -31,6 +31,10 @@ pub fn member_name(server: u32) -> String {
 pub struct ClusterConfig {
     /// Slots of keys, fixed for the life of the cluster.
     pub slots: u32,
+    /// Groups, which share the slots.
+    pub groups: u32,
+    /// Servers of a group.
+    pub replicas: u32,
 }
 
 /// The members of a group with their addresses.

@@ -2,8 +2,7 @@
 //!
 //! A [`Registry`] has the records of one cluster. [`RegistryUrl::open`] gives one of a keeper (`keeper://`) or of etcd
 //! (`etcd://`); [`MemoryRegistry`] is for tests. All calls block, with a time limit, and are for plain threads; the
-//! async code of the clients stays inside. [`GroupEntry`] runs the registry's part of a replica, [`Presence`] keeps the
-//! record of a process alive. The crate `keeper` has the server of `keeper://`, and shares [`state_machine`], [`history`] and
+//! async code of the clients stays inside. [`Presence`] keeps the record of a process alive. The crate `keeper` has the server of `keeper://`, and shares [`state_machine`], [`history`] and
 //! [`protocol`] with this one. The crate knows no tables, frames, signals or command lines, and decides nothing about
 //! groups.
 
@@ -17,10 +16,12 @@ pub use registry::{Change, Edit, Listing, Outcome, Record, Registry, RegistryErr
 
 mod cluster;
 pub use cluster::{CONFIG, GROUPS, MEMBERS, PLACEMENT};
+pub use sanderling_replica::Member;
+
 pub use cluster::{ClusterConfig, GroupRecord, MemberRecord, Placement, SlotRun, group_name, member_name};
 
-mod group_entry;
-pub use group_entry::GroupEntry;
+mod membership;
+pub use membership::{Place, Wanted, agree, claim};
 
 mod presence;
 pub use presence::{Presence, PresenceEvent};

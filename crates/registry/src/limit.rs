@@ -9,6 +9,10 @@ pub const NAME_BYTES_MAX: usize = 128;
 pub const VALUE_BYTES_MAX: usize = 256 << 10;
 /// Lists and objects within each other in a value. A deeper one is refused: readers of JSON have limits of their own.
 pub const VALUE_DEPTH_MAX: usize = 64;
+/// Groups of a cluster: as many servers as a client connects to.
+pub const GROUPS_MAX: u32 = 1024;
+/// Servers of a group.
+pub const REPLICAS_MAX: u32 = 16;
 /// Records of a keeper. A further one is refused.
 pub const RECORDS_MAX: usize = 1 << 16;
 /// Names and values of a keeper together. A change that needs more is refused.

@@ -69,7 +69,7 @@ impl Follower {
     ) -> Result<(), Broken> {
         match message {
             Message::Records { stream, first, records } => {
-                let inbox = &mut self.streams[*stream];
+                let inbox = self.streams.get_mut(*stream).ok_or(Broken)?;
                 for (record, number) in records.iter().zip(*first..) {
                     // Earlier ones come again if an acknowledgement was lost; later ones are sent again.
                     if number == inbox.received + 1 {

@@ -3,7 +3,7 @@
 //! A group is one primary and its followers. The primary applies pushes and sends each with the version of every row
 //! after it; followers apply each row's updates in the order of its versions, so that replicas are equal to the bit
 //! although pushes have no order over the server. A push is acknowledged when every follower in sync has received and
-//! marked it. A small record in a [`Registry`] says which process is the primary and which are in sync.
+//! marked it. A small record in a registry says which process is the primary and which are in sync.
 //!
 //! [`Node::step`] takes an [`Event`] and returns [`Action`]s; a driver owns sockets, clock and registry. The simulator
 //! drives several nodes through random faults, over real tables and push windows.
@@ -24,8 +24,8 @@ mod node;
 #[cfg(test)]
 mod simulator;
 
-pub use group::{Group, Member, MemoryRegistry, Registry, Revised};
+pub use group::{Group, Member, Revised};
 pub use message::{
     Action, Answer, AppliedPush, Envelope, Event, Message, Operation, Push, Record, TableState,
 };
-pub use node::{Config, Node};
+pub use node::{Config, Node, Standing};

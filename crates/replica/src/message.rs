@@ -16,6 +16,8 @@ pub struct Push {
     pub client: u64,
     /// Number of the push among those of the client.
     pub sequence: u64,
+    /// It goes on with the client's push before it, and is not counted again.
+    pub continues: bool,
     /// Factor of the learning rate.
     pub lr_scale: f32,
     /// Distinct keys.
@@ -48,6 +50,8 @@ pub enum Operation {
         table: u32,
         /// Its configuration.
         config: Box<TableConfig>,
+        /// A note of the driver about the table, for the drivers of other replicas.
+        note: String,
     },
     /// Drops a table.
     Drop {
@@ -60,6 +64,13 @@ pub enum Operation {
         table: u32,
         /// The rows.
         rows: Arc<RowColumns>,
+    },
+    /// Removes rows. Followers learn it from the removals before it.
+    Remove {
+        /// Number of the table.
+        table: u32,
+        /// Their keys.
+        keys: Vec<u64>,
     },
 }
 
@@ -93,6 +104,8 @@ pub struct TableState {
     pub table: u32,
     /// Its configuration.
     pub config: TableConfig,
+    /// See [`Operation::Create`].
+    pub note: String,
     /// Removals so far.
     pub removals: u64,
 }
@@ -188,6 +201,28 @@ pub enum Event {
         /// The push.
         push: Arc<Push>,
     },
+    /// A push that a worker of this primary has applied and marked.
+    Applied {
+        /// Number for the answer.
+        request: u64,
+        /// The worker's stream.
+        stream: usize,
+        /// The epoch in which it was applied.
+        epoch: u64,
+        /// The push.
+        applied: Box<AppliedPush>,
+    },
+    /// A push whose mark says that it was applied before.
+    Repeated {
+        /// Number for the answer.
+        request: u64,
+        /// The client.
+        client: u64,
+        /// Number of the push.
+        sequence: u64,
+        /// The outcome in the mark.
+        outcome: Outcome,
+    },
     /// A client's pull.
     Pull {
         /// Number for the answer.
@@ -213,6 +248,8 @@ pub enum Event {
     },
     /// The primary passes its role on, to be stopped or upgraded.
     HandOver,
+    /// The system says that another replica's process has ended.
+    Ended(Member),
 }
 
 /// A request of a replica to its driver.

@@ -6,10 +6,13 @@ use crate::fault::Fault;
 use crate::follower::Follower;
 use crate::group::{Group, Member, Revised};
 use crate::limit::{HAND_OVER_WITHIN, HEARTBEAT, JOIN_WITHIN, PROMOTE_AFTER, REGISTRY_WITHIN};
-use crate::message::{Action, Answer, Envelope, Event, Message, Operation, Push, Record};
+use crate::message::{Action, Answer, AppliedPush, Envelope, Event, Message, Operation, Push, Record};
 use crate::primary::{Outbox, Primary};
 use crate::push_dedup::{PushDedup, Verdict};
 use crate::rows::Rows;
+
+mod view;
+pub use view::Standing;
 
 /// The settings of a replica.
 #[derive(Debug, Clone)]
@@ -38,7 +41,7 @@ pub struct Node {
     /// Epoch and number of the last session.
     last_session: (u64, u64),
     pub(crate) rows: Rows,
-    push_dedup: PushDedup,
+    push_dedup: Arc<PushDedup>,
     pub(crate) role: Role,
     actions: Vec<Action>,
 }
@@ -59,10 +62,10 @@ pub(crate) enum Role {
 }
 
 impl Node {
-    /// Creates a replica without rows, at the start of its process.
+    /// Creates a replica without rows, at the start of its process. Workers that push share its dedup windows.
     #[must_use]
-    pub fn new(config: Config) -> Node {
-        Node::with_fault(config, Fault::None)
+    pub fn new(config: Config, push_dedup: Arc<PushDedup>) -> Node {
+        Node { push_dedup, ..Node::with_fault(config, Fault::None) }
     }
 
     pub(crate) fn with_fault(config: Config, fault: Fault) -> Node {
@@ -74,7 +77,7 @@ impl Node {
             asked: 0,
             last_session: (0, 0),
             rows: Rows::new(fault),
-            push_dedup: PushDedup::default(),
+            push_dedup: Arc::default(),
             role: Role::Learner,
             actions: vec![Action::Read],
         }
@@ -95,6 +98,20 @@ impl Node {
                     self.actions.push(Action::Answer { request, answer });
                 }
             }
+            Event::Applied { request, stream, epoch, applied } => {
+                self.send_applied((request, stream), epoch, *applied);
+            }
+            Event::Repeated { request, client, sequence, outcome } => {
+                let answer = match &mut self.role {
+                    Role::Primary(primary) => match primary.join_pending(client, sequence, request) {
+                        true => None,
+                        false => Some(Answer::Done(outcome)),
+                    },
+                    _ => Some(Answer::NotHere),
+                };
+                self.actions.extend(answer.map(|answer| Action::Answer { request, answer }));
+            }
+            Event::Ended(member) => self.take_end(member),
             Event::Pull { request, table, keys } => {
                 let answer = self.pull(table, &keys);
                 self.actions.push(Action::Answer { request, answer });
@@ -117,19 +134,6 @@ impl Node {
         }
         self.answer();
         std::mem::take(&mut self.actions)
-    }
-
-    /// The epoch that this replica knows of; 0 before the first.
-    #[must_use]
-    pub fn epoch(&self) -> u64 {
-        self.known.group.as_ref().map_or(0, |group| group.epoch)
-    }
-
-    /// Updates that wait for others, and records that wait for a change on all streams.
-    #[must_use]
-    pub fn waiting(&self) -> usize {
-        let held = if let Role::Follower(follower) = &self.role { follower.held() } else { 0 };
-        self.rows.waiting() + held
     }
 
     fn is_me(&self, member: &Member) -> bool {
@@ -255,8 +259,8 @@ impl Node {
                     // The record as it is, under a new revision: the heir's change cannot come any more.
                     change = self.known.group.clone();
                 }
-            } else if to.is_none()
-                && let Some((member, session)) = primary.heir(self.known.in_sync())
+            } else if let Some((member, session)) = primary.heir(self.known.in_sync(), to)
+                && (to.is_none() || now.is_multiple_of(HEARTBEAT))
             {
                 primary.handing_over = Some((since, Some(member)));
                 out.push((member, session, Message::HandOver));
@@ -350,8 +354,12 @@ impl Node {
                     }
                     Err(_) => self.give_up(from, session),
                 }
-                if matches!(message, Message::HandOver) && self.is_in_sync() {
-                    self.propose_promotion();
+                if matches!(message, Message::HandOver) {
+                    match self.is_in_sync() {
+                        true => self.propose_promotion(),
+                        // The primary thinks so. It will say it again.
+                        false => self.actions.push(Action::Read),
+                    }
                 }
             }
             _ => {}
@@ -421,6 +429,31 @@ impl Node {
         }
         self.send_all(out);
         Ok(())
+    }
+
+    /// Sends a push that a worker has applied in this epoch.
+    fn send_applied(&mut self, (request, stream): (u64, usize), epoch: u64, applied: AppliedPush) {
+        let mut out = Outbox::new();
+        match &mut self.role {
+            Role::Primary(primary) if primary.epoch == epoch => {
+                primary.send_push((request, stream), Record::Push(applied), &self.rows, &mut out);
+            }
+            // The rows that it changed end with the epoch.
+            _ => self.actions.push(Action::Answer { request, answer: Answer::NotHere }),
+        }
+        self.send_all(out);
+    }
+
+    /// A process that has ended is not waited for.
+    fn take_end(&mut self, member: Member) {
+        let now = self.now;
+        match &mut self.role {
+            Role::Follower(follower) if follower.primary == member => {
+                follower.heard = follower.heard.min(now.saturating_sub(PROMOTE_AFTER));
+            }
+            Role::Primary(primary) => primary.take_end(member, now),
+            _ => {}
+        }
     }
 
     fn operate(&mut self, request: u64, operation: &Operation) -> Result<(), Answer> {

@@ -53,6 +53,8 @@ pub(crate) struct Session {
     has_begun: bool,
     /// Acknowledged records of each stream.
     acked: Vec<u64>,
+    /// Last records of each stream that were sent again; 0: none were, or they are acknowledged with all later ones.
+    resent: Vec<u64>,
     /// Last records of the streams when pushes began to wait for this learner.
     joined_at: Option<Vec<u64>>,
     export: Export,
@@ -212,9 +214,11 @@ impl Primary {
             table.for_each_key(|_| true, |key| keys.push(key));
             keys
         };
+        let notes = &rows.notes;
         let tables = rows.tables.iter().map(|(&table, rows)| TableState {
             table,
             config: rows.config().clone(),
+            note: notes.get(&table).cloned().unwrap_or_default(),
             removals: rows.removals(),
         });
         let marks =
@@ -232,6 +236,7 @@ impl Primary {
             begin: begin.clone(),
             has_begun: false,
             acked: self.streams.iter().map(Stream::last).collect(),
+            resent: vec![0; self.streams.len()],
             joined_at: None,
             export: Export {
                 keys: rows.tables.iter().map(|(&number, table)| (number, keys(table))).collect(),
@@ -261,8 +266,14 @@ impl Primary {
         session.is_broken |= is_broken;
         session.has_begun = true;
         session.echo = session.echo.max(*echo);
-        for (acked, received) in session.acked.iter_mut().zip(received) {
-            *acked = (*acked).max(*received);
+        for ((acked, received), stream) in session.acked.iter_mut().zip(received).zip(&self.streams) {
+            *acked = (*acked).max(*received).min(stream.last());
+        }
+        // A follower that lacks records takes no later ones: the next of them follow at once, not with the next heartbeat.
+        for (at, stream) in self.streams.iter().enumerate() {
+            if session.resent[at] > 0 && session.acked[at] >= session.resent[at] {
+                out.extend(session.resend(at, stream).map(|message| (member, number, message)));
+            }
         }
         if *part == session.export.part && !session.export.is_done {
             session.export.next(rows);
@@ -322,16 +333,39 @@ impl Primary {
 
     /// Returns whether every one of these followers has heard of this primary lately.
     pub(crate) fn has_lease(&self, in_sync: &[Member], now: u64) -> bool {
-        in_sync.iter().all(|member| {
-            let session = self.sessions.iter().find(|session| session.member == *member);
-            session.is_some_and(|session| now - session.echo < LEASE)
-        })
+        now < self.lease_until(in_sync)
     }
 
-    /// The follower to which a hand-over loses nothing: in sync, and with every record.
-    pub(crate) fn heir(&self, in_sync: &[Member]) -> Option<(Member, u64)> {
+    /// The first tick at which one of these followers may not have heard of this primary lately.
+    pub(crate) fn lease_until(&self, in_sync: &[Member]) -> u64 {
+        let until = in_sync.iter().map(|member| {
+            let session = self.sessions.iter().find(|session| session.member == *member);
+            session.map_or(0, |session| session.echo + LEASE)
+        });
+        until.min().unwrap_or(u64::MAX)
+    }
+
+    /// Records that one of these followers has not acknowledged.
+    pub(crate) fn backlog(&self, in_sync: &[Member]) -> u64 {
+        let sessions = self.sessions.iter().filter(|session| in_sync.contains(&session.member));
+        let missing = sessions.map(|session| {
+            self.streams.iter().zip(&session.acked).map(|(stream, acked)| stream.last() - acked).sum()
+        });
+        missing.max().unwrap_or(0)
+    }
+
+    /// Notes that a follower's process has ended.
+    pub(crate) fn take_end(&mut self, member: Member, now: u64) {
+        for session in self.sessions.iter_mut().filter(|session| session.member == member) {
+            session.heard = session.heard.min(now.saturating_sub(DROP_AFTER));
+        }
+    }
+
+    /// A follower to which a hand-over loses nothing: in sync, and with every record. Of several, the one that was told.
+    pub(crate) fn heir(&self, in_sync: &[Member], told: Option<Member>) -> Option<(Member, u64)> {
         let has_all = |session: &&Session| {
             in_sync.contains(&session.member)
+                && told.is_none_or(|told| told == session.member)
                 && !session.is_broken
                 && self.streams.iter().zip(&session.acked).all(|(stream, &acked)| stream.last() == acked)
         };
@@ -382,21 +416,17 @@ impl Primary {
             let passed = self.streams.iter().map(|stream| stream.removals.get(&number).copied().unwrap_or(0));
             table.forget_removals(passed.min().unwrap_or(0));
         }
-        for session in &self.sessions {
-            let mut send = |message: Message| out.push((session.member, session.number, message));
+        for session in &mut self.sessions {
+            let (member, number) = (session.member, session.number);
+            let mut send = |message: Message| out.push((member, number, message));
             send(Message::Heartbeat { sent: now });
             if !session.has_begun {
                 send(session.begin.clone());
                 continue;
             }
             session.export.sent.iter().cloned().for_each(&mut send);
-            for (stream, (records, &acked)) in self.streams.iter().zip(&session.acked).enumerate() {
-                let skipped = (acked - records.before) as usize;
-                let records: Vec<_> =
-                    records.records.iter().skip(skipped).take(RESENT_RECORDS).cloned().collect();
-                if !records.is_empty() {
-                    send(Message::Records { stream, first: acked + 1, records });
-                }
+            for (at, stream) in self.streams.iter().enumerate() {
+                session.resend(at, stream).into_iter().for_each(&mut send);
             }
         }
         for (at, stream) in self.streams.iter_mut().enumerate() {
@@ -405,6 +435,17 @@ impl Primary {
                 stream.before += 1;
             }
         }
+    }
+}
+
+impl Session {
+    /// The first records of a stream that the follower has not acknowledged.
+    fn resend(&mut self, at: usize, stream: &Stream) -> Option<Message> {
+        let acked = self.acked[at];
+        let skipped = (acked - stream.before) as usize;
+        let records: Vec<_> = stream.records.iter().skip(skipped).take(RESENT_RECORDS).cloned().collect();
+        self.resent[at] = if records.is_empty() { 0 } else { acked + records.len() as u64 };
+        (!records.is_empty()).then_some(Message::Records { stream: at, first: acked + 1, records })
     }
 }
 

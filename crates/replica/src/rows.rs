@@ -17,7 +17,11 @@ use crate::push_dedup::Outcome;
 /// The tables, and what a follower knows about their rows.
 #[derive(Debug, Default)]
 pub(crate) struct Rows {
-    pub(crate) tables: BTreeMap<u32, Table>,
+    pub(crate) tables: BTreeMap<u32, Arc<Table>>,
+    /// The driver's note about each table.
+    pub(crate) notes: BTreeMap<u32, String>,
+    /// Counts changes of the list of tables.
+    pub(crate) listed: u64,
     /// Removals that a follower has applied, per table.
     removals: HashMap<u32, u64>,
     /// Number of the last removal of a key, until every stream has passed it.
@@ -78,18 +82,20 @@ impl Rows {
 
     /// Drops everything, and makes the tables of a primary.
     pub(crate) fn begin(&mut self, tables: Vec<TableState>) -> Result<(), Broken> {
-        *self = Rows::new(self.fault);
-        for TableState { table, config, removals } in tables {
-            self.create(table, config)?;
+        *self = Rows { listed: self.listed + 1, ..Rows::new(self.fault) };
+        for TableState { table, config, note, removals } in tables {
+            self.create(table, config, note)?;
             self.removals.insert(table, removals);
         }
         Ok(())
     }
 
-    fn create(&mut self, number: u32, config: TableConfig) -> Result<(), StoreError> {
+    fn create(&mut self, number: u32, config: TableConfig, note: String) -> Result<(), StoreError> {
         if let Entry::Vacant(vacant) = self.tables.entry(number) {
-            vacant.insert(Table::new(config)?).follow();
+            vacant.insert(Arc::new(Table::new(config)?)).follow();
+            self.notes.insert(number, note);
             self.removals.insert(number, 0);
+            self.listed += 1;
         }
         Ok(())
     }
@@ -109,7 +115,7 @@ impl Rows {
         let table = self.tables.get(&push.table).ok_or_else(unknown)?;
         let mut rows = RowVersions::default();
         let checked = check(table, &push)?;
-        let clock = table.count_push();
+        let clock = if push.continues { table.latest_push() } else { table.count_push() };
         let outcome = match checked.apply_and_report(clock, &mut rows) {
             Ok(()) => Outcome::Applied,
             Err(StoreError::TableFull { rejected, .. }) => Outcome::Full { rejected },
@@ -130,14 +136,16 @@ impl Rows {
     /// Applies a change between pushes.
     pub(crate) fn operate(&mut self, operation: &Operation, leads: bool) -> Result<(), StoreError> {
         match operation {
-            Operation::Create { table, config } => {
-                self.create(*table, (**config).clone())?;
+            Operation::Create { table, config, note } => {
+                self.create(*table, (**config).clone(), note.clone())?;
                 if leads && let Some(table) = self.tables.get(table) {
                     table.lead(table.removals(), REMOVALS_MAX);
                 }
             }
             Operation::Drop { table } => {
                 self.tables.remove(table);
+                self.notes.remove(table);
+                self.listed += 1;
                 self.removals.remove(table);
                 self.removed.retain(|(number, _), _| number != table);
                 self.waiting.retain(|(number, _), _| number != table);
@@ -152,6 +160,11 @@ impl Rows {
                     }
                 }
             }
+            Operation::Remove { table, keys } => {
+                if leads && let Some(table) = self.tables.get(table) {
+                    keys.iter().for_each(|&key| _ = table.remove(key));
+                }
+            }
         }
         Ok(())
     }
@@ -160,7 +173,9 @@ impl Rows {
     pub(crate) fn follow(&mut self, applied: &AppliedPush) -> Result<(), Broken> {
         let AppliedPush { push, clock, rows, .. } = applied;
         let Some(table) = self.tables.get(&push.table) else { return Ok(()) };
-        table.count_push();
+        if !push.continues {
+            table.count_push();
+        }
         let mut versions = rows.versions.clone();
         for ((version, &key), &removals) in versions.iter_mut().zip(&push.keys).zip(&rows.removals) {
             // The update was of a row that is gone.

@@ -3,10 +3,10 @@
 //! The module knows no connection. A callback in the queued job takes the reply.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use sanderling_wire::{Agreed, Buffer, Changes, Kind, Reply, WireError, limit};
+use sanderling_wire::{Agreed, Buffer, Changes, Fault, Kind, Reply, WireError, limit};
 
 use crate::call::{unwritten, write_failure};
 use crate::changes::ChangedPage;
@@ -15,6 +15,7 @@ use crate::event::{Event, Log};
 use crate::export::Exporter;
 use crate::limit::{BACKGROUND_JOBS_MAX, FAILURE_BYTES_MAX};
 use crate::refusal::Refusal;
+use crate::replication::{Change, Input, Made};
 use crate::state::State;
 use crate::tables::Entry;
 
@@ -55,6 +56,8 @@ pub(crate) enum JobKind {
         entry: Arc<Entry>,
         changes: Changes,
     },
+    /// A change that all replicas make.
+    Change(Change),
 }
 
 /// A job and the callback for its reply.
@@ -71,6 +74,8 @@ pub(crate) struct JobQueues {
     checkpoints: SyncSender<QueuedJob>,
     exports: SyncSender<QueuedJob>,
     changes: SyncSender<QueuedJob>,
+    /// To the thread of replication, if there is one.
+    replication: Option<Sender<Input>>,
 }
 
 /// The receiving ends of the job queues, for [`run`].
@@ -81,11 +86,11 @@ pub(crate) struct JobReceivers {
 }
 
 impl JobQueues {
-    pub(crate) fn new() -> (JobQueues, JobReceivers) {
+    pub(crate) fn new(replication: Option<Sender<Input>>) -> (JobQueues, JobReceivers) {
         let [(checkpoints, saves), (exports, blocks), (changes, pages)] =
             std::array::from_fn(|_| sync_channel(BACKGROUND_JOBS_MAX));
         let receivers = JobReceivers { checkpoints: saves, exports: blocks, changes: pages };
-        (JobQueues { checkpoints, exports, changes }, receivers)
+        (JobQueues { checkpoints, exports, changes, replication }, receivers)
     }
 
     /// Queues a job. `false`: the queue is full.
@@ -94,6 +99,10 @@ impl JobQueues {
             JobKind::Save { .. } | JobKind::Saved { .. } | JobKind::Restore { .. } => &self.checkpoints,
             JobKind::Export { .. } => &self.exports,
             JobKind::Changes { .. } => &self.changes,
+            JobKind::Change(_) => {
+                let replication = self.replication.as_ref();
+                return replication.is_some_and(|inputs| inputs.send(Input::Job(Box::new(queued))).is_ok());
+            }
         };
         thread.try_send(queued).is_ok()
     }
@@ -147,7 +156,9 @@ pub(crate) fn run(state: &State, queued: &Receiver<QueuedJob>, intervals: SaveIn
     let mut next_saves = NextSaves::new(intervals);
     loop {
         if let Some(mode) = next_saves.due() {
-            log.report(saved(LATEST, state.save(LATEST, 0, mode)));
+            if state.is_saving() {
+                log.report(saved(LATEST, state.save(LATEST, 0, mode)));
+            }
             next_saves.note_saved(mode);
         }
         let next = match next_saves.full.into_iter().chain(next_saves.delta).min() {
@@ -207,6 +218,9 @@ impl BackgroundJob {
                 let page = ChangedPage::read(entry, changes, &self.agreed);
                 page.and_then(|page| self.write(&Reply::Changes(page.reply(entry.dim())), &mut frame))
             }
+            JobKind::Change(_) => {
+                Err(Refusal::new(Fault::Internal, "the thread of replication makes changes"))
+            }
         };
         if let Err(refusal) = done {
             self.write_failure(&refusal, &mut frame);
@@ -226,6 +240,26 @@ impl BackgroundJob {
         });
         debug_assert!(!matches!(written, Err(WireError::NoRoom { .. } | WireError::TooLong { .. })));
         const { assert!(FAILURE_BYTES_MAX < limit::FRAME_BYTES_MIN) };
+    }
+
+    /// The reply for a change that all replicas have made.
+    pub(crate) fn made(&self, state: &State, made: Made) -> Buffer {
+        let mut frame = Buffer::new(self.agreed.frame_bytes_max as usize);
+        let written = match made {
+            Made::Created(number) => {
+                let directory = state.tables.directory();
+                let entry = directory.entries.iter().find(|entry| entry.number == number);
+                let entry = entry.ok_or_else(|| Refusal::no_table_number(number));
+                entry.and_then(|entry| self.write(&Reply::Create(entry.info()), &mut frame))
+            }
+            Made::Dropped => self.write(&Reply::Drop, &mut frame),
+            Made::Imported(rows) => self.write(&Reply::Import(rows), &mut frame),
+            Made::Deleted(rows) => self.write(&Reply::Delete(rows), &mut frame),
+        };
+        if let Err(refusal) = written {
+            self.write_failure(&refusal, &mut frame);
+        }
+        frame
     }
 
     /// The reply for a job that the server refuses to run.

@@ -14,6 +14,20 @@ use crate::tables::View;
 pub struct Workspace {
     pub(crate) view: View,
     pub(crate) scratch: Scratch,
+    /// Number of the worker.
+    pub(crate) worker: usize,
+    /// Requests so far whose replies wait for other replicas.
+    pub(crate) replicated_so_far: u64,
+    /// The number of such a request, of which the reply is about to be kept.
+    pub(crate) replicated: Option<u64>,
+}
+
+impl Workspace {
+    /// Numbers a request whose reply waits for other replicas.
+    pub(crate) fn next_replicated(&mut self) -> u64 {
+        self.replicated_so_far += 1;
+        (self.worker as u64) << 40 | self.replicated_so_far
+    }
 }
 
 /// Buffers that one request uses and the next one reuses.
@@ -46,6 +60,12 @@ pub(crate) struct Call<'a> {
     pub(crate) now: Instant,
     pub(crate) view: &'a View,
     pub(crate) scratch: &'a mut Scratch,
+    /// Number of the worker.
+    pub(crate) worker: usize,
+    /// The number of the request if its reply waits for other replicas.
+    pub(crate) request: u64,
+    /// Set to that number when the reply is to wait.
+    pub(crate) replicated: &'a mut Option<u64>,
 }
 
 impl Call<'_> {

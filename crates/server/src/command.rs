@@ -4,6 +4,7 @@
 pub(crate) mod feed;
 pub(crate) mod pull;
 pub(crate) mod push;
+pub(crate) mod replicated;
 pub(crate) mod rows;
 pub(crate) mod stats;
 pub(crate) mod step;

@@ -11,6 +11,8 @@ use crate::limit::{CHECKPOINTS_MAX_DEFAULT, FRAME_BYTES_MAX_DEFAULT, LOSE_DEFAUL
 
 /// Maximum number of shards in a cluster.
 const SHARDS_MAX: u16 = limit::SERVERS_MAX as u16;
+/// Maximum number of replicas of a shard.
+const REPLICAS_MAX: usize = 16;
 /// Maximum number of worker threads.
 const WORKERS_MAX: usize = 1024;
 
@@ -80,6 +82,21 @@ pub struct Config {
     pub drain_within: Duration,
     /// Name of the server in lists and logs.
     pub name: String,
+    /// The server as a replica of its shard. None: it has no other replicas.
+    pub replica: Option<ReplicaConfig>,
+}
+
+/// A server as one of several replicas of a shard.
+#[derive(Debug, Clone)]
+pub struct ReplicaConfig {
+    /// Number of this server in its cluster, the same over restarts.
+    pub server: u32,
+    /// Address at which clients and other replicas reach this server. Empty: the first TCP address.
+    pub advertise: String,
+    /// Replicas that must have a push before it is acknowledged, the primary included.
+    pub min_in_sync: usize,
+    /// Trusted certificates (PEM file) of the other replicas, for TLS.
+    pub authorities: Option<PathBuf>,
 }
 
 impl Default for Config {
@@ -116,6 +133,7 @@ impl Default for Config {
             write_timeout: Duration::from_secs(10),
             drain_within: Duration::from_secs(10),
             name: String::new(),
+            replica: None,
         }
     }
 }
@@ -131,12 +149,12 @@ impl Config {
         self.log.as_ref().map(|root| root.join(format!("shard-{}-of-{}", self.shard, self.shards)))
     }
 
-    /// The file with the history of the tables. None: nothing of them outlives the server.
+    /// The file with the history of the tables beside checkpoints. None: nothing outlives the server, or the history is kept
+    /// like the tables.
     pub(crate) fn history_file(&self) -> Option<PathBuf> {
         // Checkpoint names do not begin with a dot.
         let name = format!(".shard-{}-of-{}.history", self.shard, self.shards);
-        let of_kept = self.kept_folder().map(|folder| folder.join("history"));
-        of_kept.or_else(|| self.data.as_ref().map(|root| root.join(name)))
+        self.data.as_ref().filter(|_| self.kept.is_none()).map(|root| root.join(name))
     }
 
     /// Whether every acknowledged change outlives the server, however its process ends.
@@ -148,6 +166,21 @@ impl Config {
     pub(crate) fn memory_of(&self) -> u64 {
         let ends = self.kept.is_some() && self.durability != Durability::Power;
         if ends { sanderling_observe::machine::host_id() } else { 0 }
+    }
+
+    fn check_replica(&self, replica: &ReplicaConfig) -> Option<String> {
+        let has_tcp = self.listen.iter().any(|address| matches!(address, Address::Tcp(_)));
+        if self.kept.is_some() || self.log.is_some() || self.restore.is_some() {
+            Some("kept, log and restore are for a server without other replicas".to_owned())
+        } else if replica.min_in_sync == 0 || replica.min_in_sync > REPLICAS_MAX {
+            Some(format!("min_in_sync is {}: it must be 1 to {REPLICAS_MAX}", replica.min_in_sync))
+        } else if replica.advertise.is_empty() && !has_tcp {
+            Some("other replicas need a TCP address: listen at one, or name one to advertise".to_owned())
+        } else if self.tls.is_some() && replica.authorities.is_none() {
+            Some("replicas that use TLS need the certificates that they trust (ca)".to_owned())
+        } else {
+            None
+        }
     }
 
     /// Checks the configuration.
@@ -186,6 +219,8 @@ impl Config {
         } else if self.log.is_some() && self.kept.is_some() {
             "log and kept exclude each other: kept tables survive the process, a log also the machine"
                 .to_owned()
+        } else if let Some(problem) = self.replica.as_ref().and_then(|replica| self.check_replica(replica)) {
+            problem
         } else if self.cut_log && self.log.is_none() {
             "cut_log needs a log".to_owned()
         } else if self.lose > LOSE_MAX {

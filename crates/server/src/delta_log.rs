@@ -6,28 +6,28 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use sanderling_observe::LatencySummary;
 use sanderling_replica::push_dedup::PushDedup;
 use sanderling_store::{LogEnd, LogReader, StoreError};
 use sanderling_wire::Kind;
 use serde::{Deserialize, Serialize};
 
 mod groups;
+mod measured;
 mod replay;
 
 use crate::event::Log;
 use crate::limit::LOG_RETRY;
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, SendReply};
 use crate::tables::Tables;
 use groups::Groups;
+use measured::{Measured, WrittenGroup};
 pub(crate) use replay::{Followed, replay};
 
 /// How often a log without waiting replies is written, at least.
 const IDLE: Duration = Duration::from_secs(1);
-
-/// Sends a reply that waits for the log, or a refusal in its place.
-pub(crate) type HeldReply = Box<dyn FnOnce(Option<&Refusal>) + Send>;
 
 /// The log of a server.
 #[derive(Debug)]
@@ -42,12 +42,15 @@ pub(crate) struct DeltaLog {
     successes: AtomicU64,
     inbox: Mutex<Inbox>,
     arrived: Condvar,
+    /// Replies that are not sent yet.
+    held: AtomicU64,
+    measured: Mutex<Measured>,
 }
 
 #[derive(Default)]
 struct Inbox {
     /// Replies that wait for a group with their changes.
-    waiting: Vec<HeldReply>,
+    waiting: Vec<SendReply>,
     is_ending: bool,
 }
 
@@ -109,6 +112,8 @@ impl DeltaLog {
             successes: AtomicU64::new(0),
             inbox: Mutex::default(),
             arrived: Condvar::new(),
+            held: AtomicU64::new(0),
+            measured: Mutex::new(Measured::new()),
         }
     }
 
@@ -142,7 +147,8 @@ impl DeltaLog {
     }
 
     /// Sends a reply when the changes so far are on disk, or a refusal in its place.
-    pub(crate) fn hold(&self, reply: HeldReply) {
+    pub(crate) fn hold(&self, reply: SendReply) {
+        self.held.fetch_add(1, Ordering::Relaxed);
         lock(&self.inbox).waiting.push(reply);
         self.arrived.notify_all();
     }
@@ -181,8 +187,8 @@ impl DeltaLog {
         let (segment, through) = if ended || needs_none {
             (groups.end_segment()?, 0)
         } else {
-            groups.write(tables, pushes, true, log)?;
-            self.successes.fetch_add(1, Ordering::Relaxed);
+            let written = groups.write(tables, pushes, true, log)?;
+            self.count(written);
             (base.segment, groups.last_group())
         };
         let number = |(entry, name): &(u32, String)| Some((name.clone(), *base.numbers.get(entry)?));
@@ -206,8 +212,8 @@ impl DeltaLog {
     ) -> Result<(), StoreError> {
         let groups = &mut *lock(&self.groups);
         if groups.has_base {
-            groups.write(tables, pushes, false, log)?;
-            self.successes.fetch_add(1, Ordering::Relaxed);
+            let written = groups.write(tables, pushes, false, log)?;
+            self.count(written);
         }
         Ok(())
     }
@@ -217,8 +223,42 @@ impl DeltaLog {
         self.lose
     }
 
-    /// Notes whether the log can be written.
-    pub(crate) fn note(&self, failure: Option<&Refusal>) {
+    fn count(&self, written: Option<WrittenGroup>) {
+        self.successes.fetch_add(1, Ordering::Relaxed);
+        if let Some(group) = written {
+            lock(&self.measured).add(group);
+        }
+    }
+
+    /// Notes that replies were sent.
+    pub(crate) fn answered(&self, replies: usize) {
+        self.held.fetch_sub(replies as u64, Ordering::Relaxed);
+    }
+
+    /// The log's counters, for a status.
+    pub(crate) fn counters(&self, tables: &Tables) -> [(&'static str, u64); 5] {
+        // A group is under way if another thread has them.
+        let has_changes =
+            self.groups.try_lock().map_or(true, |groups| groups.has_new_rows(&tables.directory()));
+        let measured = lock(&self.measured);
+        let unsynced = measured.synced.elapsed().as_millis() as u64;
+        [
+            ("log_groups", measured.groups),
+            ("log_bytes", measured.bytes),
+            ("log_waiting", self.held.load(Ordering::Relaxed)),
+            ("log_refused_since_unix_ms", measured.refused_since_unix_ms),
+            ("log_unsynced_ms", if has_changes { unsynced } else { 0 }),
+        ]
+    }
+
+    /// The times of writing the ends of groups and syncing them.
+    pub(crate) fn syncs(&self) -> LatencySummary {
+        lock(&self.measured).sync.summary()
+    }
+
+    /// Notes whether the log can be written, after an attempt that began at `start`.
+    pub(crate) fn note(&self, start: Instant, failure: Option<&Refusal>) {
+        lock(&self.measured).note(start, failure.is_some());
         let failure = failure.map(|refusal| {
             let reason = format!("log: {}; changes are refused until it can be written", refusal.reason);
             Refusal::new(refusal.fault, reason)
@@ -228,7 +268,7 @@ impl DeltaLog {
     }
 
     /// Waits until a group is due; takes the replies that wait for it.
-    pub(crate) fn next(&self) -> (Vec<HeldReply>, bool) {
+    pub(crate) fn next(&self) -> (Vec<SendReply>, bool) {
         let has_failed = self.has_failed.load(Ordering::Relaxed);
         let within = match (has_failed, self.lose.is_zero()) {
             _ if self.has_no_base() => LOG_RETRY,

@@ -111,6 +111,12 @@ pub enum Event {
         took_ms: u64,
         lose_ms: u64,
     },
+    /// This replica has another role in its group.
+    Role {
+        group: u16,
+        role: &'static str,
+        epoch: u64,
+    },
     /// The operator dropped a table.
     Dropped {
         table: String,
@@ -210,6 +216,7 @@ impl fmt::Display for Event {
                 out,
                 "the log is too slow: a group took {took_ms} ms, so more than {lose_ms} ms of pushes may be lost with the machine"
             ),
+            Event::Role { group, role, epoch } => write!(out, "group {group}, epoch {epoch}: {role}"),
             Event::Dropped { table } => write!(out, "dropped table {table}"),
             Event::NotPinned { worker, reason } => write!(out, "worker {worker} is not pinned: {reason}"),
             Event::WorkerFailed { worker, reason } => write!(out, "worker {worker} failed: {reason}"),

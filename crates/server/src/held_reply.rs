@@ -1,4 +1,4 @@
-//! A reply that waits until the changes of its request are on disk.
+//! A reply that waits until the changes of its request are on disk, or at all replicas in sync.
 
 use std::time::Instant;
 
@@ -22,11 +22,9 @@ pub(crate) struct HeldReply {
 }
 
 impl HeldReply {
-    /// Sends the reply; or a refusal, whose request was applied, but is not on disk.
+    /// Sends the reply, or a refusal.
     pub(crate) fn send(mut self, refusal: Option<&Refusal>) {
         if let Some(refusal) = refusal {
-            let reason = format!("applied, but not on disk, so repeat it: {}", refusal.reason);
-            let refusal = Refusal::new(refusal.fault, reason);
             self.frame.clear();
             // A buffer of a reply has room for a failure.
             let _ = self.frame.append(|out| {
@@ -34,10 +32,10 @@ impl HeldReply {
                     let (needed, found) = (FAILURE_BYTES_MAX, out.len());
                     return Err(sanderling_wire::WireError::NoRoom { needed, found });
                 }
-                Ok(write_failure(&refusal, self.kind, &self.agreed, self.id, out))
+                Ok(write_failure(refusal, self.kind, &self.agreed, self.id, out))
             });
         }
         let HeldReply { worker, to, kind, began, frame, .. } = self;
-        worker.send(WorkerMsg::Reply { to, kind, took: began.elapsed(), frame });
+        worker.send(WorkerMsg::Reply { to, kind, took: began.elapsed(), frame, was_held: true });
     }
 }

@@ -1,7 +1,7 @@
 //! The history of a server's tables: a number that stays as long as the tables hold every acknowledged change, over
 //! starts of the server, too; and the numbers of the tables, which stay for a history. It knows no table and no log.
 //!
-//! Both are in a file beside the tables. The file also says whether the next server will find all acknowledged changes.
+//! Both are in a file beside the tables or their checkpoints. The file also says whether the next server will find all acknowledged changes.
 //! It is written before the first change that it does not cover, so whatever ends the server, the file is right.
 
 use std::io::Read;
@@ -10,11 +10,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+use sanderling_store::{Durability, KeptText};
+
 use crate::refusal::Refusal;
 use crate::replace_file::replace_file;
 
 /// Maximum length of the file. A longer one is not of this module.
 const FILE_BYTES_MAX: u64 = 4 << 20;
+/// Maximum length beside kept tables: some 4,096 tables with names of 60 bytes.
+const KEPT_BYTES_MAX: usize = 512 << 10;
 
 /// The part of the acknowledged changes that the next server finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,11 +65,21 @@ pub(crate) enum Origin {
     Other,
 }
 
+/// The file of a history.
+#[derive(Debug)]
+enum HistoryFile {
+    /// Nothing outlives the server.
+    None,
+    /// Beside checkpoints. It is replaced.
+    Path(PathBuf),
+    /// Beside kept tables, wherever they are.
+    Kept(KeptText),
+}
+
 /// The history of a server's tables.
 #[derive(Debug)]
 pub(crate) struct History {
-    /// None: nothing outlives the server.
-    path: Option<PathBuf>,
+    file: Mutex<HistoryFile>,
     /// Whether all acknowledged changes outlive the server, however it ends.
     holds_all: bool,
     /// As in the file.
@@ -98,7 +112,22 @@ impl History {
             numbers_given: 0,
             tables: Vec::new(),
         });
-        History { path, holds_all, host_id, record: Mutex::new(record) }
+        let file = path.map_or(HistoryFile::None, HistoryFile::Path);
+        History { file: Mutex::new(file), holds_all, host_id, record: Mutex::new(record) }
+    }
+
+    /// Goes on with the history in a file beside kept tables, if there is one, and keeps it there from now on.
+    pub(crate) fn keep(&self, path: &Path, durability: Durability) -> Result<(), Refusal> {
+        let mut text = KeptText::open(path, KEPT_BYTES_MAX, durability)?;
+        if let Some(found) = text.read().and_then(|text| serde_json::from_slice(&text).ok()) {
+            *self.record() = found;
+        }
+        *self.file() = HistoryFile::Kept(text);
+        Ok(())
+    }
+
+    fn file(&self) -> MutexGuard<'_, HistoryFile> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn record(&self) -> MutexGuard<'_, Record> {
@@ -194,10 +223,16 @@ impl History {
     }
 
     fn write(&self, record: &Record) -> Result<(), Refusal> {
-        let Some(path) = &self.path else { return Ok(()) };
         let bytes = serde_json::to_vec(record).expect("names and numbers become JSON");
-        replace_file(path, &path.with_extension("history-new"), &bytes)
-            .map_err(|error| Refusal::io(format!("{}: write the history: {error}", path.display()), &error))
+        match &mut *self.file() {
+            HistoryFile::None => Ok(()),
+            HistoryFile::Path(path) => {
+                let failed = |error: &_| format!("{}: write the history: {error}", path.display());
+                replace_file(path, &path.with_extension("history-new"), &bytes)
+                    .map_err(|error| Refusal::io(failed(&error), &error))
+            }
+            HistoryFile::Kept(text) => text.write(&bytes).map_err(Refusal::from),
+        }
     }
 }
 
@@ -257,7 +292,8 @@ mod tests {
     fn tables_in_memory_end_with_the_machine() {
         let dir = tempfile::tempdir().unwrap();
         let started = |host_id| {
-            let history = History::open(Some(dir.path().join("history")), true, host_id);
+            let history = History::open(None, true, host_id);
+            history.keep(&dir.path().join("history"), Durability::Process).unwrap();
             history.start(Origin::Attached).unwrap();
             history.id()
         };

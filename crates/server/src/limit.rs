@@ -76,6 +76,18 @@ pub const CHECKPOINTS_MAX_DEFAULT: usize = 64;
 pub const CHECKPOINT_DEPTH_MAX: usize = 8;
 /// A draining server without requests for this time has answered all that were under way.
 pub const DRAIN_QUIET: Duration = Duration::from_millis(200);
+/// Messages of other replicas that wait. Further ones are dropped, and sent again.
+pub const PEER_MESSAGES_MAX: usize = 1 << 13;
+/// Messages to another replica that wait. Further ones are dropped, and made again.
+pub const PEER_FRAMES_MAX: usize = 1 << 12;
+/// Time to connect to another replica, and for its greeting.
+pub const PEER_CONNECT_WITHIN: Duration = Duration::from_secs(1);
+/// Interval of attempts to reach another replica.
+pub const PEER_RETRY: Duration = Duration::from_millis(50);
+/// The replicas' unit of time.
+pub const TICK: Duration = Duration::from_millis(10);
+/// Time for another replica to take over at the end of a primary.
+pub const HAND_OVER_WITHIN: Duration = Duration::from_secs(2);
 /// Length of the longest failure reply.
 pub(crate) const FAILURE_BYTES_MAX: usize =
     sanderling_wire::HEADER_BYTES + 3 * 8 + 8 + sanderling_wire::limit::REASON_BYTES_MAX;

@@ -10,7 +10,7 @@ use sanderling_wire::{HEADER_BYTES, body_bytes};
 
 use crate::Config;
 use crate::event::{Event, Log};
-use crate::server::ServerError;
+use crate::server_error::ServerError;
 
 /// The control port is this far above the first TCP port.
 const CONTROL_PORT_ABOVE: u16 = 100;

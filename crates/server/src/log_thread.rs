@@ -19,7 +19,7 @@ pub(crate) fn run(delta_log: &DeltaLog, state: &State, log: &Log) {
         }
         let start = Instant::now();
         let failure = write(delta_log, state, log).err();
-        delta_log.note(failure.as_ref());
+        delta_log.note(start, failure.as_ref());
         match (&failure, has_failed) {
             (Some(refusal), false) => log.report(Event::LogFailed { reason: refusal.reason.clone() }),
             (None, true) => log.report(Event::LogWorks),
@@ -33,7 +33,9 @@ pub(crate) fn run(delta_log: &DeltaLog, state: &State, log: &Log) {
             log.report(Event::LogBehind { took_ms, lose_ms });
         }
         is_behind = is_late;
+        let replies = waiting.len();
         waiting.into_iter().for_each(|reply| reply(failure.as_ref()));
+        delta_log.answered(replies);
     }
 }
 

@@ -9,6 +9,9 @@ use sanderling_wire::Fault;
 
 use crate::limit::RETRY_AFTER;
 
+/// Sends a reply that was held, or a refusal in its place.
+pub(crate) type SendReply = Box<dyn FnOnce(Option<&Refusal>) + Send>;
+
 /// A fault with its reason.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{reason}")]

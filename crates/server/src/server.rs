@@ -3,71 +3,29 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use sanderling_store::{Durability, LogReader, Maintenance, Table};
-use sanderling_transport::{Address, Error, Listener, NotAccepted, Stopper};
-use sanderling_wire::{Fault, Features, Restored, Saved};
+use sanderling_replica::{Config as MachineConfig, Member, Node};
+use sanderling_store::{Maintenance, Table};
+use sanderling_transport::{Address, Error, Listener, NotAccepted, Stopper, TlsClient};
+use sanderling_wire::{Features, Saved};
 
 use crate::Config;
 use crate::background::{self, JobQueues, JobReceivers, SaveIntervals};
-use crate::checkpoints::{Checkpoints, LATEST, SaveMode};
+use crate::checkpoints::{LATEST, SaveMode};
 use crate::control::{Control, REMOTE_FEATURES, ShutdownRequest};
-use crate::delta_log::DeltaLog;
 use crate::event::{Event, Log};
+use crate::first_tables;
 use crate::folder_lock::FolderLock;
-use crate::history::Origin;
 use crate::listen;
 use crate::log_thread;
-use crate::refusal::Refusal;
+use crate::replication::{Around, Driver, GroupRecords, Input, PeerOptions, Replication};
+use crate::server_error::ServerError;
 use crate::state::{State, WakeWorkers};
 use crate::worker::{Worker, WorkerHandle, WorkerMsg};
-
-/// Why a server does not start, or does not end well.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ServerError {
-    /// The configuration contradicts itself.
-    #[error("{0}")]
-    Config(String),
-    /// The folder for checkpoints is unusable.
-    #[error("{0}")]
-    Data(String),
-    /// A listener failed, or the system lacks resources.
-    #[error(transparent)]
-    Transport(#[from] Error),
-    /// The first checkpoint could not be restored.
-    #[error("restoring: {0}")]
-    Restore(Refusal),
-    /// The first checkpoint of a shard without rows could not be saved.
-    #[error("saving at the start: {0}")]
-    Start(Refusal),
-    /// The last checkpoint could not be saved.
-    #[error("saving at the end: {0}")]
-    Save(Refusal),
-    /// A thread could not be started.
-    #[error("cannot start a thread: {0}")]
-    Thread(std::io::Error),
-    /// A worker failed, so some requests have no reply.
-    #[error("{0}")]
-    Worker(String),
-}
-
-impl ServerError {
-    /// Whether the configuration is wrong, whatever the state of the system.
-    #[must_use]
-    pub fn is_of_options(&self) -> bool {
-        match self {
-            ServerError::Config(_) => true,
-            ServerError::Transport(error) => error.is_of_options(),
-            // No checkpoint can have this name.
-            ServerError::Restore(refusal) => refusal.fault == Fault::BadRequest,
-            _ => false,
-        }
-    }
-}
 
 /// A running server. Dropping it ends it at once, without saving.
 #[derive(Debug)]
@@ -85,6 +43,8 @@ pub struct Server {
     jobs: Option<(JobQueues, [JoinHandle<()>; 3])>,
     maintenance: Option<Maintenance>,
     log_writer: Option<JoinHandle<()>>,
+    /// The thread of replication, and the way to it.
+    replication: Option<(Sender<Input>, JoinHandle<()>)>,
     /// Held until all other parts have ended.
     _folder_locks: [Option<FolderLock>; 2],
 }
@@ -98,26 +58,57 @@ impl Server {
         config: &Config,
         on_event: impl Fn(Event) + Send + Sync + 'static,
     ) -> Result<Server, ServerError> {
+        Server::start_with(config, None, Log(Arc::new(on_event)))
+    }
+
+    /// Starts a server that is a replica, whose group has its record in this registry.
+    ///
+    /// # Errors
+    /// As [`Server::start`]; or the configuration does not say which replica it is.
+    pub fn start_replica(
+        config: &Config,
+        registry: Box<dyn GroupRecords>,
+        on_event: impl Fn(Event) + Send + Sync + 'static,
+    ) -> Result<Server, ServerError> {
+        Server::start_with(config, Some(registry), Log(Arc::new(on_event)))
+    }
+
+    fn start_with(
+        config: &Config,
+        registry: Option<Box<dyn GroupRecords>>,
+        log: Log,
+    ) -> Result<Server, ServerError> {
         config.check().map_err(ServerError::Config)?;
+        if registry.is_some() != config.replica.is_some() {
+            return Err(ServerError::Config("a replica needs a registry, and only a replica".to_owned()));
+        }
         let folder_lock = |root: &PathBuf| FolderLock::new(root, config.shard, config.shards);
         let (data_folder, log_folder) = (config.data.clone(), config.log_folder());
         let data_lock = data_folder.as_ref().map(folder_lock).transpose().map_err(ServerError::Data)?;
         let log_lock = log_folder.as_ref().map(folder_lock).transpose().map_err(ServerError::Data)?;
-        let log = Log(Arc::new(on_event));
         let listeners = listen::listen(config, &log)?;
-        let state = Arc::new(State::new(config));
+        let count = if config.workers > 0 { config.workers } else { processors().max(1) };
+        let (inputs, taken) = channel();
+        let mut state = State::new(config);
+        if config.replica.is_some() {
+            state.replication = Some(Arc::new(Replication::new(count, inputs.clone())));
+        }
+        let state = Arc::new(state);
         let addresses: Vec<Address> = listeners.iter().map(|listener| listener.address().clone()).collect();
         if let Some(fastest) = listen::fastest(&addresses) {
             state.local_url.set(fastest.to_string()).expect("set once");
         }
-        restore(&state, config, &log)?;
-        let count = if config.workers > 0 { config.workers } else { processors().max(1) };
-        let (job_queues, JobReceivers { checkpoints, exports, changes }) = JobQueues::new();
+        if config.replica.is_none() {
+            first_tables::restore(&state, config, &log)?;
+        }
+        let to_replication = config.replica.is_some().then(|| inputs.clone());
+        let (job_queues, JobReceivers { checkpoints, exports, changes }) = JobQueues::new(to_replication);
         let ending = Arc::new(ShutdownRequest::default());
         let mut workers = Vec::new();
         let mut handles = Vec::new();
         for number in 0..count {
-            let (worker, handle) = Worker::new(&state, config.spin_us, job_queues.clone(), log.clone())?;
+            let (worker, handle) =
+                Worker::new(number, &state, config.spin_us, job_queues.clone(), log.clone())?;
             handles.push(handle);
             let (log, ending) = (log.clone(), Arc::clone(&ending));
             let pin = config.pin.then_some(number);
@@ -175,6 +166,13 @@ impl Server {
             spawn("log".to_owned(), write)
         });
         let log_writer = log_writer.transpose()?;
+        let replication = match registry {
+            Some(registry) => {
+                let driver = driver(config, &state, &addresses, taken, registry, &log)?;
+                Some((inputs, spawn("replication".to_owned(), move || driver.run())?))
+            }
+            None => None,
+        };
         let maintenance = Some(Maintenance::start(every_table(state)).map_err(ServerError::Thread)?);
         Ok(Server {
             control,
@@ -189,6 +187,7 @@ impl Server {
             jobs,
             maintenance,
             log_writer,
+            replication,
             _folder_locks: [data_lock, log_lock],
         })
     }
@@ -216,8 +215,10 @@ impl Server {
         let within_ms = self.drain_within.as_millis() as u64;
         let connections = self.control.state.connections.len();
         self.log.report(Event::Draining { connections, within_ms });
+        // Without another replica in sync, the group ends with this server.
+        let _ = self.control.hand_over_and_wait();
         let failed = self.stop(Instant::now() + self.drain_within);
-        let saved = match self.data {
+        let saved = match self.data && self.control.state.is_saving() {
             true => {
                 let saved = self.control.state.save_last(LATEST, self.last_save);
                 self.log.report(background::saved(LATEST, saved.clone()));
@@ -255,6 +256,12 @@ impl Server {
             }
         }
         drop(self.maintenance.take());
+        if let Some((inputs, thread)) = self.replication.take() {
+            let _ = inputs.send(Input::End);
+            if thread.join().is_err() {
+                failed = Some("the thread of replication panicked, which is a bug; see above".to_owned());
+            }
+        }
         if let (Some(writer), Some(log)) = (self.log_writer.take(), &self.control.state.log) {
             log.end();
             if writer.join().is_err() {
@@ -276,6 +283,43 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.stop(Instant::now());
     }
+}
+
+/// The thread of replication of a server that listens at these addresses.
+fn driver(
+    config: &Config,
+    state: &Arc<State>,
+    addresses: &[Address],
+    inputs: Receiver<Input>,
+    registry: Box<dyn GroupRecords>,
+    log: &Log,
+) -> Result<Driver, ServerError> {
+    let (Some(replica), Some(shared)) = (&config.replica, &state.replication) else {
+        return Err(ServerError::Config("it is no replica".to_owned()));
+    };
+    let tcp = addresses.iter().find(|address| matches!(address, Address::Tcp(_)));
+    let url = match (&replica.advertise, tcp) {
+        (advertise, Some(address)) if advertise.is_empty() => address.to_string(),
+        (advertise, _) => advertise.clone(),
+    };
+    let tls = replica.authorities.as_deref().map(TlsClient::from_ca_file).transpose()?;
+    let me = Member { server: replica.server, boot: state.boot_id() };
+    let history = sanderling_observe::unique();
+    let min_in_sync = replica.min_in_sync;
+    // A token that this server made for itself is not that of the others.
+    let token = config.token.clone().filter(|_| !config.admit_this_user);
+    let machine = MachineConfig { me, streams: shared.workers(), min_in_sync, history };
+    let node = Node::new(machine, Arc::clone(&state.push_dedup));
+    let around = Around {
+        state: Arc::clone(state),
+        shared: Arc::clone(shared),
+        inputs,
+        me,
+        min_in_sync,
+        peers: PeerOptions { url, token, tls, name: config.name.clone() },
+        log: log.clone(),
+    };
+    Driver::new(node, around, registry).map_err(ServerError::Thread)
 }
 
 /// Requests a shutdown when its thread ends, even by a panic.
@@ -312,140 +356,6 @@ fn pin_to(number: usize) -> Result<(), String> {
     let mut one = CpuSet::new();
     one.set(cpu);
     sched_setaffinity(None, &one).map_err(failed)
-}
-
-fn restore(state: &State, config: &Config, log: &Log) -> Result<(), ServerError> {
-    if let Some(checkpoints) = &state.checkpoints {
-        checkpoints.tell(log);
-    }
-    let origin = restore_tables(state, config, log)?;
-    state.tables.history.start(origin).map_err(|refusal| ServerError::Data(refusal.reason))?;
-    // The log follows a checkpoint, and clients may push from here on.
-    if state.log.as_ref().is_some_and(DeltaLog::has_no_base) {
-        let saved = state.save(LATEST, 0, SaveMode::Full);
-        log.report(background::saved(LATEST, saved.clone()));
-        saved.map_err(ServerError::Start)?;
-    }
-    Ok(())
-}
-
-/// Gets the tables of an earlier server; returns what they are.
-fn restore_tables(state: &State, config: &Config, log: &Log) -> Result<Origin, ServerError> {
-    if attach(state, config, log)? {
-        return Ok(Origin::Attached);
-    }
-    let has_latest = || state.checkpoints.as_ref().is_some_and(|all| all.has(LATEST));
-    match &config.restore {
-        None if !has_latest() => {
-            check_no_log(config)?;
-            begin(state, config, log)?;
-        }
-        None => {
-            let log_folder = config.log_folder();
-            let restored = state.restore_latest(log_folder.as_deref(), config.cut_log);
-            let (restored, end) = restored.map_err(ServerError::Restore)?;
-            tell_restored(state, log, LATEST, restored);
-            if let (Some(end), Some(folder)) = (end, log_folder) {
-                log.report(Event::LogReplayed { folder: folder.display().to_string(), groups: end.groups });
-                if let Some((file, offset, bytes)) = end.cut {
-                    log.report(Event::LogCut { file: file.display().to_string(), offset, bytes });
-                }
-            }
-            let saved_unix_ms = state.checkpoints.as_ref().map_or(0, Checkpoints::latest_unix_ms);
-            // A start that cuts the log may lose groups. Kept tables were newer than any checkpoint.
-            if saved_unix_ms > 0 && !config.cut_log && config.kept.is_none() {
-                return Ok(Origin::Latest { saved_unix_ms });
-            }
-        }
-        Some(name) => {
-            let restored = state.restore(name).map_err(ServerError::Restore)?;
-            tell_restored(state, log, name, restored);
-        }
-    }
-    Ok(Origin::Other)
-}
-
-/// Refuses to start a log anew where one is whose checkpoint is gone.
-fn check_no_log(config: &Config) -> Result<(), ServerError> {
-    let Some(folder) = config.log_folder() else { return Ok(()) };
-    let logs = LogReader::logs(&folder).map_err(|error| ServerError::Data(error.to_string()))?;
-    if logs.is_empty() {
-        return Ok(());
-    }
-    Err(ServerError::Data(format!(
-        "{}: it has a log, but there is no checkpoint {LATEST} that it follows: put that back, or move the log away",
-        folder.display()
-    )))
-}
-
-fn tell_restored(state: &State, log: &Log, name: &str, restored: Restored) {
-    log.report(Event::Restored { name: name.to_owned(), rows: restored.rows });
-    let (bytes, unbounded) = state.budgets();
-    if restored.tables > 0 {
-        log.report(Event::Budgets { tables: restored.tables, bytes, unbounded });
-    }
-}
-
-/// Attaches the tables that an earlier server kept; returns whether there were any.
-fn attach(state: &State, config: &Config, log: &Log) -> Result<bool, ServerError> {
-    let Some(folder) = config.kept_folder() else { return Ok(false) };
-    let failed = |refusal: Refusal| ServerError::Data(refusal.reason);
-    std::fs::create_dir_all(&folder)
-        .map_err(|error| ServerError::Data(format!("{}: cannot be created: {error}", folder.display())))?;
-    if config.forget {
-        state
-            .tables
-            .forget()
-            .map_err(failed)?
-            .into_iter()
-            .for_each(|table| log.report(Event::Forgotten { table }));
-    }
-    let survives_power = sanderling_store::can_survive_power(&folder);
-    if config.durability == Durability::Power && !survives_power {
-        return Err(ServerError::Data(format!(
-            "{}: cannot survive the loss of power; name a folder on persistent memory that is mounted with dax=always",
-            folder.display()
-        )));
-    }
-    let found = state.tables.attach().map_err(failed)?;
-    let pushes = folder.join("pushes");
-    state.push_dedup.keep(&pushes, config.durability).map_err(|error| failed(error.into()))?;
-    log.report(Event::KeptIn { folder: folder.display().to_string(), survives_power });
-    let pages = found.iter().find_map(|(_, attached)| attached.pages);
-    if let Some(cost) = pages.or_else(|| sanderling_store::pages_cost(&folder).filter(|_| !survives_power)) {
-        log.report(Event::SmallPages { folder: folder.display().to_string(), cost });
-    }
-    if let (Some(name), false) = (&config.restore, found.is_empty()) {
-        return Err(ServerError::Data(format!(
-            "{} has {} tables of an earlier server: --forget drops them for {name}, and without --restore they are used",
-            folder.display(),
-            found.len()
-        )));
-    }
-    for (table, attached) in &found {
-        log.report(Event::Attached { table: table.clone(), found: attached.summary() });
-    }
-    Ok(!found.is_empty())
-}
-
-/// Saves an empty checkpoint for a shard without rows, before any shard has rows: all shards are needed for training.
-///
-/// From then on a missing part of a checkpoint is a lost one.
-fn begin(state: &State, config: &Config, log: &Log) -> Result<(), ServerError> {
-    let others = state.checkpoints.as_ref().map(Checkpoints::list).unwrap_or_default();
-    if let (Some(root), Some(first)) = (&config.data, others.first()) {
-        let others = match others.len() {
-            1 => first.name.clone(),
-            count => format!("{} and {} more", first.name, count - 1),
-        };
-        log.report(Event::StartsEmpty { folder: root.display().to_string(), others });
-    }
-    if config.data.is_none() || config.shards == 1 {
-        return Ok(());
-    }
-    let saved = state.save(LATEST, 0, SaveMode::Full);
-    log.report(background::saved(LATEST, saved.clone()));
-    saved.map(|_| ()).map_err(ServerError::Start)
 }
 
 /// Hands connections to the workers until the listener is stopped.

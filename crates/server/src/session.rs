@@ -8,7 +8,7 @@ use sanderling_observe::numbers::bytes as in_units;
 use sanderling_replica::push_dedup::ClientPushes;
 use sanderling_wire::{
     Agreed, Buffer, Codec, Compression, Fault, Features, Frame, HEADER_BYTES, Hello, Kind, Offer, Parsed,
-    Reply, Request, SaveAs, WireError, flag, same_token,
+    Reply, Request, SaveAs, WireError, flag, limit, same_token,
 };
 
 use crate::background::{BackgroundJob, JobKind};
@@ -28,7 +28,8 @@ const ALWAYS: Features = Features(
         | Features::TEMPORARY.0
         | Features::PUSH_PARTS.0
         | Features::CHANGES.0
-        | Features::HISTORY.0,
+        | Features::HISTORY.0
+        | Features::REPLICATE.0,
 );
 
 /// Arrival and start of a request.
@@ -259,6 +260,9 @@ impl Session {
         if let Some(refusal) = self.state.log.as_ref().and_then(|log| log.refusal(header.kind)) {
             return Err(refusal);
         }
+        if let Some(replication) = &self.state.replication {
+            replication.check(header.kind, when.now)?;
+        }
         let waited = when.now.saturating_duration_since(when.arrived).max(self.waiting.waited(when.now));
         let deadline = Duration::from_micros(header.deadline_or_status.into());
         if !deadline.is_zero() && waited > deadline {
@@ -272,12 +276,35 @@ impl Session {
         if let Request::Hello(hello) = request {
             return self.greet(&hello, header.id);
         }
-        let Workspace { view, scratch } = workspace;
+        if let Request::Replicate(replicate) = &request {
+            let replication = self.state.replication.as_ref();
+            let replication = replication.ok_or_else(|| Refusal::bad("this server is in no cluster"))?;
+            return replication.take(replicate).map(|()| Handled::NoReply);
+        }
+        let numbered = if self.state.replication.is_some() { workspace.next_replicated() } else { 0 };
+        let Workspace { view, scratch, worker, replicated, .. } = workspace;
         view.refresh(&self.state.tables);
         let (kind, id) = (header.kind, header.id);
-        let mut call =
-            Call { state: &self.state, agreed: &self.agreed, kind, id, now: when.now, view, scratch };
+        let mut call = Call {
+            state: &self.state,
+            agreed: &self.agreed,
+            kind,
+            id,
+            now: when.now,
+            view,
+            scratch,
+            worker: *worker,
+            request: numbered,
+            replicated,
+        };
         let call = &mut call;
+        if self.state.replication.is_some()
+            && let Some(change) = command::replicated::change(call, &request)?
+        {
+            let (agreed, work, since) = (self.agreed, JobKind::Change(change), when.arrived);
+            let job = BackgroundJob { work, kind, id, agreed, since, within: deadline };
+            return Ok(Handled::InBackground(Box::new(job)));
+        }
         let bytes = match &request {
             Request::Pull(pull) => command::pull::layout(call, pull)?,
             Request::PullPooled(pull) => command::pull::layout_pooled(call, pull)?,
@@ -350,7 +377,19 @@ impl Session {
             self.login_refused = true;
             return Err(Refusal::new(Fault::Unauthorized, "the token is missing or wrong"));
         }
-        let agreed = self.offer.meet(&hello.offer).map_err(|fault| Refusal::new(fault, fault.to_string()))?;
+        let mut agreed =
+            self.offer.meet(&hello.offer).map_err(|fault| Refusal::new(fault, fault.to_string()))?;
+        if let Some(replication) = &self.state.replication
+            && !agreed.features.has(Features::REPLICATE)
+        {
+            if replication.history() == 0 {
+                // A client would take its tables for lost.
+                return Err(Refusal::busy("this server does not know its group yet"));
+            }
+            // On its way to the other replicas, a push has versions, too.
+            let half = (self.state.frame_bytes_max / 2).max(limit::FRAME_BYTES_MIN as u32);
+            agreed.frame_bytes_max = agreed.frame_bytes_max.min(half);
+        }
         let reply = Reply::Hello(self.state.identity(agreed));
         self.reply.clear();
         let written = self.reply.append(|out| reply.encode(&Agreed::BEFORE_HELLO, id, out));
@@ -372,16 +411,10 @@ impl Session {
         within: Duration,
     ) -> Result<Handled, Refusal> {
         let state = &*self.state;
+        let agreed = self.agreed;
         let later = |work| {
-            let (kind, agreed) = (request.kind(), self.agreed);
-            Ok(Handled::InBackground(Box::new(BackgroundJob {
-                work,
-                kind,
-                id,
-                agreed,
-                since: when.arrived,
-                within,
-            })))
+            let (kind, since) = (request.kind(), when.arrived);
+            Ok(Handled::InBackground(Box::new(BackgroundJob { work, kind, id, agreed, since, within })))
         };
         let (agreed, buffer) = (&self.agreed, &mut self.reply);
         buffer.clear();

@@ -22,6 +22,7 @@ use crate::limit::{IN_FLIGHT_MAX, RECEIVE_BYTES_MAX};
 use crate::logins::{Logins, Plane};
 use crate::placement::Placement;
 use crate::refusal::Refusal;
+use crate::replication::Replication;
 use crate::statistics::{CommandLatency, Statistics};
 use crate::tables::{Entry, Tables};
 use crate::{Config, LatencySummary};
@@ -31,10 +32,12 @@ use crate::{Config, LatencySummary};
 pub(crate) struct State {
     pub(crate) tables: Tables,
     pub(crate) placement: Placement,
-    pub(crate) push_dedup: PushDedup,
+    pub(crate) push_dedup: Arc<PushDedup>,
     pub(crate) batches: Batches,
     pub(crate) steps: GroupRegistry<Refusal>,
     pub(crate) checkpoints: Option<Checkpoints>,
+    /// The other replicas, if there are any.
+    pub(crate) replication: Option<Arc<Replication>>,
     /// The changes since the last checkpoint, if they are logged.
     pub(crate) log: Option<DeltaLog>,
     pub(crate) connections: Connections,
@@ -84,13 +87,14 @@ impl State {
                 .kept_in(config.kept_folder(), config.durability)
                 .of(History::open(config.history_file(), config.holds_all(), config.memory_of())),
             placement: Placement::new(shard, shards, urls),
-            push_dedup: PushDedup::default(),
+            push_dedup: Arc::default(),
             batches: Batches::default(),
             steps: GroupRegistry::default(),
             checkpoints: config
                 .data
                 .clone()
                 .map(|root| Checkpoints::new(root, shard, shards, config.checkpoints_max)),
+            replication: None,
             log: config.log_folder().map(|folder| DeltaLog::new(folder, config.lose)),
             connections: Connections::new(descriptors::places()),
             receiving: ReceiveBudget::new(RECEIVE_BYTES_MAX),
@@ -122,7 +126,10 @@ impl State {
             shards: self.placement.shards.into(),
             server_id: self.placement.shard.into(),
             boot_id: self.boot_id,
-            history_id: self.tables.history.id(),
+            history_id: match &self.replication {
+                Some(replication) => replication.history(),
+                None => self.tables.history.id(),
+            },
             host_id: self.host_id,
             placement_version: self.placement.version(),
             name: &self.name,
@@ -132,6 +139,16 @@ impl State {
 
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The number that this process has drawn at its start.
+    pub(crate) fn boot_id(&self) -> u64 {
+        self.boot_id
+    }
+
+    /// Whether this server saves its tables: of several replicas, the primary does.
+    pub(crate) fn is_saving(&self) -> bool {
+        self.replication.as_ref().is_none_or(|replication| replication.status().is_primary)
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -249,7 +266,7 @@ impl State {
     }
 
     /// Wakes the workers, since a sleeping one would hold the memory of dropped tables.
-    fn refresh_workers(&self) {
+    pub(crate) fn refresh_workers(&self) {
         if let Some(WakeWorkers(wake)) = self.wake_workers.get() {
             wake();
         }
@@ -282,7 +299,7 @@ impl State {
         let (budget_bytes, unbounded) = self.budgets();
         let (batches, batch_bytes) = self.batches.sizes();
         let (step_groups, step_bytes) = self.steps.sizes();
-        vec![
+        let mut counters = vec![
             ("connections", self.connections.len() as u64),
             ("connections_max", self.connections.places() as u64),
             ("connections_accepted", self.connections.accepted()),
@@ -305,6 +322,19 @@ impl State {
             ("restores", self.restores.load(Ordering::Relaxed)),
             ("last_saved_unix_ms", self.last_saved_unix_ms.load(Ordering::Relaxed)),
             ("draining", u64::from(self.is_draining())),
-        ]
+        ];
+        if let Some(replication) = &self.replication {
+            let group = replication.status();
+            counters.extend([
+                ("group_server", group.server.into()),
+                ("group_primary", group.is_primary.into()),
+                ("group_epoch", group.epoch),
+                ("group_in_sync", group.in_sync() as u64),
+                ("group_backlog", group.backlog),
+                ("group_waiting", group.waiting),
+            ]);
+        }
+        counters.extend(self.log.iter().flat_map(|log| log.counters(&self.tables)));
+        counters
     }
 }

@@ -34,10 +34,57 @@ pub(crate) struct Entry {
     /// Whether checkpoints leave it out.
     pub(crate) temporary: bool,
     /// The rows.
-    pub(crate) table: Table,
+    pub(crate) table: Arc<Table>,
+}
+
+/// The properties of a table beside its rows, as replicas and kept folders have them.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TableNote {
+    pinned: Option<u32>,
+    config: String,
+    created_unix_ms: u64,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    temporary: bool,
+}
+
+impl TableNote {
+    fn new(home: Home, config: String, temporary: bool) -> TableNote {
+        TableNote { pinned: pinned(home), config, created_unix_ms: unix_ms(), temporary }
+    }
+
+    fn home(&self) -> Home {
+        self.pinned.map_or(Home::Sharded, Home::Pinned)
+    }
+
+    pub(crate) fn to_text(&self) -> String {
+        serde_json::to_string(self).expect("numbers and names become JSON")
+    }
+}
+
+fn pinned(home: Home) -> Option<u32> {
+    match home {
+        Home::Sharded => None,
+        Home::Pinned(server) => Some(server),
+    }
+}
+
+/// A table that a client asks for.
+pub(crate) enum Asked {
+    /// It is there.
+    There(Arc<Entry>),
+    /// It is to be made, within the server's limits.
+    New { config: Box<TableConfig>, note: TableNote },
 }
 
 impl Entry {
+    /// A replica's table.
+    pub(crate) fn of_note(number: u32, note: TableNote, table: Arc<Table>) -> Entry {
+        let (home, state) = (note.home(), table.config().state() as u32);
+        let TableNote { config, created_unix_ms, temporary, .. } = note;
+        Entry { number, home, config, state, created_unix_ms, temporary, table }
+    }
+
     /// Weights per row.
     pub(crate) fn dim(&self) -> u32 {
         self.table.dim() as u32
@@ -97,15 +144,6 @@ pub(crate) struct Tables {
     pub(crate) history: History,
 }
 
-/// The text that a kept table's folder has for its server.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct KeptNote {
-    pinned: Option<u32>,
-    config: String,
-    created_unix_ms: u64,
-}
-
 #[derive(Debug, Default)]
 struct Current {
     directory: Arc<Directory>,
@@ -157,15 +195,15 @@ impl Tables {
         for kept in kept_tables(folder)? {
             let name = kept.config.name;
             // Without a note, a restore ended before all rows were there.
-            let Ok(note) = serde_json::from_str::<KeptNote>(&kept.note) else {
+            let Ok(note) = serde_json::from_str::<TableNote>(&kept.note) else {
                 forget_kept(folder, &name)?;
                 continue;
             };
             let asked = description::parse(&name, &note.config)?;
             let limited = self.limited(asked);
             let (table, attached) = Table::kept_for(limited, folder, &kept.note, self.durability)?;
-            let home = note.pinned.map_or(Home::Sharded, Home::Pinned);
-            let KeptNote { config, created_unix_ms, .. } = note;
+            let home = note.home();
+            let TableNote { config, created_unix_ms, .. } = note;
             candidates.push(Candidate { home, config, created_unix_ms, temporary: false, table });
             found.push((name, attached));
         }
@@ -195,10 +233,13 @@ impl Tables {
         self.version.store(version, Ordering::Release);
     }
 
-    /// Creates a table, or finds the table with this name and configuration.
-    pub(crate) fn create(&self, name: &str, home: Home, config: &str) -> Result<Arc<Entry>, Refusal> {
+    /// Looks for the table with this name and configuration.
+    pub(crate) fn ask(&self, name: &str, home: Home, config: &str) -> Result<Asked, Refusal> {
+        self.ask_in(&self.current(), name, home, config)
+    }
+
+    fn ask_in(&self, current: &Current, name: &str, home: Home, config: &str) -> Result<Asked, Refusal> {
         let (mut asked, temporary) = description::parse_asked(name, config)?;
-        let mut current = self.current();
         let there = current.directory.named(name);
         if let (Some(entry), Home::Sharded) = (there, home)
             && let Some(kept) = description::parse(name, &entry.config)?.budget_bytes
@@ -218,7 +259,7 @@ impl Tables {
                 return Err(Refusal::new(Fault::TableExists, reason));
             }
             if is_same {
-                return Ok(Arc::clone(entry));
+                return Ok(Asked::There(Arc::clone(entry)));
             }
             let reason = format!(
                 "table {name:?} is there {} with the configuration {}; wanted is one {} with {config}; open it as it is, \
@@ -229,13 +270,25 @@ impl Tables {
             );
             return Err(Refusal::new(Fault::TableExists, reason));
         }
-        let mut entries = current.directory.entries.clone();
-        if entries.len() >= limit::TABLES_MAX {
-            let reason = format!("there are {} tables, and no more are possible; drop some", entries.len());
+        let tables = current.directory.entries.len();
+        if tables >= limit::TABLES_MAX {
+            let reason = format!("there are {tables} tables, and no more are possible; drop some");
             return Err(Refusal::new(Fault::BadConfig, reason));
         }
-        let table = self.make(self.limited(asked), temporary)?;
-        let created_unix_ms = unix_ms();
+        let note = TableNote::new(home, config, temporary);
+        Ok(Asked::New { config: Box::new(self.limited(asked)), note })
+    }
+
+    /// Creates a table, or finds the table with this name and configuration.
+    pub(crate) fn create(&self, name: &str, home: Home, config: &str) -> Result<Arc<Entry>, Refusal> {
+        let mut current = self.current();
+        let (asked, note) = match self.ask_in(&current, name, home, config)? {
+            Asked::There(entry) => return Ok(entry),
+            Asked::New { config, note } => (config, note),
+        };
+        let mut entries = current.directory.entries.clone();
+        let TableNote { config, created_unix_ms, temporary, .. } = note;
+        let table = self.make(*asked, temporary)?;
         let number = self.history.number_new(name, created_unix_ms)?;
         let candidate = Candidate { home, config, created_unix_ms, temporary, table };
         let entry = complete(candidate, number);
@@ -267,6 +320,12 @@ impl Tables {
         Ok(())
     }
 
+    /// Replaces the list of tables.
+    pub(crate) fn list(&self, entries: Vec<Arc<Entry>>) {
+        let mut current = self.current();
+        self.replace(&mut current, entries);
+    }
+
     /// Replaces all tables.
     pub(crate) fn restore(&self, candidates: Vec<Candidate>) {
         let mut current = self.current();
@@ -291,14 +350,10 @@ fn place(home: Home) -> String {
 fn complete(candidate: Candidate, number: u32) -> Arc<Entry> {
     let Candidate { home, config, created_unix_ms, temporary, table } = candidate;
     let state = table.config().state() as u32;
-    let pinned = match home {
-        Home::Sharded => None,
-        Home::Pinned(server) => Some(server),
-    };
-    let note = KeptNote { pinned, config, created_unix_ms };
+    let note = TableNote { pinned: pinned(home), config, created_unix_ms, temporary };
     // From here on the table is complete for the next server.
-    table.set_kept_note(&serde_json::to_string(&note).expect("numbers and names become JSON"));
-    let config = note.config;
+    table.set_kept_note(&note.to_text());
+    let (config, table) = (note.config, Arc::new(table));
     Arc::new(Entry { number, home, config, state, created_unix_ms, temporary, table })
 }
 
@@ -314,6 +369,11 @@ impl View {
         if self.directory.version != tables.version.load(Ordering::Acquire) {
             self.directory = tables.directory();
         }
+    }
+
+    /// Whether no table was created or dropped since the last refresh.
+    pub(crate) fn is_newest(&self, tables: &Tables) -> bool {
+        self.directory.version == tables.version.load(Ordering::Acquire)
     }
 
     pub(crate) fn table(&self, number: u32) -> Result<&Arc<Entry>, Refusal> {

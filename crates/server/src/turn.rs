@@ -53,7 +53,7 @@ pub(crate) struct Client {
     pub(crate) done: VecDeque<Buffer>,
     /// Background jobs under way.
     pub(crate) jobs: usize,
-    /// Replies among them that wait for the log.
+    /// Replies among them that wait for the log, or for the other replicas.
     pub(crate) held_replies: usize,
     /// Some reply bytes are not sent yet.
     unsent: bool,
@@ -189,8 +189,10 @@ impl Client {
             let kind = frame.get(5).copied().and_then(Kind::of);
             let when = When { arrived: start, now };
             let log = kind.filter(|_| self.session.is_greeted());
+            let replication = log.and_then(|kind| state.replication.as_ref().filter(|all| all.holds(kind)));
             let log = log.and_then(|kind| state.log.as_ref().filter(|log| log.holds(kind)));
-            let mut held_reply = log.map(|_| Buffer::new(self.session.agreed().frame_bytes_max as usize));
+            let is_held = log.is_some() || replication.is_some();
+            let mut held_reply = is_held.then(|| Buffer::new(self.session.agreed().frame_bytes_max as usize));
             let out: &mut dyn ReplySink = match &mut held_reply {
                 Some(buffer) => buffer,
                 None => sink,
@@ -207,17 +209,31 @@ impl Client {
             if !matches!(step, Handled::NoRoom) {
                 self.served_bytes += REQUEST_COST_BYTES + frame.len() as u64;
             }
-            if let (Some(log), Some(reply), Some(kind)) = (log, held_reply, kind)
+            if let (Some(reply), Some(kind)) = (held_reply, kind)
                 && let Some(reply) = self.detached_reply(&step, reply)?
             {
                 count(&self.entry.requests);
-                if !says_changed(reply.bytes()) {
+                let replicated = replication.and_then(|all| Some((all, workspace.replicated.take()?)));
+                if replicated.is_none() && (log.is_none() || !says_changed(reply.bytes())) {
                     self.done.push_back(reply);
                     continue;
                 }
                 let (id, agreed, worker) = (request_id(frame), *self.session.agreed(), handle.clone());
                 let held = HeldReply { worker, to: token, kind, id, agreed, began: was_at, frame: reply };
-                log.hold(Box::new(move |refusal| held.send(refusal)));
+                match (replicated, log) {
+                    (Some((replication, request)), _) => {
+                        replication.hold(request, Box::new(move |refusal| held.send(refusal)));
+                    }
+                    (None, Some(log)) => log.hold(Box::new(move |refusal| {
+                        let refusal = refusal.map(|refusal| {
+                            let reason =
+                                format!("applied, but not on disk, so repeat it: {}", refusal.reason);
+                            Refusal::new(refusal.fault, reason)
+                        });
+                        held.send(refusal.as_ref());
+                    })),
+                    (None, None) => {}
+                }
                 self.jobs += 1;
                 self.held_replies += 1;
                 continue;
@@ -252,7 +268,7 @@ impl Client {
         Ok(false)
     }
 
-    /// The reply of a request whose replies may wait for the log, which is in `reply` or in the session.
+    /// The reply of a request whose replies may wait, which is in `reply` or in the session.
     fn detached_reply(&self, step: &Handled, reply: Buffer) -> Result<Option<Buffer>, String> {
         match step {
             Handled::Replied => Ok(Some(reply)),
@@ -291,7 +307,9 @@ impl Client {
             return;
         }
         let refused = job.refused(&Refusal::busy("the queue of slow requests is full"));
-        let reply = Box::new(move |frame, took| handle.send(WorkerMsg::Reply { to, kind, took, frame }));
+        let reply = Box::new(move |frame, took| {
+            handle.send(WorkerMsg::Reply { to, kind, took, frame, was_held: false });
+        });
         match jobs.post(QueuedJob { job, reply }) {
             true => self.jobs += 1,
             false => self.done.push_back(refused),

@@ -15,7 +15,6 @@ use sanderling_wire::{Buffer, Features, Kind};
 use crate::background::JobQueues;
 use crate::call::Workspace;
 use crate::connections::ConnectionEntry;
-use crate::delta_log::changes_tables;
 use crate::event::{Event, Log};
 use crate::limit::{DRAIN_QUIET, HELLO_WITHIN, ROUND_TIME, SILENCE_KEPT};
 use crate::logins::Plane;
@@ -30,8 +29,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 pub(crate) enum WorkerMsg {
     /// A new connection.
     Join { connection: Box<Connection>, entry: Arc<ConnectionEntry>, features: Features },
-    /// The reply of a background job.
-    Reply { to: Token, kind: Kind, took: Duration, frame: Buffer },
+    /// The reply of a background job, or one that was held back.
+    Reply { to: Token, kind: Kind, took: Duration, frame: Buffer, was_held: bool },
     /// Announce the shutdown to all clients, answer pending requests, and end by this time.
     Drain { until: Instant },
     /// Refresh the list of tables.
@@ -80,6 +79,7 @@ pub(crate) struct Worker {
 impl Worker {
     /// A worker without connections, and the handle to it.
     pub(crate) fn new(
+        number: usize,
         state: &Arc<State>,
         spin_us: u32,
         jobs: JobQueues,
@@ -90,7 +90,7 @@ impl Worker {
         let handle = WorkerHandle { messages, waker: poller.waker() };
         let context = WorkerContext {
             state: Arc::clone(state),
-            workspace: Workspace::default(),
+            workspace: Workspace { worker: number, ..Workspace::default() },
             recorder: state.statistics.recorder(),
             jobs,
             handle: handle.clone(),
@@ -151,13 +151,13 @@ impl Worker {
                     self.silent += 1;
                 }
             }
-            WorkerMsg::Reply { to, kind, took, frame } => {
+            WorkerMsg::Reply { to, kind, took, frame, was_held } => {
                 let client = self.clients.get_mut(&to);
                 let client = client.or_else(|| self.parked.get_mut(&to).map(|(client, _)| client));
                 // The connection may be gone.
                 let Some(client) = client else { return };
                 client.jobs -= 1;
-                client.held_replies -= usize::from(changes_tables(kind));
+                client.held_replies -= usize::from(was_held);
                 client.done.push_back(frame);
                 self.context.recorder.record(kind, client.peer_slot, took);
                 match client.jobs {
@@ -323,9 +323,9 @@ mod tests {
         const LATE: Duration = Duration::from_secs(60);
         let config = Config::default();
         let state = Arc::new(State::new(&config));
-        let (jobs, _inboxes) = JobQueues::new();
+        let (jobs, _inboxes) = JobQueues::new(None);
         let log = Log(Arc::new(|_| {}));
-        let (mut worker, _) = Worker::new(&state, 0, jobs, log).expect("a worker");
+        let (mut worker, _) = Worker::new(0, &state, 0, jobs, log).expect("a worker");
         let framing = framing(config.frame_bytes_max);
         let any = "tcp://127.0.0.1:0".parse().expect("an address");
         let listener = Listener::bind(&any, &ListenOptions::new(framing)).expect("a port");
@@ -383,8 +383,8 @@ mod tests {
         const LONG: Duration = Duration::from_secs(60);
         let config = Config::default();
         let state = Arc::new(State::new(&config));
-        let (jobs, _inboxes) = JobQueues::new();
-        let (mut worker, _) = Worker::new(&state, 0, jobs, Log(Arc::new(|_| {}))).expect("a worker");
+        let (jobs, _inboxes) = JobQueues::new(None);
+        let (mut worker, _) = Worker::new(0, &state, 0, jobs, Log(Arc::new(|_| {}))).expect("a worker");
         let framing = framing(config.frame_bytes_max);
         let any = "tcp://127.0.0.1:0".parse().expect("an address");
         let listener = Listener::bind(&any, &ListenOptions::new(framing)).expect("a port");

@@ -65,7 +65,11 @@ pub use sanderling_pull::{Absent, Pooling};
 pub use table::Table;
 pub use table::durability::{Durability, can_survive_power};
 pub use table::kept::Attached;
-pub use table::kept_folders::{KeptBytes, KeptTable, forget_all_kept, forget_kept, kept_tables, pages_cost};
+pub use table::kept_bytes::{KeptBytes, KeptText};
+pub use table::kept_folders::{
+    KeptTable, create_kept_folder, forget_all_kept, forget_kept, is_kept_device, kept_names, kept_table,
+    kept_tables, pages_cost,
+};
 pub use table::stats::TableStats;
 pub use update::ordered::{RowVersions, is_newer_version};
 pub use update::push::{CheckedPush, PushClock};

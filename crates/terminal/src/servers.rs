@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use sanderling_client::{
-    Address, Cluster, Compression, ConnectOptions, Hedge, OnWait, Stop, TlsClient, addresses, compression,
+    Address, ClientError, Cluster, Compression, ConnectOptions, Hedge, OnWait, Stop, TlsClient, compression,
 };
 
 use crate::failure::Failure;
@@ -20,7 +20,8 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Parameter servers")]
 pub struct ServerArgs {
-    /// Addresses of all servers, comma-separated: host:port, tcp://host:port, unix:PATH or shm:NAME [default: none]
+    /// Addresses of all servers, comma-separated: host:port, tcp://host:port, unix:PATH or shm:NAME; or a cluster in its
+    /// registry, such as keeper://127.0.0.1:7400/ads [default: none]
     #[arg(long, value_name = "ADDR,...")]
     ps: Option<String>,
     #[command(flatten)]
@@ -73,15 +74,17 @@ impl ServerArgs {
     /// Connects with the configuration's `timeout` unless `--ps-timeout` is given; otherwise like [`connect`](Self::connect).
     pub fn connect_within(&self, timeout: Option<Duration>) -> Result<Option<Arc<Cluster>>, Failure> {
         let Some(text) = self.address()? else { return Ok(None) };
-        let found = addresses(text).map_err(|error| Failure::Usage(format!("--ps: {error}")))?;
-        if found == [Address::Embedded] {
+        if text.parse() == Ok(Address::Embedded) {
             return Ok(None);
         }
         let mut options = self.ask.options_until_told()?;
         if let Some(timeout) = timeout.filter(|_| self.ask.ps_timeout.is_none()) {
             (options.timeout, options.connect_timeout) = (timeout, timeout);
         }
-        Ok(Some(Cluster::connect(&found, options)?))
+        match Cluster::of(text, options) {
+            Err(ClientError::Address(error)) => Err(Failure::Usage(format!("--ps: {error}"))),
+            cluster => Ok(Some(cluster?)),
+        }
     }
 
     /// The addresses as given.

@@ -43,6 +43,8 @@ impl Features {
     pub const CHANGES: Features = Features(1 << 13);
     /// A server's identity has its history ([`Identity::history_id`](crate::Identity)).
     pub const HISTORY: Features = Features(1 << 14);
+    /// The peer is another replica of the server's group ([`Kind::Replicate`](crate::Kind::Replicate)).
+    pub const REPLICATE: Features = Features(1 << 15);
 
     /// Whether the set contains all of `others`.
     #[must_use]

@@ -51,11 +51,12 @@ pub enum Kind {
     Saved = 46,
     SentAt = 48,
     Changes = 49,
+    Replicate = 50,
 }
 
 impl Kind {
     /// All kinds by number. Numbers start at 1 and may have gaps.
-    pub const ALL: [Kind; 44] = [
+    pub const ALL: [Kind; 45] = [
         Kind::Hello,
         Kind::Ping,
         Kind::Create,
@@ -100,6 +101,7 @@ impl Kind {
         Kind::Saved,
         Kind::SentAt,
         Kind::Changes,
+        Kind::Replicate,
     ];
 
     /// The kind with this number.
@@ -156,6 +158,7 @@ impl Kind {
             Kind::Saved => "saved",
             Kind::SentAt => "sent_at",
             Kind::Changes => "changes",
+            Kind::Replicate => "replicate",
         }
     }
 
@@ -163,8 +166,8 @@ impl Kind {
     /// numbers.
     #[must_use]
     pub fn is_repeatable(self) -> bool {
-        use Kind::{Drop, Goaway, Restore, Save, SaveAs};
-        !matches!(self, Drop | Save | SaveAs | Restore | Goaway) && !self.is_told()
+        use Kind::{Drop, Goaway, Replicate, Restore, Save, SaveAs};
+        !matches!(self, Drop | Save | SaveAs | Restore | Goaway | Replicate) && !self.is_told()
     }
 
     /// Whether one worker of a job sends it to another without a reply.

@@ -9,6 +9,7 @@ mod hub;
 mod placement;
 mod pull;
 mod push;
+mod replicate;
 mod rows;
 mod stats;
 mod step;
@@ -23,6 +24,7 @@ pub use hub::{Ahead, Column, Keys, Leave, Left, Next, NextReply, Outcome, Subscr
 pub use placement::{PlacementMap, PlacementServer, even_slots, slot_of};
 pub use pull::{Pull, PullAreas, PullPooled, PullReply, PullShape, Ragged, RowFormat, RowValues, RowsMut};
 pub use push::{Push, PushFed, Pushed};
+pub use replicate::Replicate;
 pub use rows::{Delete, Export, Exported, Import, RowBlock};
 pub use sanderling_pull::{Absent, Pooling};
 pub use stats::{Counter, Latency, Statistics, StatsScope};
@@ -81,6 +83,8 @@ pub enum Request<'a> {
     /// The sender's clock in microseconds, for the requests that follow. It has no reply.
     SentAt(u64),
     Changes(Changes),
+    /// A message between replicas. It has no reply.
+    Replicate(Replicate<'a>),
 }
 
 /// A reply or notice of a server. Slices borrow from the received frame.
@@ -170,6 +174,7 @@ impl<'a> Request<'a> {
             Request::Saved(_) => Kind::Saved,
             Request::SentAt(_) => Kind::SentAt,
             Request::Changes(_) => Kind::Changes,
+            Request::Replicate(_) => Kind::Replicate,
         }
     }
 
@@ -260,6 +265,7 @@ impl<'a> Request<'a> {
             Request::Keys(keys) => keys.write(out),
             Request::SaveAs(save) => save.write(out),
             Request::Changes(changes) => changes.write(out),
+            Request::Replicate(replicate) => replicate.write(out),
             Request::Saved(name) => out.text("checkpoint", name, limit::PATH_BYTES_MAX),
             Request::SentAt(us) => {
                 out.u64(*us);
@@ -309,6 +315,7 @@ impl<'a> Request<'a> {
             Kind::Saved => Request::Saved(from.text("checkpoint", limit::PATH_BYTES_MAX)?),
             Kind::SentAt => Request::SentAt(from.u64("sent_at")?),
             Kind::Changes => Request::Changes(Changes::read(table, format, from)?),
+            Kind::Replicate => Request::Replicate(Replicate::read(from)?),
             kind => {
                 let tell = Tell::read(kind, from)?;
                 Request::Tell(tell.ok_or(WireError::Direction { kind, expected: "a plain request" })?)

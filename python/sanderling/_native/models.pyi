@@ -125,6 +125,7 @@ def train(
     runs_dir: _Path | None = None,
     resume: bool = False,
     from_model: _Path | None = None,
+    forget: bool = False,
     on_line: Callable[[dict[str, Any]], object] | None = None,
 ) -> TrainResult:
     """Train a model from a configuration: a dictionary, or the path of a TOML file.
@@ -138,6 +139,9 @@ def train(
 
     `from_model` is the directory of a saved model that a new run begins with: weights, optimizer state, frequencies and
     fitted boundaries. New features may come; ModelError names a feature that changed.
+
+    `forget` removes the rows that kept tables have (`table.NAME.memory`) before the run begins or restores its
+    checkpoint.
 
     `on_line` is called with every line of metrics. An error of the callback, like Ctrl-C, ends the run after saving
     it, so it can be resumed.

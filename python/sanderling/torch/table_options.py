@@ -49,6 +49,10 @@ def table_options(
     if admission is not None:
         made["admission"] = admission
     made |= {key: options.pop(key) for key in ("dtype", "eviction", "packing") if key in options}
+    if "memory" in options:
+        raise sanderling.ConfigError(
+            f"table.{name}.memory: deep models are trained in private memory; leave it out, or use ps --kept"
+        )
     if options:
         raise sanderling.ConfigError(
             f"table.{name}.{next(iter(options))} is unknown; "

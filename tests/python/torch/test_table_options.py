@@ -36,6 +36,7 @@ def test_tables_have_their_options(
         ("model.dmi=4", "model.dmi is unknown"),
         ("table.usr.dtype=f16", "table.usr: no feature has this table"),
         ("table.user.dtyp=f16", "table.user.dtyp is unknown"),
+        ("table.user.memory={ kept = '/dev/shm/t' }", "table.user.memory: deep models are trained in private memory"),
         ("table.user.admission={ after = 3, size = 1 }", "table.user.admission: unknown size"),
         ("data.valid={ by = 'hash' }", 'by = "hash" needs a column'),
         ("table.user.admission={ after = 1 }", "table.user.admission.after = 1: must be a whole number from 2 to 255"),

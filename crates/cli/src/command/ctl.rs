@@ -1,5 +1,6 @@
 //! `sanderling ctl`: query and control running parameter servers through their control plane.
 
+mod cluster;
 mod drop;
 mod registry;
 mod show;
@@ -16,6 +17,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::token::read_token;
 use crate::width;
+use cluster::Cluster;
 use drop::Drop;
 use registry::Registry;
 use show::Answers;
@@ -128,6 +130,11 @@ Examples:
   sanderling ctl drop 'clicks/*'
   sanderling ctl --server 10.0.0.5:7100,10.0.0.6:7100 drop --yes 'clicks/*' old")]
     Drop(Drop),
+    /// Show the groups of a cluster with their servers, roles and lag
+    Cluster(Cluster),
+    /// Let another replica become the primary of the group, and wait until it is
+    #[command(after_help = "Example:\n  sanderling ctl --server 10.0.0.5:7100 hand-over")]
+    HandOver,
     #[command(after_help = "Example:\n  sanderling ctl registry list --registry keeper://127.0.0.1:7400/ads")]
     Registry(Registry),
     /// Shut the servers down: answer pending requests, save all tables, exit
@@ -149,6 +156,7 @@ impl Order {
             Order::Status(Watch { watch })
             | Order::Tables(Watch { watch })
             | Order::Connections(Watch { watch })
+            | Order::Cluster(Cluster { watch: Watch { watch }, .. })
             | Order::Stats { watch: Watch { watch }, .. } => *watch,
             _ => None,
         }
@@ -167,7 +175,10 @@ impl Order {
             }
             Order::Restore { name } => Answers::Restored(name.clone(), vec![(url, client.restore(name)?)]),
             Order::Checkpoints => Answers::Checkpoints(vec![(url, client.checkpoints()?)]),
-            Order::Drop(_) | Order::Registry(_) => unreachable!("it is not one question to each server"),
+            Order::HandOver => Answers::HandedOver(vec![(url, client.hand_over()?)]),
+            Order::Drop(_) | Order::Registry(_) | Order::Cluster(_) => {
+                unreachable!("it is not one question to each server")
+            }
             Order::Drain => Answers::Draining(vec![(url, client.drain()?)]),
         })
     }
@@ -198,11 +209,20 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     // A save of a single server needs no number.
     let number = if args.server.len() > 1 { unique().max(1) } else { 0 };
     loop {
-        let order = |client: &mut Client| args.order.ask(client, number);
-        let results = ask_all(&args.server, &options, &mut clients, order);
-        let (answers, errors) = sort(results);
+        let (shown, errors) = match &args.order {
+            Order::Cluster(order) => {
+                let view = order.view(&options)?;
+                let json = serde_json::to_string(&view).map_err(std::io::Error::from)?;
+                (Some(if args.json { json } else { view.text() }), Vec::new())
+            }
+            order => {
+                let order = |client: &mut Client| order.ask(client, number);
+                let (answers, errors) = sort(ask_all(&args.server, &options, &mut clients, order));
+                (answers.map(|answers| shown(&answers, args.json)).transpose()?, errors)
+            }
+        };
         let Some(every) = args.order.watch() else {
-            show(answers, args.json)?;
+            print(shown, args.json)?;
             return fail(errors, args.server.len());
         };
         match (clears, is_first) {
@@ -211,7 +231,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
             (false, _) => {}
         }
         is_first = false;
-        show(answers, args.json)?;
+        print(shown, args.json)?;
         errors.iter().for_each(|error| note_line!("error: {error}"));
         std::thread::sleep(every);
     }
@@ -293,11 +313,15 @@ fn sort(results: Vec<Result<Answers, ControlError>>) -> (Option<Answers>, Vec<Co
     (all, errors)
 }
 
-fn show(answers: Option<Answers>, json: bool) -> Result<(), Failure> {
-    let Some(answers) = answers else { return Ok(()) };
+fn shown(answers: &Answers, json: bool) -> Result<String, Failure> {
+    Ok(if json { answers.lines()?.join("\n") } else { answers.text(width::of_stdout()) })
+}
+
+fn print(shown: Option<String>, json: bool) -> Result<(), Failure> {
+    let Some(shown) = shown else { return Ok(()) };
     match json {
-        true => answers.lines()?.iter().try_for_each(|line| output::text(line))?,
-        false => output::prose(&answers.text(width::of_stdout()))?,
+        true => output::text(&shown)?,
+        false => output::prose(&shown)?,
     }
     Ok(())
 }

@@ -32,7 +32,7 @@ Examples:
   # the delta log of a server
   sanderling inspect /var/log/sanderling")]
 pub(crate) struct Args {
-    /// Model directory, server's checkpoint, folder of ps --kept or --log, data file, URL, or - for standard input; folder or pattern: its first file
+    /// Model directory, server's checkpoint, folder or device of ps --kept, folder of --log, data file, URL, or - for standard input; folder or pattern: its first file
     path: PathBuf,
     /// Print a run configuration (TOML) for sanderling train
     #[arg(long)]
@@ -51,6 +51,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
+    if sanderling_store::is_kept_device(&args.path) {
+        return kept::show(args, kept::find(&args.path)?);
+    }
     if args.path.is_dir() {
         let kept = kept::find(&args.path)?;
         if !kept.is_empty() && !args.suggest {

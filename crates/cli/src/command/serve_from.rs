@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sanderling_client::{Cluster, addresses};
+use sanderling_client::{ClientError, Cluster};
+use sanderling_registry::RegistryUrl;
 use sanderling_serve::{CheckpointPlace, ReplicaConfig, ReplicaSource};
 use sanderling_store::Dtype;
 
@@ -30,10 +31,15 @@ enum RowsFormat {
     F16,
 }
 
+/// Whether the source is running servers.
+fn is_of_servers(from: &str) -> bool {
+    from.starts_with("ps://") || RegistryUrl::is_url(from)
+}
+
 /// Options of a replica.
 #[derive(Debug, clap::Args)]
 pub(crate) struct FromArgs {
-    /// Source of the rows: parameter servers, ps://host:port,ps://host:port, or the folder or URL of a checkpoint that they
+    /// Source of the rows: parameter servers, ps://host:port,ps://host:port or keeper://host:port/CLUSTER, or the folder or URL of a checkpoint that they
     /// save, such as s3://bucket/latest; the model directory gives the configuration, its rows are not read
     #[arg(
         long,
@@ -80,7 +86,7 @@ impl FromArgs {
 
     /// Connects to the servers, or finds the checkpoint.
     pub(crate) fn replica(&self, memory_bytes_max: Option<u64>) -> Result<Option<ReplicaConfig>, Failure> {
-        let is_of_servers = self.from.as_deref().is_some_and(|from| from.starts_with("ps://"));
+        let is_of_servers = self.from.as_deref().is_some_and(is_of_servers);
         if !is_of_servers && self.ask != AskArgs::default() {
             let text = "the --ps-... options need --from ps://ADDR,..., the servers to follow";
             return Err(Failure::Usage(text.to_owned()));
@@ -114,14 +120,16 @@ impl FromArgs {
     fn servers(&self, from: &str) -> Result<ReplicaSource, Failure> {
         let plain = |one: &str| one.trim().strip_prefix("ps://").unwrap_or(one).to_owned();
         let all: Vec<String> = from.split(',').map(plain).collect();
-        let found = addresses(&all.join(",")).map_err(|error| usage("from", error))?;
         let start = self.start.as_deref().map(|place| self.place("start", place)).transpose()?;
         let mut options = self.ask.options_until_told()?;
         options.timeout = options.timeout.min(ANSWER_MAX);
         options.f16_rows |= self.rows == RowsFormat::F16;
         // The replica says itself when a server is lost, and repeats what had no answer.
         (options.on_wait, options.hedge) = (None, None);
-        Ok(ReplicaSource::Servers { cluster: Cluster::connect(&found, options)?, start })
+        match Cluster::of(&all.join(","), options) {
+            Err(ClientError::Address(error)) => Err(usage("from", error)),
+            cluster => Ok(ReplicaSource::Servers { cluster: cluster?, start }),
+        }
     }
 
     /// A folder, which must exist, or a URL.

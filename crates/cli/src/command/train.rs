@@ -90,6 +90,9 @@ pub(crate) struct Args {
     /// Saved model to continue on new data: its weights, optimizer state, frequencies and fitted boundaries
     #[arg(long, value_name = "MODEL", conflicts_with = "resume", group = "earlier")]
     from: Option<PathBuf>,
+    /// Remove the rows that kept tables have (table.NAME.memory) before the run begins or restores its checkpoint
+    #[arg(long)]
+    forget: bool,
     /// Score the training files with the model of --from before learning from them (progressive validation)
     /// [default: train.predict_first]
     #[arg(long, requires = "earlier")]
@@ -245,6 +248,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         runs_dir: args.runs_dir.clone(),
         resume: args.resume,
         from: args.from.clone(),
+        forget: args.forget,
         keeps_earlier: args.name.is_none(),
         ends_with_servers: args.on_lost_rows == OnLostRows::End,
         servers,

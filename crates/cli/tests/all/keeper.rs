@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 const WITHIN: Duration = Duration::from_secs(30);
 
 /// A keeper; it is killed if a test forgets it.
-struct Keeper {
+pub(crate) struct Keeper {
     child: Child,
     /// `127.0.0.1:PORT`.
     host: String,
@@ -22,7 +22,7 @@ struct Keeper {
 
 impl Keeper {
     /// Starts it below a folder, with the shell's words before it.
-    fn start(folder: &Path, before: &str, listen: &str) -> Keeper {
+    pub(crate) fn start(folder: &Path, before: &str, listen: &str) -> Keeper {
         let program = env!("CARGO_BIN_EXE_sanderling");
         let line = format!("{before} exec '{program}' keeper --data records --listen {listen}");
         let mut child = Command::new("sh")
@@ -44,15 +44,15 @@ impl Keeper {
         }
     }
 
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("keeper://{}/ads", self.host)
     }
 
-    fn open(&self) -> Arc<dyn Registry> {
+    pub(crate) fn open(&self) -> Arc<dyn Registry> {
         self.url().parse::<RegistryUrl>().unwrap().open(&Options::default()).unwrap()
     }
 
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }

@@ -5,6 +5,7 @@
 mod process;
 mod relay;
 
+mod cluster;
 mod command;
 mod ctl;
 mod faults;
@@ -12,6 +13,7 @@ mod hosts;
 mod hub;
 mod hub_feed;
 mod keeper;
+mod kept_training;
 mod ps;
 mod remote_training;
 mod serve;

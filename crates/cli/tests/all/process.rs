@@ -42,7 +42,8 @@ impl Process {
     /// Any command that says where it listens, on so many lines.
     pub(crate) fn start_command(folder: &Path, before: &str, command: &str, lines: usize) -> Process {
         let line = format!("{before} exec '{}' {command}", env!("CARGO_BIN_EXE_sanderling"));
-        let mut child = Command::new("sh")
+        // Other shells redirect descriptors of one digit only.
+        let mut child = Command::new("bash")
             .args(["-c", &line])
             .current_dir(folder)
             .env("NOTIFY_SOCKET", folder.join("notify"))
@@ -151,6 +152,12 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Says something to who looks into a failure, or asks for figures.
+#[expect(clippy::print_stderr, reason = "it is for a person")]
+pub(crate) fn show(text: &str) {
+    eprintln!("{text}");
 }
 
 /// Waits until a process waits for others: in most of ten looks no thread of it runs or could run. It waits a minute at

@@ -3,13 +3,16 @@
 use sanderling_transport::{Address, Endpoint, Error, own_token};
 use sanderling_wire::Features;
 
-use super::{ConnectionSet, FRAMING};
+use super::{ConnectionSet, FRAMING, GroupLink};
 use crate::options::ConnectOptions;
 use crate::reach::reach;
 
 impl ConnectionSet {
     pub(super) fn connect(&mut self, at: usize) {
         let link = &mut self.links[at];
+        if let Some(address) = link.group.as_mut().and_then(GroupLink::next) {
+            link.address = address;
+        }
         link.packing.restart();
         link.told_us = None;
         let asked_us = self.start.elapsed().as_micros() as u64;
@@ -36,6 +39,7 @@ impl ConnectionSet {
                 link.rpc.hopeless(now_us, without_place(&error, &link.address));
             }
             Err(error) => {
+                link.group.iter().for_each(|group| group.not_reached(&link.address));
                 link.rpc.disconnected(now_us, error.to_string());
                 self.failed(at, asked_us);
                 self.tell_who_is_waited_for();

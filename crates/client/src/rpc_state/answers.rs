@@ -111,8 +111,10 @@ impl RpcState {
                     self.calls.put_off(slot, &said(&failure.fault, failure.reason));
                     return Ok(Answer::None);
                 }
-                Fault::Draining => {
-                    // It was not carried out. Perhaps the server comes back in time.
+                Fault::NotHere { .. } | Fault::Draining
+                    if failure.fault == Fault::Draining || self.follows_group =>
+                {
+                    // It was not carried out. Perhaps the server comes back in time, or another one is the primary.
                     let why = said(&failure.fault, failure.reason);
                     self.cause = Some(why.clone());
                     self.phase = Phase::Leaving;

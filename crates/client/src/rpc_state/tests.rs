@@ -10,6 +10,19 @@ use sanderling_wire::{
 
 use super::*;
 
+impl RpcState {
+    /// [`RpcState::begin_within`] with the usual time-out.
+    pub(crate) fn begin(
+        &mut self,
+        now_us: u64,
+        tag: u64,
+        needs: Needs,
+        request: &Request<'_>,
+    ) -> Result<(), WireError> {
+        self.begin_within(now_us, None, tag, needs, request)
+    }
+}
+
 mod hedging;
 
 /// Probabilities of faults, per thousand.

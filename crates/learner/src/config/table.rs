@@ -1,5 +1,7 @@
 //! The `[table.NAME]` tables of a configuration: memory, storage type, admission and eviction. Knows no table's content.
 
+use std::path::PathBuf;
+
 use sanderling_store::{Admission, Block, Dtype, Eviction, Packing, TableConfig};
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +32,17 @@ pub struct TableOptions {
     /// How densely rows and index lie in memory; default: fast.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packing: Option<Packing>,
+    /// Where the table's memory is; default: private to the process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryOption>,
+}
+
+/// Memory that outlives the process: `{ kept = "/dev/shm/sanderling" }`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemoryOption {
+    /// The folder with the memory of tables in files.
+    pub kept: PathBuf,
 }
 
 /// An admission: in short, by name, or as Python's `Table` takes it.
@@ -134,6 +147,9 @@ impl TableOptions {
         };
         let table = self.apply(0, TableConfig::new(name, vec![block]));
         let named = |reason: &str| format!("table.{name}: {reason}");
+        if self.memory.as_ref().is_some_and(|memory| memory.kept.as_os_str().is_empty()) {
+            return Err(named("memory.kept names no folder; give one, such as \"/dev/shm/sanderling\""));
+        }
         match (table.eviction, table.budget_bytes) {
             (Eviction::Never, _) | (_, Some(_)) => {}
             // Age evicts in maintenance rounds too, but the learners have none.

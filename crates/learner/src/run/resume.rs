@@ -6,8 +6,9 @@ use sanderling_sample::Holdout;
 use sanderling_store::Checkpoint;
 
 use super::RunOptions;
-use crate::config::Config;
+use crate::config::{Config, EVERY_TABLE, TableOptions};
 use crate::error::LearnError;
+use crate::kept::KeptTables;
 use crate::metrics::Scores;
 use crate::model::{Model, config_of};
 use crate::model_diagnostics::is_saved;
@@ -22,6 +23,7 @@ pub(super) fn resume(
     options: &RunOptions,
     run_dir: &Path,
     saved_dirs: [&Path; 2],
+    kept: &mut KeptTables,
 ) -> Result<(Model, RunState, Scores), LearnError> {
     let open = |path| -> Result<_, LearnError> {
         let checkpoint = Checkpoint::open(path)?;
@@ -58,12 +60,12 @@ pub(super) fn resume(
         ("the algorithm", state.algorithm != algorithm),
         ("seed", fitted.seed != saved.seed),
         ("model", fitted.model != saved.model),
-        ("[table]", fitted.table != saved.table),
         (
             "optimizer",
             fitted.optimizer != saved.optimizer || fitted.factor_optimizer != saved.factor_optimizer,
         ),
         ("the features, the label, weights or negatives", fitted.spec() != saved.spec()),
+        ("[table]", table_options(&fitted) != table_options(saved)),
         ("data.train", !fitted.data.train.is_like(&saved.data.train)),
         (
             "the size of the files of data.train",
@@ -106,12 +108,20 @@ pub(super) fn resume(
             Model::onto_servers(fitted, cluster, &checkpoint, path)?.with_names_of(&checkpoint, path)?
         }
         None => {
-            let mut model = Model::from_checkpoint(&checkpoint, path)?;
-            *model.config_mut() = fitted;
-            model.with_names_of(&checkpoint, path)?
+            let save = (path, state.save);
+            Model::resumed(fitted, &checkpoint, path, |config, table| {
+                kept.resume(config, &checkpoint, save, table)
+            })?
         }
     };
     Ok((model, state, scores))
+}
+
+/// The options of each table without the place of its memory, which may change.
+fn table_options(config: &Config) -> Vec<TableOptions> {
+    let of = |name: &str| config.table.get(name).or_else(|| config.table.get(EVERY_TABLE));
+    let names = config.feature.iter().map(sanderling_sample::spec::Feature::table);
+    names.map(|name| TableOptions { memory: None, ..of(name).cloned().unwrap_or_default() }).collect()
 }
 
 /// The configuration with the quantile boundaries that the saved one was fitted with, where it leaves them open.

@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::resume::fitted_like;
 use crate::config::{Config, ModelKind};
 use crate::error::LearnError;
+use crate::kept::KeptTables;
 use crate::model::{Model, config_of};
 use crate::model_diagnostics::explain_no_model;
 use crate::progressive::ProgressivePoint;
@@ -44,8 +45,10 @@ impl EarlierModel {
         &self,
         config: Config,
         servers: Option<&Arc<Cluster>>,
+        kept: &mut KeptTables,
     ) -> Result<Model, LearnError> {
-        Model::continued(config, servers, &self.checkpoint, &self.path)
+        let create = |config: &Config, table| kept.create(config, table);
+        Model::continued(config, servers, &self.checkpoint, &self.path, create)
     }
 
     /// The progressive validation of the runs that led to the model.

@@ -11,6 +11,7 @@ use crate::config::Monitor;
 use crate::error::{LearnError, names};
 use crate::evaluate::{Evaluation, Scan};
 use crate::event::{Event, PredictedFirstLine, ValidLine};
+use crate::kept;
 use crate::known_keys::KnownKeys;
 use crate::measured::MeasuredOn;
 use crate::metrics::Metrics;
@@ -136,7 +137,9 @@ impl Trainer<'_> {
         let mut timer = self.stages.timer();
         timer.switch(self.stage_list.save);
         self.state.table_counters = counters_now(self.model.client(), &self.counters_before);
+        self.state.save = Some(sanderling_observe::unique());
         self.model.save(path, &self.state.to_blobs(&self.pass_scores))?;
+        kept::note_save(self.model.client(), self.state.save);
         if std::mem::take(&mut self.has_earlier) && *path != self.last_dir {
             // The resume state of an earlier run is removed once this run has saved its own.
             remove_dir(&self.last_dir)?;

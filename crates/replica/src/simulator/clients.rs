@@ -118,7 +118,7 @@ impl Client {
             .map(|_| if table == ORDERED { rng.below(2001) as f32 / 1000.0 - 1.0 } else { -1.0 })
             .collect();
         let (client, sequence, lr_scale) = (self.number, self.sequence, 1.0);
-        Push { table, client, sequence, lr_scale, keys, counts, grads }
+        Push { table, client, sequence, continues: false, lr_scale, keys, counts, grads }
     }
 
     /// Takes an answer, if it is to a request of this client that is still open.

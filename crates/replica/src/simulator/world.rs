@@ -9,7 +9,7 @@ use sanderling_store::{Block, Dtype, Init, Optimizer, Row, RowColumns, TableConf
 use super::check::{Bits, COUNTERS, Check, bits};
 use super::clients::{Client, KEYS, ORDERED, ORDERED_DIM, PASSING};
 use crate::fault::Fault;
-use crate::group::{Group, Member, MemoryRegistry, Registry, Revised};
+use crate::group::{Group, Member, Revised};
 use crate::message::{Action, Answer, Event, Operation};
 use crate::node::{Config, Node, Role};
 
@@ -94,9 +94,7 @@ pub(super) struct World {
     fault: Fault,
     min_in_sync: usize,
     machines: Vec<Machine>,
-    registry: MemoryRegistry,
-    /// The highest revision of the record so far.
-    revision: u64,
+    registry: Revised,
     queue: BTreeMap<(u64, u64), Delivery>,
     /// Directions that lose everything; machines by number, the registry after them.
     cuts: HashSet<(usize, usize)>,
@@ -125,7 +123,7 @@ fn table(number: u32) -> Operation {
     let init = if number == ORDERED { Init::Normal { std: 0.1 } } else { Init::Zero };
     let block = Block { dims: dim, init, optimizer };
     let config = TableConfig { dtype, seed: 5, ..TableConfig::new(format!("t{number}"), vec![block]) };
-    Operation::Create { table: number, config: Box::new(config) }
+    Operation::Create { table: number, config: Box::new(config), note: String::new() }
 }
 
 impl World {
@@ -165,8 +163,7 @@ impl World {
             fault,
             min_in_sync,
             machines: (0..machines as u32).map(machine).collect(),
-            registry: MemoryRegistry::default(),
-            revision: 0,
+            registry: Revised::default(),
             queue: BTreeMap::new(),
             cuts: HashSet::new(),
             clients: (1..=3).map(|number| Client::new(number, 20 + rng.below(60) as u32)).collect(),
@@ -291,18 +288,17 @@ impl World {
                 return self.step(at, event);
             }
             Delivery::Answer(request, answer) => return self.answer(request, &answer),
-            Delivery::Read(asker) => (asker, self.registry.read()),
+            Delivery::Read(asker) => (asker, self.registry.clone()),
             Delivery::CompareAndSet(asker, revision, group) => {
-                (asker, self.registry.compare_and_set(revision, group))
+                if self.registry.revision == revision {
+                    self.notes.push(format!("{}: {} {group:?}", self.now, revision + 1));
+                    self.registry = Revised { revision: revision + 1, group: Some(group) };
+                }
+                (asker, self.registry.clone())
             }
         };
-        let revised = revised.map_err(|error| error.to_string())?;
-        if let Some(group) = revised.group.as_ref().filter(|_| revised.revision > self.revision) {
-            self.revision = revised.revision;
-            self.notes.push(format!("{}: {:?} {:?}", self.now, revised.revision, group));
-        }
-        self.counts.epochs =
-            self.counts.epochs.max(revised.group.as_ref().map_or(0, |group| group.epoch - 1));
+        let epochs = revised.group.as_ref().map_or(0, |group| group.epoch - 1);
+        self.counts.epochs = self.counts.epochs.max(epochs);
         self.send(registry, asker.server as usize, None, Delivery::Node(asker, Event::Registry(revised)));
         Ok(())
     }
@@ -377,8 +373,8 @@ impl World {
     fn ask_node(&mut self, at: usize, event: Event) {
         let again = match &event {
             Event::Push { request, stream, push } => {
-                let (request, stream, push) = (*request, *stream, Arc::clone(push));
-                Some(Delivery::Node(self.machines[at].member, Event::Push { request, stream, push }))
+                let push = Event::Push { request: *request, stream: *stream, push: Arc::clone(push) };
+                Some(Delivery::Node(self.machines[at].member, push))
             }
             _ => None,
         };
@@ -437,11 +433,10 @@ impl World {
         }
     }
 
-    /// Whether every acknowledged push stays in a member that may be the primary if this machine crashes.
+    /// Whether every acknowledged push outlives a crash of this machine.
     fn survives(&mut self, victim: usize) -> bool {
-        let Ok(Revised { group: Some(group), .. }) = self.registry.read() else { return false };
-        let members = group.in_sync.iter().chain([&group.primary]);
-        members.into_iter().any(|member| {
+        let Some(group) = &self.registry.group else { return false };
+        group.in_sync.iter().chain([&group.primary]).any(|member| {
             let machine = &self.machines[member.server as usize];
             let role = machine.node.as_ref().map(|node| &node.role);
             member.server as usize != victim
@@ -450,9 +445,9 @@ impl World {
         })
     }
 
-    /// Whether all clients are done, and all machines in sync and at rest.
+    /// Whether all clients are done, and all machines at rest.
     fn is_settled(&mut self) -> bool {
-        let Ok(Revised { group: Some(group), .. }) = self.registry.read() else { return false };
+        let Some(group) = &self.registry.group else { return false };
         group.in_sync.len() + 1 == self.machines.len()
             && self.operations.is_empty()
             && self.clients.iter().all(Client::is_done)

@@ -18,6 +18,9 @@ pub(crate) fn push(
     push: &Push<'_>,
     slot: &mut [u8],
 ) -> Result<usize, Refusal> {
+    if let Some(replication) = &call.state.replication {
+        return super::replicated::push(call, replication, client_pushes, push, slot);
+    }
     let entry = call.view.table(push.table)?;
     check_dim(entry, push.dim)?;
     let repeated = once(call, client_pushes, entry, (push.client, push.sequence), |call| {
@@ -43,26 +46,8 @@ pub(super) fn once(
 ) -> Result<bool, Refusal> {
     match call.state.push_dedup.begin(client_pushes, client, sequence) {
         Verdict::Apply => {}
-        Verdict::Known(Outcome::Applied) => return Ok(true),
-        Verdict::Known(Outcome::Full { rejected }) => {
-            let (rows, budget) = (entry.table.len() as u64, entry.table.config().budget_bytes);
-            let budget_bytes = budget.unwrap_or(u64::MAX);
-            let reason = format!("push {sequence} was applied before, but for {rejected} keys");
-            return Err(Refusal::new(Fault::TableFull { rejected, rows, budget_bytes }, reason));
-        }
-        Verdict::Known(Outcome::NotFinite { key }) => {
-            let reason = format!(
-                "push {sequence} was applied before, but for rows whose update is not finite, key {key} first"
-            );
-            let fault = Fault::BadGradient { key, coordinate: 0, value: f32::INFINITY };
-            return Err(Refusal::new(fault, reason));
-        }
-        Verdict::UnderWay => return Err(Refusal::busy(format!("push {sequence} is being applied"))),
-        Verdict::Stale => {
-            let reason =
-                format!("push {sequence} is outside the dedup window (last {PUSH_WINDOW}); outcome unknown");
-            return Err(Refusal::new(Fault::StalePush { sequence }, reason));
-        }
+        Verdict::Known(outcome) => return known(entry, sequence, outcome).map(|()| true),
+        verdict => return Err(refused(sequence, verdict)),
     }
     let client_pushes = client_pushes.as_ref().expect("it was found to ask it");
     let mut noted = Noted { client_pushes, sequence, outcome: None };
@@ -77,6 +62,35 @@ pub(super) fn once(
     };
     drop(noted);
     applied.map(|()| false).map_err(Refusal::from)
+}
+
+/// The reply to a push that was applied before.
+pub(super) fn known(entry: &Entry, sequence: u64, outcome: Outcome) -> Result<(), Refusal> {
+    match outcome {
+        Outcome::Applied => Ok(()),
+        Outcome::Full { rejected } => {
+            let (rows, budget) = (entry.table.len() as u64, entry.table.config().budget_bytes);
+            let budget_bytes = budget.unwrap_or(u64::MAX);
+            let reason = format!("push {sequence} was applied before, but for {rejected} keys");
+            Err(Refusal::new(Fault::TableFull { rejected, rows, budget_bytes }, reason))
+        }
+        Outcome::NotFinite { key } => {
+            let reason = format!(
+                "push {sequence} was applied before, but for rows whose update is not finite, key {key} first"
+            );
+            let fault = Fault::BadGradient { key, coordinate: 0, value: f32::INFINITY };
+            Err(Refusal::new(fault, reason))
+        }
+    }
+}
+
+/// The refusal of a push that must not be applied.
+pub(super) fn refused(sequence: u64, verdict: Verdict) -> Refusal {
+    if verdict == Verdict::UnderWay {
+        return Refusal::busy(format!("push {sequence} is being applied"));
+    }
+    let reason = format!("push {sequence} is outside the dedup window (last {PUSH_WINDOW}); outcome unknown");
+    Refusal::new(Fault::StalePush { sequence }, reason)
 }
 
 /// Why a push was not applied, or not completely.
@@ -107,10 +121,10 @@ impl From<Refused> for Refusal {
 }
 
 /// Records the outcome on drop, even after a panic, so that the push does not stay under way forever.
-struct Noted<'a> {
-    client_pushes: &'a ClientPushes,
-    sequence: u64,
-    outcome: Option<Outcome>,
+pub(super) struct Noted<'a> {
+    pub(super) client_pushes: &'a ClientPushes,
+    pub(super) sequence: u64,
+    pub(super) outcome: Option<Outcome>,
 }
 
 impl Drop for Noted<'_> {

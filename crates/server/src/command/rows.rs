@@ -38,6 +38,13 @@ fn find(state: &State, table: u32) -> Result<Arc<Entry>, Refusal> {
 
 /// Stores rows unchanged. They replace the rows of the same keys.
 pub(crate) fn import(call: &Call<'_>, import: &Import<'_>, slot: &mut [u8]) -> Result<usize, Refusal> {
+    let rows = checked(call, import)?;
+    call.view.table(import.table)?.table.import(rows)?;
+    call.encode(&Reply::Import(rows.keys.len() as u64), slot)
+}
+
+/// Checks that rows are of this server's table.
+pub(super) fn checked<'a>(call: &Call<'_>, import: &Import<'a>) -> Result<WholeRows<'a>, Refusal> {
     let entry = call.view.table(import.table)?;
     let RowBlock { dim, state, keys, frequencies, last_uses, versions, weights, states } = import.rows;
     check_dim(entry, dim)?;
@@ -49,6 +56,5 @@ pub(crate) fn import(call: &Call<'_>, import: &Import<'_>, slot: &mut [u8]) -> R
         return Err(Refusal::bad(reason));
     }
     call.state.placement.check_keys(entry.home, keys)?;
-    entry.table.import(WholeRows { keys, frequencies, last_uses, versions, weights, states })?;
-    call.encode(&Reply::Import(keys.len() as u64), slot)
+    Ok(WholeRows { keys, frequencies, last_uses, versions, weights, states })
 }

@@ -3,11 +3,13 @@
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 use sanderling_replica::push_dedup::{LoggedPushes, PushDedup, SavedPushDedup};
 use sanderling_store::{LogEnd, LogWriter, SkippedRows, StoreError};
 use sanderling_wire::Home;
 
+use super::measured::WrittenGroup;
 use super::replay::{Followed, ListedTable};
 use crate::clock::unix_ms;
 use crate::event::{Event, Log};
@@ -125,14 +127,14 @@ impl Groups {
         }
     }
 
-    /// Writes a group with all changes so far; if there are none, only when `always` is set.
+    /// Writes a group with all changes so far; if there are none, only when `always` is set. Returns what was written.
     pub(super) fn write(
         &mut self,
         tables: &Tables,
         pushes: &PushDedup,
         always: bool,
         log: Option<&Log>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Option<WrittenGroup>, StoreError> {
         // Before the list of tables is read, and so before any row.
         let before = pushes.copy();
         let directory = tables.directory();
@@ -141,14 +143,14 @@ impl Groups {
             self.logged = LoggedPushes::default();
         }
         if !always && !self.has_changes(&directory, &before, begins) {
-            return Ok(());
+            return Ok(None);
         }
         let written = self.try_write(&directory, pushes, &before, begins, log);
         match written {
-            Ok((followed, part)) => {
+            Ok((followed, part, group)) => {
                 self.followed = followed;
                 part.into_iter().for_each(|part| self.logged.add(part));
-                Ok(())
+                Ok(Some(group))
             }
             Err(error) => {
                 if let Some(writer) = &mut self.writer {
@@ -159,18 +161,22 @@ impl Groups {
         }
     }
 
-    fn has_changes(&self, directory: &Directory, pushes: &SavedPushDedup, begins: bool) -> bool {
+    /// Whether tables or rows have changed since the last group.
+    pub(super) fn has_new_rows(&self, directory: &Directory) -> bool {
         let is_changed = |entry: &Arc<Entry>| {
             let followed = self.followed.get(&entry.number);
             followed.is_none_or(|followed| entry.table.has_changes(followed.epoch).unwrap_or(true))
         };
-        lasting(directory).count() != self.followed.len()
-            || lasting(directory).any(is_changed)
+        lasting(directory).count() != self.followed.len() || lasting(directory).any(is_changed)
+    }
+
+    fn has_changes(&self, directory: &Directory, pushes: &SavedPushDedup, begins: bool) -> bool {
+        self.has_new_rows(directory)
             // The first group of a segment has the whole history, and is not written for that alone.
             || !begins && self.logged.difference(pushes).is_some()
     }
 
-    #[allow(clippy::type_complexity)] // the tables and the part of the history that the group has
+    #[allow(clippy::type_complexity)] // the tables and the part of the history that the group has, and its size
     fn try_write(
         &mut self,
         directory: &Directory,
@@ -178,7 +184,7 @@ impl Groups {
         before: &SavedPushDedup,
         begins: bool,
         log: Option<&Log>,
-    ) -> Result<(HashMap<u32, LoggedTable>, Option<SavedPushDedup>), StoreError> {
+    ) -> Result<(HashMap<u32, LoggedTable>, Option<SavedPushDedup>, WrittenGroup), StoreError> {
         let mut followed = HashMap::new();
         let mut new = HashSet::new();
         for entry in lasting(directory) {
@@ -227,8 +233,9 @@ impl Groups {
             let history = serde_json::to_vec(part).expect("numbers become JSON");
             self.writer()?.pushes(&history)?;
         }
-        self.writer()?.commit(unix_ms(), true)?;
-        Ok((followed, part))
+        let start = Instant::now();
+        let bytes = self.writer()?.commit(unix_ms(), true)?.bytes;
+        Ok((followed, part, WrittenGroup { bytes, sync: start.elapsed() }))
     }
 
     fn report_skipped(&mut self, entry: &Entry, skipped: Option<SkippedRows>, log: Option<&Log>) {

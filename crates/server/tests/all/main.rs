@@ -3,4 +3,5 @@
 
 mod checkpoints;
 mod faults;
+mod replication;
 mod serving;

@@ -28,16 +28,18 @@ mod steps;
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU8};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::StoreError;
 use crate::kept::head::{Head, HeadFile, IndexName};
 use crate::kept::live::Live;
+use crate::memory::Region;
 use crate::memory::file::PageFile;
 use crate::memory::persist::{Persist, ordered};
+use crate::memory::place::{Place, PlaceInUse};
 
 /// How long to retry a lock that another process holds. A child process inherits all open files, locks included,
 /// until it executes another program.
@@ -56,10 +58,18 @@ pub(crate) fn in_order() {
 #[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
-    /// The system releases the lock when the process ends.
-    _lock: File,
+    place: Place,
+    lock: FolderLock,
     /// Files are mapped with `MAP_SYNC`, and names and sizes of files are durable.
     is_synced: bool,
+}
+
+/// Keeps others from using a folder.
+#[derive(Debug)]
+enum FolderLock {
+    /// The file `lock`. The system releases it when the process ends.
+    File(File),
+    InUse(#[expect(dead_code, reason = "its drop releases the folder")] PlaceInUse),
 }
 
 /// The kept state of a table beside its rows and its index.
@@ -84,7 +94,12 @@ impl Folder {
     /// Creates the folder if necessary and locks it.
     pub(crate) fn lock(path: &Path) -> Result<Folder, StoreError> {
         let failed = |action, source| StoreError::Io { path: path.to_path_buf(), action, source };
-        std::fs::create_dir_all(path).map_err(|error| failed("create the folder", error))?;
+        let place = Place::of(path).map_err(|error| failed("open", error))?;
+        let folder = |place, lock| Folder { path: path.to_path_buf(), place, lock, is_synced: false };
+        if let Some(in_use) = place.take().map_err(|error| failed("lock", error))? {
+            return Ok(folder(place, FolderLock::InUse(in_use)));
+        }
+        Place::create_folder(path).map_err(|error| failed("create the folder", error))?;
         let at = path.join("lock");
         let file = File::options().create(true).truncate(false).read(true).write(true).open(&at);
         let mut file = file.map_err(|error| failed("open the lock in", error))?;
@@ -113,12 +128,16 @@ impl Folder {
             .set_len(0)
             .and_then(|()| file.rewind())
             .and_then(|()| writeln!(file, "{}", std::process::id()));
-        Ok(Folder { path: path.to_path_buf(), _lock: file, is_synced: false })
+        Ok(folder(place, FolderLock::File(file)))
     }
 
     /// Whether stores to mappings of its files can survive the loss of power.
     pub(crate) fn can_sync(&self) -> bool {
-        PageFile::can_sync(&self._lock)
+        match (&self.lock, &self.place) {
+            (FolderLock::File(file), _) => PageFile::can_sync(file),
+            (_, Place::Device(device, _)) => device.can_sync(),
+            _ => false,
+        }
     }
 
     /// Maps files with `MAP_SYNC` from now on, if asked for.
@@ -128,7 +147,7 @@ impl Folder {
 
     /// Makes the names of files durable, if the files are.
     pub(crate) fn sync(&self) -> io::Result<()> {
-        if self.is_synced { File::open(&self.path)?.sync_all() } else { Ok(()) }
+        if self.is_synced { self.place.sync() } else { Ok(()) }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -144,10 +163,15 @@ impl Folder {
         StoreError::Io { path: self.file(name), action, source }
     }
 
-    /// Creates a file of this length, without space.
+    /// Creates a file of this length, without space, which it has on a device.
     pub(crate) fn create(&self, name: &str, bytes: u64) -> Result<PageFile, StoreError> {
         let make = || {
-            let file = PageFile::create(&self.file(name))?.synced(self.is_synced);
+            let file = self.place.create(name)?.synced(self.is_synced);
+            if let (Place::Device(..), 1..) = (&self.place, bytes) {
+                let all = Region::<AtomicU8>::of_file(file, bytes as usize)?;
+                all.reserve(0..bytes as usize)?;
+                return self.place.open(name);
+            }
             file.extend(bytes)?;
             if self.is_synced {
                 file.sync()?;
@@ -159,18 +183,36 @@ impl Folder {
     }
 
     pub(crate) fn open(&self, name: &str) -> Result<PageFile, StoreError> {
-        PageFile::open(&self.file(name))
-            .map(|file| file.synced(self.is_synced))
-            .map_err(|error| self.failed(name, "open", error))
+        let file = self.place.open(name).map_err(|error| self.failed(name, "open", error))?;
+        Ok(file.synced(self.is_synced))
+    }
+
+    /// Whether there is a file of this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.place.has(name)
+    }
+
+    /// Gives a complete file its name, which is durable afterwards if the files are. The name before ends with `.new`.
+    pub(crate) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.place.rename(from, to).and_then(|()| self.sync())
+    }
+
+    /// Removes a file. Mappings of it stay valid.
+    pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
+        self.place.remove(name)
+    }
+
+    /// The names of its files.
+    pub(crate) fn names(&self) -> io::Result<Vec<String>> {
+        self.place.names()
     }
 
     /// Removes every file but the lock, the head first.
     pub(crate) fn forget(&self) -> Result<(), StoreError> {
         let mut names = vec![HEAD.to_owned()];
-        let entries = std::fs::read_dir(&self.path).map_err(|error| self.failed("", "list", error))?;
-        names.extend(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()));
+        names.extend(self.names().map_err(|error| self.failed("", "list", error))?);
         for name in names.iter().filter(|name| *name != "lock") {
-            match std::fs::remove_file(self.file(name)) {
+            match self.remove(name) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(self.failed(name, "remove", error));
                 }
@@ -178,6 +220,17 @@ impl Folder {
             }
         }
         Ok(())
+    }
+
+    /// Removes every file and the folder, while it is locked, so that no other process creates files in it.
+    pub(crate) fn remove_all(self) -> Result<(), StoreError> {
+        let failed = |error| self.failed("", "remove", error);
+        if self.place.remove_all(HEAD).map_err(failed)? {
+            return Ok(());
+        }
+        self.forget()?;
+        let removed = std::fs::remove_file(self.file("lock")).and_then(|()| std::fs::remove_dir(&self.path));
+        removed.map_err(failed)
     }
 }
 
@@ -230,7 +283,7 @@ impl Kept {
         let number = state.head.last_index;
         let made = self.folder.create(&index_file(number), bytes as u64);
         if made.is_err() {
-            let _ = std::fs::remove_file(self.folder.file(&index_file(number)));
+            let _ = self.folder.remove(&index_file(number));
         }
         Some((number, made.ok()?))
     }
@@ -263,7 +316,7 @@ impl Kept {
             return;
         }
         // A file that stays is removed when the table is opened again.
-        let _ = std::fs::remove_file(self.folder.file(&index_file(number)));
+        let _ = self.folder.remove(&index_file(number));
     }
 
     /// The way to make stores durable, if the table survives the loss of power.
@@ -288,6 +341,9 @@ impl Kept {
             return Ok(());
         }
         // The next table of this name gets a folder of its own at once.
+        if self.folder.place.remove_all(HEAD).map_err(|error| self.folder.failed("", "remove", error))? {
+            return Ok(());
+        }
         let path = self.folder.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let away = path.with_file_name(format!("{DROPPED}{}-{name}", std::process::id()));

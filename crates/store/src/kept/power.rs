@@ -4,6 +4,7 @@
 //! that loses its power as well. Each flush and each fence of the protocol is left out once, which must be found.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a panic is a failed test; the numbers of a run
 
+mod device;
 mod killed;
 mod marks;
 
@@ -17,6 +18,7 @@ use std::sync::{Arc, Mutex};
 
 use sanderling_random::SplitMix64;
 
+use self::device::{DEVICE, places};
 use self::marks::{MARKED, check_marks};
 use super::steps::{Act, Rows, Script, act_on, check, config, crowded, rows_of};
 use crate::index::growth::PARTS;
@@ -44,7 +46,7 @@ fn script(name: &str) -> Script {
     let pushes = |keys: std::ops::Range<u64>| Act::Push(keys.collect());
     let elsewhere = |act| Act::Elsewhere(Box::new(act));
     let meanwhile = |first, second| Act::Meanwhile(Box::new(first), Box::new(second));
-    let (config, before, watched) = match name {
+    let (config, before, watched) = match name.strip_prefix(DEVICE).map_or(name, str::trim_start) {
         "update" => (
             config(17, Packing::Compact),
             vec![pushes(0..4)],
@@ -109,6 +111,12 @@ fn script(name: &str) -> Script {
             (small, vec![Act::Push(keys)], watched)
         }
         "clear" => (small, vec![pushes(0..12)], vec![Act::Clear, pushes(5..8)]),
+        // The second index gets the space of the first one.
+        "clear twice" => (
+            small,
+            vec![pushes(0..12)],
+            vec![Act::Clear, pushes(5..8), Act::Clear, pushes(3..5), Act::Remove(3)],
+        ),
         // Eight rows, all in use but the former one of key 1.
         "killed push" => (config(1000, Packing::Fast), vec![pushes(0..7)], vec![Act::Push(vec![1])]),
         "killed import" => (config(1000, Packing::Fast), vec![pushes(0..7)], vec![Act::Import(1)]),
@@ -251,10 +259,11 @@ impl Checks {
 /// Opens an image and checks everything; returns the number of repairs.
 fn open(files: &Files, script: &Script, may_be: &[Rows], pushes: u64) -> Result<usize, String> {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    copied(files, &dir.path().join(crate::kept::folder_name(&script.config.name)));
+    let (folder, root) = places(dir.path(), script, files.contains_key(DEVICE));
+    copied(files, &folder);
     set_boot("after the loss of power");
-    let repaired = check(dir.path(), script, may_be)?;
-    let opened = || Table::kept(script.config.clone(), dir.path(), "").map_err(|error| error.to_string());
+    let repaired = check(&root, script, may_be)?;
+    let opened = || Table::kept(script.config.clone(), &root, "").map_err(|error| error.to_string());
     let (table, _) = opened()?;
     let (rows, found) = (rows_of(&table), table.stats().pushes);
     // The check has pushed once.
@@ -277,11 +286,12 @@ fn simulate(name: &str, part: Option<Part>, fault: usize) -> Result<Shared, Stri
     PLANTED.set(0);
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let script = script(name);
-    let checks = Checks::new(name, &dir.path().join(crate::kept::folder_name(&script.config.name)), fault);
+    let (folder, root) = places(dir.path(), &script, name.starts_with(DEVICE));
+    let checks = Checks::new(name, &folder, fault);
     let states = states(&script);
     let recording = Recording::start();
     set_boot("first");
-    let kept = Table::kept_for(script.config.clone(), dir.path(), "", Durability::Emulate);
+    let kept = Table::kept_for(script.config.clone(), &root, "", Durability::Emulate);
     // The work of another thread in the middle of an act must not borrow it.
     let table: &'static Table = Box::leak(Box::new(kept.unwrap().0));
     script.before.iter().enumerate().for_each(|(number, act)| act_on(table, number, act));
@@ -321,7 +331,7 @@ fn reopen(
 ) -> Result<usize, String> {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let script = script(name);
-    let folder = dir.path().join(crate::kept::folder_name(&script.config.name));
+    let (folder, root) = places(dir.path(), &script, name.starts_with(DEVICE));
     let (files, may_be, _) = image;
     copied(files, &folder);
     let checks = Checks::new(name, &folder, fault);
@@ -331,7 +341,7 @@ fn reopen(
     leave_out(part);
     PLANTED.set(fault);
     recording.observe(Checks::observer(&checks));
-    remove_some(&recording, &checks, &Table::kept(script.config, dir.path(), "").unwrap().0)
+    remove_some(&recording, &checks, &Table::kept(script.config, &root, "").unwrap().0)
 }
 
 /// Removes keys of a table that was just opened.

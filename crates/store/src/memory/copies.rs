@@ -15,7 +15,7 @@ const AT_VERSION: usize = 8;
 const AT_LEN: usize = 12;
 const AT_GENERATION: usize = 16;
 const AT_CRC: usize = 24;
-const AT_TEXT: usize = 28;
+pub(crate) const AT_TEXT: usize = 28;
 
 /// The kind of text: magic bytes, version, and the step of the protocol that makes it durable.
 #[derive(Debug, Clone, Copy)]
@@ -47,6 +47,14 @@ impl Copies {
     /// The longest text that fits.
     pub(crate) fn text_bytes_max(&self) -> usize {
         self.copy_bytes() - AT_TEXT
+    }
+
+    /// Reserves space for a text of this length, which a file without space needs before it is read or written.
+    pub(crate) fn reserve(&self, text_bytes: usize) -> std::io::Result<()> {
+        let copies = [0, self.copy_bytes()].into_iter();
+        copies
+            .map(|first| first..first + AT_TEXT + text_bytes)
+            .try_for_each(|bytes| self.bytes.reserve(bytes))
     }
 
     /// Writes a text as the newest, over the older copy.
@@ -93,6 +101,16 @@ impl Copies {
         }
         Some((version, text.to_vec()))
     }
+
+    /// Whether nothing was ever written here: all bytes are zero.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes.iter().all(|byte| byte.load(Relaxed) == 0)
+    }
+
+    /// Whether a text of this kind was begun here, even if no copy of it is valid.
+    pub(crate) fn is_begun(&self) -> bool {
+        [0, self.copy_bytes()].into_iter().any(|first| self.copy(first).starts_with(self.kind.magic))
+    }
 }
 
 /// The length of the text that a copy claims to have.
@@ -134,11 +152,12 @@ mod tests {
             Copies::new(Region::of_file(file, BYTES).unwrap(), kind, None)
         };
         let mut written = open();
-        assert!(written.read().is_none());
+        assert!(written.read().is_none() && written.is_empty() && !written.is_begun());
         let text = |number: usize| format!("text {number}").into_bytes();
         for number in 1..5 {
             written.write(&text(number));
             assert_eq!(open().read(), Some((3, text(number))));
+            assert!(!written.is_empty() && written.is_begun());
             let newest = number % 2 * BYTES / 2;
             for at in [0, AT_VERSION, AT_LEN, AT_GENERATION, AT_CRC, AT_TEXT + 3] {
                 let byte = &written.bytes[newest + at];

@@ -6,8 +6,12 @@
 pub(crate) mod address_space;
 pub(crate) mod budget;
 pub(crate) mod copies;
+pub(crate) mod device;
+#[cfg(target_os = "linux")]
+pub(crate) mod fd_store;
 pub(crate) mod file;
 pub(crate) mod persist;
+pub(crate) mod place;
 pub(crate) mod prefetch;
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -122,7 +126,7 @@ impl<T: ZeroAtomics> Region<T> {
         file.extend((len * size_of::<T>()) as u64)?;
         let (start, mapped) = file.map(len * size_of::<T>())?;
         #[cfg(all(test, not(miri), target_os = "linux"))]
-        persist::trace::mapped(file.inode(), start.as_ptr() as usize, len * size_of::<T>());
+        file.trace(start, len * size_of::<T>());
         Ok(Region { start: start.cast(), len, mapped: Some(mapped), file: Some(file) })
     }
 
@@ -130,7 +134,8 @@ impl<T: ZeroAtomics> Region<T> {
     pub(crate) fn reserve(&self, values: Range<usize>) -> io::Result<()> {
         let bytes = |at: usize| (at * size_of::<T>()) as u64;
         let bytes = bytes(values.start)..bytes(values.end.min(self.len));
-        self.file.as_ref().map_or(Ok(()), |file| file.reserve(self.start.cast(), bytes))
+        let most = self.bytes() as u64;
+        self.file.as_ref().map_or(Ok(()), |file| file.reserve(self.start.cast(), bytes, most))
     }
 
     fn layout(len: usize) -> Option<Layout> {
@@ -168,7 +173,7 @@ impl<T: ZeroAtomics> Drop for Region<T> {
     fn drop(&mut self) {
         #[cfg(all(test, not(miri), target_os = "linux"))]
         if self.file.is_some() {
-            persist::trace::unmapped(self.start.as_ptr() as usize);
+            persist::trace::unmapped(self.start.as_ptr() as usize, self.bytes());
         }
         if let Some((start, bytes)) = self.mapped {
             unmap(start, bytes);

@@ -40,6 +40,10 @@ pub(crate) enum Step {
     Head,
     /// The newest head, counts and records that a killed process has left, before the next one relies on them.
     Found,
+    /// The directory of a device.
+    Directory,
+    /// New pieces of a file on a device, before anything in them is used.
+    Zeros,
     /// Rows charged to the budget, before one of them is used.
     Charge,
     /// The use clock.

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use crate::memory::file::PageFile;
 use crate::memory::persist::Persist;
+use crate::memory::place::Place;
 use crate::table::Table;
 
 /// The loss that a table in files must survive.
@@ -85,12 +86,16 @@ impl Table {
     }
 }
 
-const NO_DAX: &str =
-    "its folder cannot survive the loss of power: name one on persistent memory, mounted with dax";
+const NO_DAX: &str = "its folder cannot survive the loss of power: name one on persistent memory that is mounted with dax, or a /dev/dax device";
 
 /// Whether stores to files of this folder can survive the loss of power.
 #[must_use]
 pub fn can_survive_power(folder: &Path) -> bool {
+    match Place::of(folder) {
+        Ok(Place::FileSystem(_)) => {}
+        Ok(Place::Device(device, _)) => return device.can_sync() && Persist::detect().is_some(),
+        _ => return false,
+    }
     let name = folder.join(format!(".dax-{}", std::process::id()));
     let file = std::fs::File::options().create(true).truncate(true).read(true).write(true).open(&name);
     let can_sync = file.is_ok_and(|file| PageFile::can_sync(&file));

@@ -18,6 +18,7 @@ use crate::kept::live::{LIVE_BYTES, Live};
 use crate::kept::{Folder, HEAD, Kept, LANES, STATES, UNDO, WEIGHTS, folder_name, index_file};
 use crate::memory::Region;
 use crate::memory::budget::Budget;
+use crate::memory::file::PageFile;
 use crate::memory::persist::{Persist, boot_id};
 use crate::policy::clock::UseClock;
 use crate::rows::allocator::RowAllocator;
@@ -106,7 +107,7 @@ impl Table {
         let path = folder.path().to_path_buf();
         let can_sync = folder.can_sync();
         let pages = pages_cost(&path).filter(|_| !can_sync);
-        let is_new = !folder.file(HEAD).exists();
+        let is_new = !folder.has(HEAD);
         let mut repaired = 0;
         let table = Table::build(config, |config, layout, budget| {
             let mut files = Files { config, layout, budget, folder, note, persist: None };
@@ -271,7 +272,7 @@ impl Files<'_> {
         // Its space, too, though copy-on-write needs none: opening a table must not need more.
         self.undo()?;
         let live = self.live()?;
-        let slab = self.slab()?;
+        let slab = self.slab(0)?;
         #[cfg(not(test))]
         let hash_key = HashKey::get();
         // Tests need fixed buckets.
@@ -292,9 +293,7 @@ impl Files<'_> {
         let mut head_file =
             HeadFile::new(new, self.persist).map_err(|error| self.folder.failed(HEAD_NEW, "map", error))?;
         head_file.write(&head);
-        std::fs::rename(self.folder.file(HEAD_NEW), self.folder.file(HEAD))
-            .and_then(|()| self.folder.sync())
-            .map_err(|error| self.folder.failed(HEAD, "create", error))?;
+        self.folder.rename(HEAD_NEW, HEAD).map_err(|error| self.folder.failed(HEAD, "create", error))?;
         Ok((head_file, head, live, slab, index))
     }
 
@@ -316,7 +315,8 @@ impl Files<'_> {
             .map_err(|error| self.folder.failed(UNDO, "map", error))
     }
 
-    fn slab(&self) -> Result<Slab, StoreError> {
+    /// The rows' memory, of which the first `used` are in use.
+    fn slab(&self, used: u64) -> Result<Slab, StoreError> {
         let placement = self.layout.placement;
         let (rows, _reserving) = match Slab::rows_to_reserve(placement, self.config.budget_bytes) {
             Ok(wanted) => wanted,
@@ -326,8 +326,9 @@ impl Files<'_> {
             Err(NoSpace::Share) => return self.refused(NO_SPACE.to_owned()),
         };
         let map = |name: &str, stride: usize| {
-            Region::of_file(self.folder.open(name)?, rows * stride)
-                .map_err(|error| self.folder.failed(name, "map", error))
+            let file = self.folder.open(name)?;
+            self.check_bytes(&file, name, used.saturating_mul((stride * size_of::<u32>()) as u64))?;
+            Region::of_file(file, rows * stride).map_err(|error| self.folder.failed(name, "map", error))
         };
         let words = map(WEIGHTS, placement.weights_stride)?;
         let rests = placement.is_split.then(|| map(STATES, placement.rest_stride)).transpose()?;
@@ -338,14 +339,20 @@ impl Files<'_> {
         let name = index_file(number);
         let bytes = buckets.saturating_mul(Index::NEW_BYTES / Index::NEW_BUCKETS);
         let file = self.folder.open(&name)?;
-        let has = file.bytes().map_err(|error| self.folder.failed(&name, "read the size of", error))?;
-        if has < bytes as u64 {
-            let reason =
-                format!("it has {has} bytes, its head says {bytes}; remove the table's folder (--forget)");
-            return Err(StoreError::Damaged { path: file.path().to_path_buf(), reason });
-        }
+        self.check_bytes(&file, &name, bytes as u64)?;
         Index::of_file(file, bytes, number, self.persist)
             .map_err(|error| self.folder.failed(&name, "map", error))
+    }
+
+    /// Refuses a file that is shorter than the head and the counts say.
+    fn check_bytes(&self, file: &PageFile, name: &str, bytes: u64) -> Result<(), StoreError> {
+        let has = file.bytes().map_err(|error| self.folder.failed(name, "read the size of", error))?;
+        if has >= bytes {
+            return Ok(());
+        }
+        let reason =
+            format!("it has {has} bytes, of {bytes} that are in use; remove the table's folder (--forget)");
+        Err(StoreError::Damaged { path: file.path().to_path_buf(), reason })
     }
 
     /// Opens the files and mends what was interrupted.
@@ -353,7 +360,7 @@ impl Files<'_> {
         let (mut head_file, mut head) = self.head_file()?;
         self.check(&head)?;
         let live = self.live()?;
-        let slab = self.slab()?;
+        let slab = self.slab(live.rows())?;
         if live.rows() > slab.rows_max() {
             return self.refused(format!(
                 "its {} rows do not fit: raise budget_bytes, or restore a checkpoint",
@@ -416,10 +423,9 @@ impl Files<'_> {
     fn remove_others(&self, head: &Head) {
         let names = [Some(head.index), head.next_index].into_iter().flatten();
         let used: Vec<String> = names.map(|name| index_file(name.number)).collect();
-        let entries = std::fs::read_dir(self.folder.path()).into_iter().flatten().flatten();
-        for name in entries.filter_map(|entry| entry.file_name().into_string().ok()) {
+        for name in self.folder.names().unwrap_or_default() {
             if name.starts_with("index-") && !used.contains(&name) {
-                let _ = std::fs::remove_file(self.folder.file(&name));
+                let _ = self.folder.remove(&name);
             }
         }
     }

@@ -1,9 +1,6 @@
-//! Folders of kept tables without opening the tables: lists and removes them, tells the cost of their pages, and maps
-//! files beside them.
+//! Folders of kept tables without opening the tables: lists and removes them, and tells the cost of their pages.
 
-use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU8;
 
 use crate::checkpoint::config_from_json;
 use crate::index::directory::STRIPES;
@@ -11,11 +8,11 @@ use crate::kept::head::HeadFile;
 use crate::kept::live::Live;
 use crate::kept::{DROPPED, Folder, HEAD, LANES, UNDO, folder_name};
 use crate::memory::Region;
-use crate::memory::file::{PageFile, Pages, pages_of};
-use crate::memory::persist::{Persist, Step};
+use crate::memory::device;
+use crate::memory::file::{Pages, pages_of};
+use crate::memory::place::{Place, is_in_fd_store};
 use crate::rows::layout::Layout;
 use crate::rows::undo::UndoSlots;
-use crate::table::durability::{Durability, can_survive_power};
 use crate::{StoreError, TableConfig};
 
 /// A kept table, as its folder describes it.
@@ -42,6 +39,9 @@ pub struct KeptTable {
 pub fn pages_cost(folder: &Path) -> Option<&'static str> {
     match pages_of(folder).unwrap_or(Pages::SmallOnDisk) {
         Pages::Huge | Pages::HugeIfAsked => None,
+        Pages::Small if is_in_fd_store(folder) => Some(
+            "4 KiB pages: pulls of a table beyond the caches take up to 2.5 times as long; write advise to /sys/kernel/mm/transparent_hugepage/shmem_enabled",
+        ),
         Pages::Small => Some(
             "4 KiB pages: pulls of a table beyond the caches take up to 2.5 times as long; use a tmpfs mounted with huge=advise",
         ),
@@ -51,101 +51,33 @@ pub fn pages_cost(folder: &Path) -> Option<&'static str> {
     }
 }
 
-/// Bytes of a file that outlive the process, beside kept tables.
-#[derive(Debug)]
-pub struct KeptBytes {
-    bytes: Region<AtomicU8>,
-    persist: Option<Persist>,
-}
-
-impl KeptBytes {
-    /// Opens a file of this length, and creates it with zeros if there is none. It survives what `durability` says.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be opened, has another length, or its file system has no space.
-    pub fn open(path: &Path, len: usize, durability: Durability) -> Result<KeptBytes, StoreError> {
-        let can_sync = path.parent().is_some_and(can_survive_power);
-        let writes_back = match durability {
-            Durability::Process => false,
-            Durability::Detect | Durability::Power => can_sync,
-            Durability::Emulate => true,
-        };
-        let persist = Persist::detect().filter(|_| writes_back);
-        let open = || {
-            let is_synced = can_sync && persist.is_some();
-            let file = if path.exists() { PageFile::open(path)? } else { PageFile::create(path)? };
-            let file = file.synced(is_synced);
-            file.extend(len as u64)?;
-            if is_synced {
-                file.sync()?;
-                path.parent().map_or(Ok(()), |folder| std::fs::File::open(folder)?.sync_all())?;
-            }
-            let bytes = Region::of_file(file, len)?;
-            bytes.reserve(0..len)?;
-            Ok(bytes)
-        };
-        let failed = |source| StoreError::Io { path: path.to_path_buf(), action: "open", source };
-        let bytes = open().map_err(failed)?;
-        let opened = KeptBytes { bytes, persist };
-        // Bytes that a killed process has not written back.
-        opened.write_back(0..len);
-        Ok(opened)
-    }
-
-    /// Makes these bytes durable before later stores, if the file survives the loss of power.
-    pub fn write_back(&self, bytes: Range<usize>) {
-        if let Some(persist) = self.persist {
-            persist.write_back(Step::Bytes, &self.bytes[bytes]);
-        }
-    }
-}
-
-impl std::ops::Deref for KeptBytes {
-    type Target = [AtomicU8];
-
-    fn deref(&self) -> &[AtomicU8] {
-        &self.bytes
-    }
-}
-
 /// Removes a kept table that no process uses, whatever its layout; returns whether there was one.
 ///
 /// # Errors
 ///
 /// Another process uses it, or files cannot be removed.
 pub fn forget_kept(root: &Path, name: &str) -> Result<bool, StoreError> {
-    let path = root.join(folder_name(name));
-    if !path.join(HEAD).exists() {
+    let failed = |source| StoreError::Io { path: root.to_path_buf(), action: "open", source };
+    let name = folder_name(name);
+    if !Place::of(root).map_err(failed)?.folder(&name).has(HEAD) {
         return Ok(false);
     }
-    remove(&path).map(|()| true)
+    Folder::lock(&root.join(name))?.remove_all().map(|()| true)
 }
 
 /// Removes all tables that `root` keeps, also those that this version cannot read; returns the names of their folders.
+/// A device with other content becomes an empty one.
 ///
 /// # Errors
 ///
 /// Another process uses one, or files cannot be removed.
 pub fn forget_all_kept(root: &Path) -> Result<Vec<String>, StoreError> {
-    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
-    let folders = entries.map(|entry| entry.path()).filter(|path| path.join(HEAD).exists());
-    let mut removed = Vec::new();
-    for path in folders {
-        remove(&path)?;
-        removed.extend(path.file_name().map(|name| name.to_string_lossy().into_owned()));
-    }
+    let failed = |source| StoreError::Io { path: root.to_path_buf(), action: "empty", source };
+    let place = Place::to_empty(root).map_err(failed)?;
+    let mut removed = place.names().unwrap_or_default();
+    removed.retain(|name| place.folder(name).has(HEAD));
+    removed.iter().try_for_each(|name| Folder::lock(&root.join(name))?.remove_all())?;
     Ok(removed)
-}
-
-/// Removes the folder of a table that no process uses.
-fn remove(path: &Path) -> Result<(), StoreError> {
-    let folder = Folder::lock(path)?;
-    folder.forget()?;
-    // While it is locked, so that no other process creates files in it.
-    std::fs::remove_file(folder.file("lock"))
-        .and_then(|()| std::fs::remove_dir(folder.path()))
-        .map_err(|error| folder.failed("", "remove", error))
 }
 
 /// The tables that `root` keeps, by name. Reads them without a lock, also while a process uses them.
@@ -154,27 +86,67 @@ fn remove(path: &Path) -> Result<(), StoreError> {
 ///
 /// The folder cannot be read, or a table in it is damaged or of another version.
 pub fn kept_tables(root: &Path) -> Result<Vec<KeptTable>, StoreError> {
-    let failed = |source| StoreError::Io { path: root.to_path_buf(), action: "list", source };
-    let mut found = Vec::new();
-    let entries = match std::fs::read_dir(root) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(found),
-        entries => entries.map_err(failed)?,
-    };
-    for entry in entries {
-        let folder = entry.map_err(failed)?.path();
-        let is_dropped = folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(DROPPED));
-        if folder.join(HEAD).exists() && !is_dropped {
-            found.push(KeptTable::read(folder)?);
-        }
+    let place = peek(root)?;
+    let mut names = names(root, &place)?;
+    names.retain(|name| !name.starts_with(DROPPED) && place.folder(name).has(HEAD));
+    let tables = names.into_iter().map(|name| KeptTable::read(root.join(&name), &place.folder(&name)));
+    let mut tables = tables.collect::<Result<Vec<_>, _>>()?;
+    tables.sort_by(|one, other| one.config.name.cmp(&other.config.name));
+    Ok(tables)
+}
+
+/// The table that `root` keeps under a name, if there is one. Reads it without a lock, as [`kept_tables`] does.
+///
+/// # Errors
+///
+/// The table is damaged or of another version.
+pub fn kept_table(root: &Path, name: &str) -> Result<Option<KeptTable>, StoreError> {
+    let name = folder_name(name);
+    let place = peek(root)?.folder(&name);
+    place.has(HEAD).then(|| KeptTable::read(root.join(name), &place)).transpose()
+}
+
+/// The names of files and folders in a folder for kept tables; none if it is not there.
+///
+/// # Errors
+///
+/// The folder cannot be read.
+pub fn kept_names(root: &Path) -> Result<Vec<String>, StoreError> {
+    names(root, &peek(root)?)
+}
+
+fn peek(root: &Path) -> Result<Place, StoreError> {
+    Place::peek(root).map_err(|source| StoreError::Io { path: root.to_path_buf(), action: "open", source })
+}
+
+fn names(root: &Path, place: &Place) -> Result<Vec<String>, StoreError> {
+    match place.names() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        names => names.map_err(|source| StoreError::Io { path: root.to_path_buf(), action: "list", source }),
     }
-    found.sort_by(|one, other| one.config.name.cmp(&other.config.name));
-    Ok(found)
+}
+
+/// Whether a path is a device for kept tables, or a file that stands for one and has them.
+#[must_use]
+pub fn is_kept_device(path: &Path) -> bool {
+    device::has_tables(path).unwrap_or(false)
+}
+
+/// Creates a folder for kept tables, with those above it. A device has all folders. A folder `fdstore:` is in the
+/// descriptor store of the service manager, whose variables must be there.
+///
+/// # Errors
+///
+/// The folder cannot be created; there is no such manager, or its unit has no `FileDescriptorStoreMax`.
+pub fn create_kept_folder(folder: &Path) -> Result<(), StoreError> {
+    let failed = |source| StoreError::Io { path: folder.to_path_buf(), action: "create", source };
+    Place::create_folder(folder).map_err(failed)
 }
 
 impl KeptTable {
-    fn read(folder: PathBuf) -> Result<KeptTable, StoreError> {
+    fn read(folder: PathBuf, place: &Place) -> Result<KeptTable, StoreError> {
         let failed = |name: &str, source| StoreError::Io { path: folder.join(name), action: "open", source };
-        let open = |name: &str| PageFile::open(&folder.join(name)).map_err(|error| failed(name, error));
+        let open = |name: &str| place.open(name).map_err(|error| failed(name, error));
         let mut head_file = HeadFile::new(open(HEAD)?, None).map_err(|error| failed(HEAD, error))?;
         let head = head_file.read(&folder.join(HEAD))?;
         let config = config_from_json(head.config)

@@ -10,6 +10,7 @@
 pub(crate) mod durability;
 mod free_rows;
 pub(crate) mod kept;
+pub(crate) mod kept_bytes;
 pub(crate) mod kept_folders;
 pub(crate) mod removal_log;
 mod replicas;

@@ -36,9 +36,10 @@ fn found(table: &Table) -> Vec<u64> {
     weights.chunks(DIM).map(row).collect()
 }
 
-/// Whether all mappings of the rows' files make the file system's part of a store durable with it (`MAP_SYNC`).
-fn is_synced(table: &Table) -> bool {
-    let rows = table.kept_in().unwrap().join("weights");
+/// Whether all mappings of the rows' file, or of the device, make the system's part of a store durable with it
+/// (`MAP_SYNC`).
+fn is_synced(root: &Path, table: &Table) -> bool {
+    let rows = if root.is_dir() { table.kept_in().unwrap().join("weights") } else { root.to_owned() };
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let mut flags = Vec::new();
     let mut lines = maps.lines();
@@ -78,7 +79,7 @@ fn check(table: &Table, acknowledged: u64) -> u64 {
     last + 1
 }
 
-/// Not a test: the program of the guest. `GUEST_DIR` is a folder on persistent memory, `GUEST_ACKNOWLEDGED` the last push
+/// Not a test: the program of the guest. `GUEST_DIR` is a folder on persistent memory or a device, `GUEST_ACKNOWLEDGED` the last push
 /// that the guest before has told.
 #[test]
 #[ignore = "run by tests/guest.sh"]
@@ -93,7 +94,7 @@ fn guest() {
     };
     let (table, attached) = Table::kept_for(config, Path::new(&dir), "", Durability::Power).unwrap();
     println!("GUEST {}", attached.summary());
-    assert!(attached.survives_power && is_synced(&table));
+    assert!(attached.survives_power && is_synced(Path::new(&dir), &table));
     acknowledged = check(&table, acknowledged) - 1;
     loop {
         acknowledged += 1;

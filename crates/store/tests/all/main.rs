@@ -19,6 +19,8 @@ mod growth;
 mod guest;
 mod halves;
 mod import;
+#[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri)))]
+mod kept_device;
 #[cfg(all(target_os = "linux", not(miri)))]
 mod kept_full;
 mod log;

@@ -6,8 +6,9 @@ use sanderling_wire::{
     Exported, Failure, Fault, Features, Feed, Forget, Goaway, Hello, Home, Identity, Import, Join, Joined,
     Keys, Kind, Latency, Leave, Left, Meet, Member, Met, Next, NextReply, Offer, Outcome, Ping, PlacementMap,
     PlacementServer, Pong, Pooling, Pull, PullFed, PullPooled, PullReply, Push, PushFed, PushStep, Pushed,
-    Ragged, Reply, Request, Restore, Restored, RowBlock, RowFormat, RowValues, Said, Save, SaveAs, Saved,
-    Statistics, StatsScope, StepGradients, StepState, Subscribe, Subscribed, TableInfo, Tell, WaitStep, Way,
+    Ragged, Replicate, Reply, Request, Restore, Restored, RowBlock, RowFormat, RowValues, Said, Save, SaveAs,
+    Saved, Statistics, StatsScope, StepGradients, StepState, Subscribe, Subscribed, TableInfo, Tell,
+    WaitStep, Way,
 };
 
 /// Everything agreed, but with a checksum.
@@ -306,6 +307,7 @@ impl Parts {
             Request::SaveAs(SaveAs { number: self.number, name: text }),
             Request::Saved(text),
             Request::SentAt(self.number),
+            Request::Replicate(Replicate { url: text, envelope: text.as_bytes() }),
         ]
         .into_iter()
         .chain(self.told().map(Request::Tell))

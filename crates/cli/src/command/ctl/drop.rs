@@ -7,7 +7,7 @@ use sanderling_control::proto::{StatusReply, Table};
 use sanderling_control::{Client, ClientOptions, Code, ControlError};
 
 use super::show::{Answers, time};
-use super::{ask_all, fail, show};
+use super::{ask_all, fail, print, shown};
 use crate::failure::Failure;
 use crate::output;
 
@@ -88,7 +88,7 @@ impl Drop {
             };
             let urls: Vec<String> = dropped.iter().filter(has).cloned().collect();
             if !urls.is_empty() {
-                show(Some(Answers::Dropped(name, urls)), json)?;
+                print(Some(shown(&Answers::Dropped(name, urls), json)?), json)?;
             }
         }
         fail(errors, servers.len())

@@ -3,8 +3,8 @@
 use std::time::{Duration, SystemTime};
 
 use sanderling_control::proto::{
-    Checkpoint, CheckpointsReply, ConnectionsReply, RestoreReply, SaveReply, StatsReply, StatusReply, Table,
-    TablesReply,
+    Checkpoint, CheckpointsReply, ConnectionsReply, HandOverReply, RestoreReply, SaveReply, StatsReply,
+    StatusReply, Table, TablesReply,
 };
 use sanderling_observe::{LatencySummary, LatencyTable};
 use serde::Serialize;
@@ -26,6 +26,7 @@ pub(super) enum Answers {
     Checkpoints(Vec<(String, CheckpointsReply)>),
     /// The table's name.
     Dropped(String, Vec<String>),
+    HandedOver(Vec<(String, HandOverReply)>),
     /// Connections that are told to go.
     Draining(Vec<(String, u64)>),
 }
@@ -57,6 +58,7 @@ impl Answers {
             (Answers::Restored(_, all), Answers::Restored(_, one)) => all.extend(one),
             (Answers::Checkpoints(all), Answers::Checkpoints(one)) => all.extend(one),
             (Answers::Dropped(_, all), Answers::Dropped(_, one)) => all.extend(one),
+            (Answers::HandedOver(all), Answers::HandedOver(one)) => all.extend(one),
             (Answers::Draining(all), Answers::Draining(one)) => all.extend(one),
             (all, one) => unreachable!("{one:?} does not answer what {all:?} does"),
         }
@@ -72,6 +74,7 @@ impl Answers {
             Answers::Saved(_, all) => lines(all),
             Answers::Restored(_, all) => lines(all),
             Answers::Checkpoints(all) => lines(all),
+            Answers::HandedOver(all) => lines(all),
             Answers::Dropped(table, all) => {
                 all.iter().map(|server| line(server, &serde_json::json!({ "dropped": table }))).collect()
             }
@@ -107,6 +110,9 @@ impl Answers {
                 let line = |server: &String| format!("{server}: dropped table {table}");
                 all.iter().map(line).collect::<Vec<_>>().join("\n")
             }
+            Answers::HandedOver(all) => each(all, |HandOverReply { epoch, primary, took_ms }| {
+                format!("handed over to {primary} in {took_ms} ms, epoch {epoch}")
+            }),
             Answers::Draining(all) => {
                 each(all, |count| format!("draining {count} connections, then it ends"))
             }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use sanderling_store::{KeptTable, StoreError, kept_tables, pages_cost};
+use sanderling_store::{KeptTable, StoreError, kept_names, kept_tables, pages_cost};
 use serde::Serialize;
 
 use super::Args;
@@ -32,12 +32,11 @@ struct TableView {
 /// The kept tables of a folder, and of those of a server's shards in it.
 pub(super) fn find(folder: &Path) -> Result<Vec<KeptTable>, StoreError> {
     let mut found = kept_tables(folder)?;
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let is_shard = |path: &PathBuf| {
-        path.is_dir() && path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("shard-"))
-    };
-    for shard in entries.map(|entry| entry.path()).filter(is_shard) {
-        found.extend(kept_tables(&shard)?);
+    // A device has them, too.
+    let is_shard =
+        |name: &String| name.starts_with("shard-") && (!folder.is_dir() || folder.join(name).is_dir());
+    for shard in kept_names(folder)?.iter().filter(|name| is_shard(name)) {
+        found.extend(kept_tables(&folder.join(shard))?);
     }
     Ok(found)
 }

@@ -28,6 +28,7 @@ pub(super) fn describe(event: &Event<'_>) -> Vec<String> {
         Event::Started { model, run_dir, resumed_step } => {
             vec![format!("going on with a {model} in {} after step {resumed_step}", run_dir.display())]
         }
+        Event::Kept { table, found } => vec![format!("table {table}: {found}")],
         Event::Fitting { features } => vec![format!("fitting the quantiles of {features} features")],
         Event::Step(line) => vec![format!(
             "step {}{}, {} ({:.1} it/s; {} examples/s)",

@@ -4,28 +4,29 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use crate::process::Process;
+use crate::process::{Process, counters};
 use sanderling_testkit::RawClient;
 use sanderling_transport::Address;
 use sanderling_wire::{Fault, Push, Reply, Request};
 
 /// Each push subtracts 0.5 from each weight.
-const TABLE: &str = r#"{"blocks":[{"dims":4,"init":{"type":"zero"},"optimizer":{"type":"sgd","lr":1.0}}]}"#;
+pub(super) const TABLE: &str =
+    r#"{"blocks":[{"dims":4,"init":{"type":"zero"},"optimizer":{"type":"sgd","lr":1.0}}]}"#;
 const CLIENTS: u64 = 3;
 /// Keys of a push.
 const KEYS: u64 = 200;
 
 /// The pushes of a client.
-#[derive(Clone, Copy, Default)]
-struct Sent {
-    /// Applied for sure.
-    applied: u64,
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Sent {
+    /// Applied for sure since the load began.
+    pub(super) applied: u64,
     /// The last one had no answer.
-    is_open: bool,
+    pub(super) is_open: bool,
     sequence: u64,
 }
 
-fn keys_of(client: u64) -> Vec<u64> {
+pub(super) fn keys_of(client: u64) -> Vec<u64> {
     (client * KEYS..(client + 1) * KEYS).collect()
 }
 
@@ -54,15 +55,19 @@ fn push(peer: &mut RawClient, table: u32, client: u64, sequence: u64) -> Result<
     }
 }
 
-/// How often the rows of a client were pushed; all are of one push.
-fn pushed(peer: &mut RawClient, table: u32, client: u64) -> u64 {
+/// How often each row of a client was pushed.
+fn pushed(peer: &mut RawClient, table: u32, client: u64) -> Vec<u64> {
     let (values, _) = peer.pull(table, &keys_of(client)).unwrap();
-    assert!(values.iter().all(|value| *value == values[0]), "torn: {values:?}");
-    (values[0] * -2.0) as u64
+    let rows = values.chunks(4);
+    rows.map(|row| {
+        assert!(row.iter().all(|value| *value == row[0]), "a row of two states: {row:?}");
+        (row[0] * -2.0) as u64
+    })
+    .collect()
 }
 
 /// Pushes until the server is gone.
-fn load(address: &Address, client: u64, sent: &Mutex<Sent>) {
+pub(super) fn load(address: &Address, client: u64, sent: &Mutex<Sent>) {
     let mut peer = RawClient::new(address);
     let table = peer.create("t", TABLE).unwrap();
     loop {
@@ -92,31 +97,41 @@ fn no_answered_push_is_lost_or_applied_twice() {
     let folder = tempfile::tempdir().unwrap();
     let rounds: u64 = std::env::var("DRILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(6);
     let clients: Vec<Mutex<Sent>> = (0..CLIENTS).map(|_| Mutex::default()).collect();
+    // By client, what each row had when the last load began.
+    let mut before = vec![vec![0; KEYS as usize]; CLIENTS as usize];
     let options = "--data data --log log --lose 0s --save-every 1s --delta-every 1s";
     for round in 0..rounds {
         let process = Process::start(folder.path(), "", options);
         let address = process.addresses[0].clone();
         let mut peer = RawClient::new(&address);
         let table = peer.create("t", TABLE).unwrap();
-        for (client, sent) in (0..).zip(&clients) {
+        if round == 0 {
+            // The reply to `create` waited for its group.
+            let counted = counters(&address);
+            let is_written = counted["log_groups"] > 0 && counted["log_bytes"] > 0;
+            assert!(is_written && counted["log_refused_since_unix_ms"] == 0, "{counted:?}");
+        }
+        for ((client, sent), before) in (0..).zip(&clients).zip(&mut before) {
             let sent = &mut *sent.lock().unwrap();
+            // All answered pushes, and of one without an answer any part.
             let found = pushed(&mut peer, table, client);
-            let most = sent.applied + u64::from(sent.is_open);
-            assert!(
-                (sent.applied..=most).contains(&found),
-                "round {round}: {found} of {} to {most}",
-                sent.applied
-            );
-            if std::mem::take(&mut sent.is_open) {
-                // The push without an answer, sent again.
-                let expected = match push(&mut peer, table, client, sent.sequence) {
-                    Ok(false) => found + 1,
-                    Ok(true) | Err((Fault::StalePush { .. }, _)) => found,
-                    Err(other) => panic!("round {round}: {other:?}"),
+            let beyond = |(found, before): (&u64, &u64)| found.wrapping_sub(before + sent.applied);
+            let open: Vec<u64> = found.iter().zip(&*before).map(beyond).collect();
+            let most = u64::from(sent.is_open);
+            assert!(open.iter().all(|&open| open <= most), "round {round}: {sent:?} and {open:?}");
+            if sent.is_open {
+                // Sent again: it is applied if it was not, and never twice.
+                let again = match push(&mut peer, table, client, sent.sequence) {
+                    Ok(false) if open.iter().all(|&open| open == 0) => 1,
+                    Ok(true) if open.iter().all(|&open| open == 1) => 0,
+                    Err((Fault::StalePush { .. }, _)) => 0,
+                    other => panic!("round {round}: {other:?} after {open:?}"),
                 };
+                let expected: Vec<u64> = found.iter().map(|found| found + again).collect();
                 assert_eq!(pushed(&mut peer, table, client), expected, "round {round}");
-                sent.applied = expected;
             }
+            *before = pushed(&mut peer, table, client);
+            (sent.applied, sent.is_open) = (0, false);
         }
         std::thread::scope(|scope| {
             for (client, sent) in (0..).zip(&clients) {
@@ -129,7 +144,7 @@ fn no_answered_push_is_lost_or_applied_twice() {
         });
         process.end();
     }
-    assert!(clients.iter().all(|sent| sent.lock().unwrap().applied > rounds));
+    assert!(before.iter().flatten().all(|&pushes| pushes > rounds), "{before:?}");
     let inspect = |words: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sanderling"));
         let said = command.arg("inspect").args(words).current_dir(folder.path()).output().unwrap();

@@ -212,6 +212,11 @@ fn a_log_that_cannot_be_written_refuses_pushes_until_it_can() {
     while !peer.push(table, 3, &[1], 0.5).unwrap_err().1.contains("refused until") {
         assert!(begun.elapsed() < LONG, "pushes are taken");
     }
+    let refused_since = || {
+        let counters = control.status().counters;
+        counters.into_iter().find(|(name, _)| *name == "log_refused_since_unix_ms").unwrap().1
+    };
+    assert!(refused_since() > 0);
     // Pulls go on, and a save has everything that was answered, without the log.
     let before = peer.pull(table, &[1, 2]).unwrap();
     save(&control).unwrap();
@@ -225,6 +230,7 @@ fn a_log_that_cannot_be_written_refuses_pushes_until_it_can() {
         std::thread::sleep(Duration::from_millis(20));
     };
     assert!(repeated, "it was applied, and not on disk");
+    assert!(refused_since() == 0 && control.log_syncs().unwrap().count > 0);
     assert_eq!(peer.pull(table, &[1, 2]).unwrap(), before);
     peer.push(table, 4, &[1], 0.5).unwrap();
     let expected = peer.pull(table, &[1, 2]).unwrap();

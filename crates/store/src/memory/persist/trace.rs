@@ -8,6 +8,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::{Arc, Mutex};
 
 use sanderling_random::SplitMix64;
@@ -16,7 +18,7 @@ use super::{LINE_BYTES, Step};
 
 const LINE_WORDS: usize = LINE_BYTES / 8;
 const PAGE_WORDS: usize = 512;
-/// Files of fewer words are indexes and records, not rows.
+/// Files and pieces of a device of fewer words are indexes and records, not rows.
 const SMALL_WORDS: usize = 4096;
 /// So many lines of rows are chosen at random only.
 const OPEN_MANY: usize = 200;
@@ -54,12 +56,21 @@ pub(crate) struct Recorder {
 #[derive(Clone)]
 struct TracedFile {
     inode: u64,
-    address: Option<usize>,
+    maps: Vec<Map>,
     /// The content when it was last compared, and what of it is durable for certain.
     now: Vec<u64>,
     durable: Vec<u64>,
     /// Lines with stores that are not durable for certain.
     lines: BTreeMap<usize, Line>,
+}
+
+/// A part of a file that is mapped.
+#[derive(Clone, Copy)]
+struct Map {
+    address: usize,
+    /// Its first word in the file.
+    first: usize,
+    words: usize,
 }
 
 #[derive(Clone, Default)]
@@ -90,23 +101,25 @@ impl Recorder {
     fn look(&mut self) {
         self.time += 1;
         for file in &mut self.files {
-            let Some(address) = file.address else { continue };
-            // SAFETY: the file is mapped there for so many bytes, and no thread changes it: all others wait.
-            let words = unsafe { std::slice::from_raw_parts(address as *const u64, file.now.len()) };
-            for first in (0..words.len()).step_by(PAGE_WORDS) {
-                let page = first..(first + PAGE_WORDS).min(words.len());
-                if words[page.clone()] == file.now[page.clone()] {
-                    continue;
-                }
-                let changed = page.filter(|&at| words[at] != file.now[at]);
-                for at in changed.collect::<Vec<_>>() {
-                    let line = file.lines.entry(at / LINE_WORDS).or_default();
-                    if line.stores.last().is_none_or(|stores| stores.time != self.time) {
-                        line.stores.push(Stores { time: self.time, words: Vec::new() });
+            for Map { address, first: start, words } in file.maps.clone() {
+                // SAFETY: so many words are mapped there, and no thread changes them: all others wait.
+                let words = unsafe { std::slice::from_raw_parts(address as *const u64, words) };
+                for first in (0..words.len()).step_by(PAGE_WORDS) {
+                    let page = first..(first + PAGE_WORDS).min(words.len());
+                    if words[page.clone()] == file.now[start + page.start..start + page.end] {
+                        continue;
                     }
-                    line.stores.last_mut().unwrap().words.push((at % LINE_WORDS, words[at]));
-                    file.now[at] = words[at];
-                    self.is_new = true;
+                    let changed = page.filter(|&at| words[at] != file.now[start + at]);
+                    for at in changed.collect::<Vec<_>>() {
+                        let (word, at) = (words[at], start + at);
+                        let line = file.lines.entry(at / LINE_WORDS).or_default();
+                        if line.stores.last().is_none_or(|stores| stores.time != self.time) {
+                            line.stores.push(Stores { time: self.time, words: Vec::new() });
+                        }
+                        line.stores.last_mut().unwrap().words.push((at % LINE_WORDS, word));
+                        file.now[at] = word;
+                        self.is_new = true;
+                    }
                 }
             }
         }
@@ -124,11 +137,10 @@ impl Recorder {
 
     fn flush(&mut self, thread: usize, start: usize, bytes: usize) {
         for file in &mut self.files {
-            let Some(address) = file.address.filter(|&at| at <= start && start < at + file.now.len() * 8)
-            else {
-                continue;
-            };
-            let lines = (start - address) / LINE_BYTES..(start - address + bytes).div_ceil(LINE_BYTES);
+            let has = |map: &&Map| map.address <= start && start < map.address + map.words * 8;
+            let Some(map) = file.maps.iter().find(has) else { continue };
+            let start = start - map.address + map.first * 8;
+            let lines = start / LINE_BYTES..(start + bytes).div_ceil(LINE_BYTES);
             for line in file.lines.range_mut(lines).map(|(_, line)| line) {
                 line.flushed.insert(thread, line.stores.len());
             }
@@ -166,7 +178,7 @@ impl Recorder {
         let is_small: Vec<bool> = self
             .files
             .iter()
-            .flat_map(|file| file.lines.values().map(|_| file.now.len() < SMALL_WORDS))
+            .flat_map(|file| file.lines.keys().map(|&line| file.words_around(line) < SMALL_WORDS))
             .collect();
         let times: BTreeSet<u64> =
             open.iter().flat_map(|line| line.stores.iter().map(|stores| stores.time)).collect();
@@ -250,7 +262,7 @@ impl Recording {
         let recorder = &mut *self.0.lock().unwrap();
         for file in pending.0 {
             if let Some(inode) = inode(file.inode) {
-                recorder.files.push(TracedFile { inode, address: None, ..file });
+                recorder.files.push(TracedFile { inode, maps: Vec::new(), ..file });
             }
         }
         (recorder.is_new, recorder.observer) = (true, Some(observer));
@@ -347,31 +359,47 @@ pub(super) fn boot() -> Option<String> {
     BOOT.with_borrow(Clone::clone)
 }
 
-pub(in crate::memory) fn mapped(inode: u64, address: usize, bytes: usize) {
+impl TracedFile {
+    /// The words of the mapping that a line is in.
+    fn words_around(&self, line: usize) -> usize {
+        let has = |map: &&Map| (map.first..map.first + map.words).contains(&(line * LINE_WORDS));
+        self.maps.iter().find(has).map_or(self.now.len(), |map| map.words)
+    }
+}
+
+/// Notes that a file is mapped, or a piece of a device from `offset` on.
+pub(in crate::memory) fn mapped(file: &File, offset: Option<u64>, address: usize, bytes: usize) {
+    let (inode, words) = (file.metadata().unwrap().ino(), bytes / 8);
+    let first = offset.unwrap_or(0) as usize / 8;
     with(|recorder| {
         recorder.look();
-        let words = bytes / 8;
         // SAFETY: mapped for so many bytes by the caller, and no other thread knows the place.
-        let now = unsafe { std::slice::from_raw_parts(address as *const u64, words) };
-        match recorder.files.iter_mut().find(|file| file.inode == inode) {
-            Some(file) => {
-                file.address = Some(address);
-                file.now.resize(words.max(file.now.len()), 0);
-                file.durable.resize(file.now.len(), 0);
-            }
-            None => {
-                let (now, lines) = (now.to_vec(), BTreeMap::new());
-                let durable = now.clone();
-                recorder.files.push(TracedFile { inode, address: Some(address), now, durable, lines });
-            }
-        }
+        let mapped = unsafe { std::slice::from_raw_parts(address as *const u64, words) };
+        let at = recorder.files.iter().position(|file| file.inode == inode).unwrap_or_else(|| {
+            let now = if offset.is_some() { content(file) } else { mapped.to_vec() };
+            let (durable, maps, lines) = (now.clone(), Vec::new(), BTreeMap::new());
+            recorder.files.push(TracedFile { inode, maps, now, durable, lines });
+            recorder.files.len() - 1
+        });
+        let file = &mut recorder.files[at];
+        file.now.resize((first + words).max(file.now.len()), 0);
+        file.durable.resize(file.now.len(), 0);
+        file.maps.push(Map { address, first, words });
     });
 }
 
-pub(in crate::memory) fn unmapped(address: usize) {
+/// The words of a file that stands for a device.
+fn content(file: &File) -> Vec<u64> {
+    let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).collect()
+}
+
+/// Notes that these addresses are not mapped any more.
+pub(in crate::memory) fn unmapped(address: usize, bytes: usize) {
     with(|recorder| {
         recorder.look();
-        let files = recorder.files.iter_mut().filter(|file| file.address == Some(address));
-        files.for_each(|file| file.address = None);
+        let gone = address..address + bytes;
+        recorder.files.iter_mut().for_each(|file| file.maps.retain(|map| !gone.contains(&map.address)));
     });
 }

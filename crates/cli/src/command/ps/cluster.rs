@@ -1,0 +1,220 @@
+//! `sanderling ps --cluster`: takes a place in a cluster, and keeps the records of the server and its group in the
+//! registry. Knows no table.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sanderling_registry::{
+    ClusterConfig, Edit, GroupRecord as Stored, Member, MemberRecord, Options as RegistryOptions, Outcome,
+    Place, Presence, PresenceEvent, Record, Registry, RegistryError, RegistryUrl, Wanted, agree, claim,
+    group_name,
+};
+use sanderling_server::{Config, Control, GroupRecord, GroupRecords, ReplicaConfig};
+use sanderling_transport::Address;
+
+use super::tell_manager;
+use crate::failure::Failure;
+
+/// Term of a server's record. A server that died leaves its place so much later.
+const TERM: Duration = Duration::from_secs(6);
+/// Time for a question about the record of the group.
+const GROUP_WITHIN: Duration = Duration::from_secs(2);
+/// Interval of attempts to reach the registry, and to find a place.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Slots of a cluster: the least share of keys that can move.
+const SLOTS: u32 = 16_384;
+
+/// The options of a server of a cluster.
+#[derive(Debug)]
+pub(super) struct ClusterOptions {
+    pub(super) cluster: Option<String>,
+    pub(super) registry: Option<String>,
+    pub(super) groups: Option<u32>,
+    pub(super) replicas: Option<u32>,
+    pub(super) min_in_sync: Option<usize>,
+    pub(super) advertise: Option<String>,
+    pub(super) ca_file: Option<PathBuf>,
+}
+
+/// A place that this server has taken.
+#[derive(Debug)]
+pub(super) struct Joined {
+    registry: Arc<dyn Registry>,
+    layout: ClusterConfig,
+    place: Place,
+}
+
+impl ClusterOptions {
+    /// Takes a place in the cluster, and makes the server a replica there. Waits while all places are taken. None: the
+    /// server is in no cluster.
+    pub(super) fn join(self, config: &mut Config) -> Result<Option<Joined>, Failure> {
+        let Some(cluster) = &self.cluster else { return self.check_unused().map(|()| None) };
+        let usage = |what: &str, error: &dyn std::fmt::Display| Failure::Usage(format!("--{what}: {error}"));
+        let place = self.registry.clone().unwrap_or_else(|| "registry://".to_owned());
+        let url = RegistryUrl::parse(&place).and_then(|url| url.in_cluster(cluster));
+        let url = url.map_err(|error| usage("registry", &error))?;
+        let options = RegistryOptions::of_environment().map_err(|error| usage("registry", &error))?;
+        let registry = url.open(&options).map_err(|error| usage("registry", &error))?;
+        let advertise = match &self.advertise {
+            Some(text) => {
+                let address: Address = text.parse().map_err(|error| usage("advertise", &error))?;
+                Some(address.to_string())
+            }
+            None => config.listen.iter().find(has_port).map(Address::to_string),
+        };
+        let wanted = Wanted { slots: SLOTS, groups: self.groups, replicas: self.replicas };
+        let layout = until_it_answers(|| agree(&*registry, &wanted))?;
+        let mut is_told = false;
+        // A process that lives there keeps its place.
+        let former = || advertise.as_deref().filter(|text| !is_taken(text));
+        let place = loop {
+            if let Some(place) = until_it_answers(|| claim(&*registry, &layout, former(), TERM))? {
+                break place;
+            }
+            if !is_told {
+                note_line!(
+                    "{url}: all {} places are taken, so this server waits until one is free",
+                    layout.groups * layout.replicas
+                );
+                tell_manager("READY=1\nSTATUS=waits for a free place in its cluster");
+                is_told = true;
+            }
+            std::thread::sleep(AGAIN);
+        };
+        let limit = |number: u32| u16::try_from(number).map_err(|error| usage("groups", &error));
+        (config.shard, config.shards) = (limit(place.group)?, limit(layout.groups)?);
+        config.replica = Some(ReplicaConfig {
+            server: place.server,
+            advertise: self.advertise.and(advertise).unwrap_or_default(),
+            min_in_sync: self.min_in_sync.unwrap_or(1),
+            authorities: self.ca_file,
+        });
+        Ok(Some(Joined { registry, layout, place }))
+    }
+
+    fn check_unused(&self) -> Result<(), Failure> {
+        let given = [
+            ("registry", self.registry.is_some()),
+            ("groups", self.groups.is_some()),
+            ("replicas", self.replicas.is_some()),
+            ("min-in-sync", self.min_in_sync.is_some()),
+            ("advertise", self.advertise.is_some()),
+            ("ca-file", self.ca_file.is_some()),
+        ];
+        match given.iter().find(|(_, is_given)| *is_given) {
+            Some((name, _)) => Err(Failure::Usage(format!("--{name}: needs --cluster NAME"))),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Joined {
+    /// The record of this server's group.
+    pub(super) fn records(&self) -> Box<dyn GroupRecords> {
+        Box::new(Records { registry: Arc::clone(&self.registry), name: group_name(self.place.group) })
+    }
+
+    /// Server and group in words.
+    pub(super) fn line(&self) -> String {
+        let (Place { server, group }, ClusterConfig { groups, replicas, .. }) = (self.place, &self.layout);
+        format!(
+            "server {server} of {}, in group {group} of {groups} with {replicas} replicas",
+            self.registry.url()
+        )
+    }
+
+    /// Keeps the record of this server, which is reached at these addresses, until the end of what is returned.
+    pub(super) fn keep(
+        &self,
+        control: Control,
+        addresses: Vec<String>,
+        control_address: Option<String>,
+    ) -> Result<Presence, Failure> {
+        let Place { server, group } = self.place;
+        let member = Member { server, boot: control.boot_id() };
+        let record = MemberRecord { member, group, addresses, control: control_address };
+        let registry = Arc::clone(&self.registry);
+        let presence = Presence::start(registry, record, TERM, move |event| match event {
+            PresenceEvent::Listed => {}
+            PresenceEvent::Failed(error) => note_line!("{error}; the group goes on, and it is tried again"),
+            PresenceEvent::Replaced(by) => {
+                note_line!(
+                    "another server has taken place {server}, at {}: this one ends",
+                    by.addresses.join(", ")
+                );
+                control.drain();
+            }
+        });
+        Ok(presence?)
+    }
+}
+
+fn has_port(address: &&Address) -> bool {
+    matches!(address, Address::Tcp(endpoints) if endpoints.first().is_some_and(|first| first.port != 0))
+}
+
+/// Whether a process listens at an address.
+fn is_taken(text: &str) -> bool {
+    let Ok(Address::Tcp(endpoints)) = text.parse() else { return false };
+    endpoints.first().is_some_and(|first| std::net::TcpStream::connect((&*first.host, first.port)).is_ok())
+}
+
+/// Asks the registry until it answers. What is wrong with the question ends it.
+fn until_it_answers<T>(ask: impl Fn() -> Result<T, RegistryError>) -> Result<T, Failure> {
+    let mut is_told = false;
+    loop {
+        match ask() {
+            Err(error @ (RegistryError::Invalid(_) | RegistryError::Damaged { .. })) => {
+                return Err(error.into());
+            }
+            Err(error) if !is_told => {
+                note_line!("{error}; this server waits for it");
+                is_told = true;
+            }
+            Err(_) => {}
+            Ok(answer) => return Ok(answer),
+        }
+        std::thread::sleep(AGAIN);
+    }
+}
+
+/// The record of a group in a registry.
+struct Records {
+    registry: Arc<dyn Registry>,
+    name: String,
+}
+
+impl Records {
+    fn found(&self, record: Option<Record>) -> io::Result<(u64, Option<GroupRecord>)> {
+        let Some(Record { revision, value, .. }) = record else { return Ok((0, None)) };
+        let Stored { group, addresses } = serde_json::from_value(value).map_err(io::Error::other)?;
+        let first = |(server, all): (u32, Vec<String>)| Some((server, all.into_iter().next()?));
+        let urls: BTreeMap<u32, String> = addresses.into_iter().filter_map(first).collect();
+        Ok((revision, Some(GroupRecord { group, urls })))
+    }
+}
+
+impl GroupRecords for Records {
+    fn read(&mut self) -> io::Result<(u64, Option<GroupRecord>)> {
+        let record = self.registry.get(&self.name, GROUP_WITHIN).map_err(io::Error::other)?;
+        self.found(record)
+    }
+
+    fn compare_and_set(
+        &mut self,
+        revision: u64,
+        record: &GroupRecord,
+    ) -> io::Result<(u64, Option<GroupRecord>)> {
+        let addresses = record.urls.iter().map(|(&server, url)| (server, vec![url.clone()])).collect();
+        let stored = Stored { group: record.group.clone(), addresses };
+        let edit = Edit::put(serde_json::to_value(&stored).map_err(io::Error::other)?);
+        let outcome = self.registry.compare_and_set(&self.name, revision, edit, GROUP_WITHIN);
+        match outcome.map_err(io::Error::other)? {
+            Outcome::Done(revision) => Ok((revision, Some(record.clone()))),
+            Outcome::Other(present) => self.found(present),
+        }
+    }
+}

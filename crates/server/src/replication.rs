@@ -1,0 +1,219 @@
+//! A server as a replica of its group: what workers ask of it for each request, without a lock.
+//!
+//! Workers of the primary apply pushes as those of a single server do. They hand each push, with the versions of its
+//! rows, to the thread of [`driver`], which sends it to the followers and answers when they have it. That thread alone
+//! knows the machine of the crate `replica`.
+
+mod codec;
+mod driver;
+mod peers;
+mod records;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use sanderling_replica::push_dedup::Outcome;
+use sanderling_replica::{AppliedPush, Member};
+use sanderling_wire::{Fault, Kind, Replicate};
+
+pub(crate) use codec::record_bytes;
+pub(crate) use driver::{Around, Change, Driver, Input, Made};
+pub(crate) use peers::PeerOptions;
+pub use records::{GroupRecord, GroupRecords, GroupStatus, MemoryRecords, ReplicaStatus};
+
+use crate::limit::PEER_MESSAGES_MAX;
+use crate::refusal::{Refusal, SendReply};
+
+/// The part that the workers and the thread of replication share.
+#[derive(Debug)]
+pub(crate) struct Replication {
+    started: Instant,
+    /// The epoch whose pushes are taken; 0: none are.
+    epoch: AtomicU64,
+    /// Until when pulls are answered, in microseconds since the start.
+    lease_until_us: AtomicU64,
+    history: AtomicU64,
+    /// Per worker, whether it applies a push.
+    busy: Box<[Busy]>,
+    inputs: Sender<Input>,
+    /// Messages of other replicas that wait.
+    waiting: AtomicUsize,
+    status: Mutex<GroupStatus>,
+}
+
+/// A worker's flag, on a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Busy(AtomicBool);
+
+/// A worker's permission to apply pushes of an epoch. The role does not change before it is dropped.
+pub(crate) struct Entered<'a> {
+    busy: &'a AtomicBool,
+    pub(crate) epoch: u64,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.busy.store(false, Ordering::Release);
+    }
+}
+
+impl Replication {
+    pub(crate) fn new(workers: usize, inputs: Sender<Input>) -> Replication {
+        Replication {
+            started: Instant::now(),
+            epoch: AtomicU64::new(0),
+            lease_until_us: AtomicU64::new(0),
+            history: AtomicU64::new(0),
+            busy: (0..workers).map(|_| Busy::default()).collect(),
+            inputs,
+            waiting: AtomicUsize::new(0),
+            status: Mutex::default(),
+        }
+    }
+
+    /// Number of workers.
+    pub(crate) fn workers(&self) -> usize {
+        self.busy.len()
+    }
+
+    /// Lets a worker apply a push, if this server is the primary.
+    pub(crate) fn enter(&self, worker: usize) -> Result<Entered<'_>, Refusal> {
+        let busy = &self.busy[worker].0;
+        // Either this thread sees the epoch's end, or whoever ends it sees that this thread is busy.
+        busy.store(true, Ordering::SeqCst);
+        let entered = Entered { busy, epoch: self.epoch.load(Ordering::SeqCst) };
+        if entered.epoch == 0 { Err(self.not_taking()) } else { Ok(entered) }
+    }
+
+    /// Ends the epoch for workers, and waits until none of them applies a push.
+    fn close(&self) {
+        self.epoch.store(0, Ordering::SeqCst);
+        for busy in &self.busy {
+            while busy.0.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Lets workers apply pushes of this epoch, or none if it is 0; pulls are answered for some time.
+    fn open(&self, epoch: u64, lease_until: Option<Instant>) {
+        let since_start = |at: Instant| at.saturating_duration_since(self.started).as_micros() as u64;
+        self.lease_until_us.store(lease_until.map_or(u64::MAX, since_start), Ordering::Release);
+        self.epoch.store(epoch, Ordering::SeqCst);
+    }
+
+    fn has_lease(&self, now: Instant) -> bool {
+        let now_us = now.saturating_duration_since(self.started).as_micros() as u64;
+        now_us < self.lease_until_us.load(Ordering::Acquire)
+    }
+
+    /// Whether replies to such a request wait for the followers.
+    pub(crate) fn holds(&self, kind: Kind) -> bool {
+        kind == Kind::Push
+    }
+
+    /// Refuses requests that this server cannot answer as the replica that it is.
+    pub(crate) fn check(&self, kind: Kind, now: Instant) -> Result<(), Refusal> {
+        match kind {
+            Kind::Pull
+            | Kind::PullPooled
+            | Kind::Export
+            | Kind::Changes
+            | Kind::Open
+            | Kind::Tables
+            | Kind::Save
+            | Kind::SaveAs => match self.has_lease(now) {
+                true => Ok(()),
+                false => Err(self.not_taking()),
+            },
+            Kind::Feed
+            | Kind::PullFed
+            | Kind::PushFed
+            | Kind::Forget
+            | Kind::PushStep
+            | Kind::WaitStep
+            | Kind::Meet => Err(Refusal::bad(
+                "servers of a cluster take neither fed batches nor steps of several workers",
+            )),
+            Kind::Restore => Err(Refusal::bad(
+                "servers of a cluster cannot restore while they run: import the checkpoint, or start a new cluster with it",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Why this server takes no pushes.
+    fn not_taking(&self) -> Refusal {
+        let status = self.status();
+        match status.primary_url() {
+            _ if status.is_primary => Refusal::busy(format!(
+                "this primary has {} of {} replicas in sync, or hands over",
+                status.in_sync(),
+                status.min_in_sync
+            )),
+            Some(url) => {
+                let reason = format!("the primary of group {} is at {url}", status.group);
+                Refusal::new(Fault::NotHere { placement_version: status.version }, reason)
+            }
+            None => Refusal::busy(format!("group {} has no primary yet", status.group)),
+        }
+    }
+
+    /// Sends a push that was applied. Its reply follows by [`Replication::hold`].
+    pub(crate) fn send(&self, request: u64, worker: usize, epoch: u64, applied: AppliedPush) {
+        let applied = Box::new(applied);
+        let _ = self.inputs.send(Input::Applied { request, stream: worker, epoch, applied });
+    }
+
+    /// Asks whether a push that was applied before is on all followers. The answer's way follows by
+    /// [`Replication::hold`].
+    pub(crate) fn ask(&self, request: u64, (client, sequence): (u64, u64), outcome: Outcome) {
+        let _ = self.inputs.send(Input::Repeated { request, client, sequence, outcome });
+    }
+
+    /// Keeps a reply until the followers have its push.
+    pub(crate) fn hold(&self, request: u64, reply: SendReply) {
+        let _ = self.inputs.send(Input::Held { request, reply });
+    }
+
+    /// Takes a message of another replica. One that finds no room is sent again.
+    pub(crate) fn take(&self, replicate: &Replicate<'_>) -> Result<(), Refusal> {
+        let envelope = codec::decode(replicate.envelope)
+            .map_err(|reason| Refusal::bad(format!("a message between replicas: {reason}")))?;
+        if self.waiting.fetch_add(1, Ordering::Relaxed) >= PEER_MESSAGES_MAX {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            return Ok(());
+        }
+        let _ =
+            self.inputs.send(Input::Message { envelope: Box::new(envelope), url: replicate.url.to_owned() });
+        Ok(())
+    }
+
+    /// Passes the role of the primary on. Its end shows in [`Replication::status`].
+    pub(crate) fn hand_over(&self) {
+        let _ = self.inputs.send(Input::HandOver);
+    }
+
+    /// The history of the group's tables; 0 before this server knows it.
+    pub(crate) fn history(&self) -> u64 {
+        self.history.load(Ordering::Relaxed)
+    }
+
+    /// The group, as this server knows it.
+    pub(crate) fn status(&self) -> GroupStatus {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_status(&self, status: GroupStatus) {
+        self.history.store(status.history, Ordering::Relaxed);
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+    }
+
+    /// Reports that a process has ended.
+    fn note_end(&self, member: Member) {
+        let _ = self.inputs.send(Input::Ended(member));
+    }
+}

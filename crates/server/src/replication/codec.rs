@@ -1,0 +1,424 @@
+//! Messages between replicas as bytes, and back. It trusts no length and no number of another server.
+
+use std::sync::Arc;
+
+use sanderling_replica::push_dedup::{Outcome, SavedPushDedup};
+use sanderling_replica::{AppliedPush, Envelope, Member, Message, Operation, Push, Record, TableState};
+use sanderling_store::{RowColumns, RowRef, RowVersions};
+
+use crate::description;
+
+/// The first byte. Replicas of one group may differ by one version of the program, but not of this.
+const FORMAT: u8 = 1;
+/// Bytes of a record beside those of its keys and gradients, at most.
+const RECORD_BYTES: usize = 128;
+/// Bytes of a key in a record, beside its gradient: key, count, version, number of removals.
+const KEY_BYTES: usize = 8 + 4 + 4 + 8;
+/// Records are sent together up to this size.
+const MESSAGE_BYTES: usize = 1 << 20;
+/// Longest description of a table.
+const TEXT_BYTES_MAX: usize = 16 << 20;
+
+/// Why bytes are no message.
+pub(super) type Malformed = &'static str;
+
+/// Bytes that a push takes on its way to a follower, at most.
+pub(crate) fn record_bytes(keys: usize, grads: usize) -> usize {
+    RECORD_BYTES + keys * KEY_BYTES + grads * 4
+}
+
+fn size(record: &Record) -> usize {
+    match record {
+        Record::Push(applied) => record_bytes(applied.push.keys.len(), applied.push.grads.len()),
+        Record::Removals { keys, .. } => RECORD_BYTES + keys.len() * 8,
+        Record::Barrier { operation: Operation::Import { rows, .. }, .. } => {
+            let rows = rows.rows();
+            RECORD_BYTES + rows.keys.len() * 20 + (rows.weights.len() + rows.states.len()) * 4
+        }
+        Record::Barrier { .. } => RECORD_BYTES,
+    }
+}
+
+/// Encodes a message as one or more messages of bounded size.
+pub(super) fn encode(envelope: &Envelope) -> Vec<Vec<u8>> {
+    let Message::Records { stream, first, records } = &envelope.message else {
+        return vec![whole(envelope, |out| message(&envelope.message, out))];
+    };
+    let (mut messages, mut at) = (Vec::new(), 0);
+    while at < records.len() {
+        let (mut end, mut bytes) = (at, 0);
+        while end < records.len() && (end == at || bytes + size(&records[end]) <= MESSAGE_BYTES) {
+            bytes += size(&records[end]);
+            end += 1;
+        }
+        messages.push(whole(envelope, |out| {
+            out.u8(2);
+            out.u64(*stream as u64);
+            out.u64(first + at as u64);
+            out.u32((end - at) as u32);
+            records[at..end].iter().for_each(|record| put_record(record, out));
+        }));
+        at = end;
+    }
+    messages
+}
+
+fn whole(envelope: &Envelope, put: impl FnOnce(&mut Out)) -> Vec<u8> {
+    let Envelope { from, epoch, session, .. } = envelope;
+    let mut out = Out(Vec::new());
+    out.u8(FORMAT);
+    out.u32(from.server);
+    [from.boot, *epoch, *session].into_iter().for_each(|number| out.u64(number));
+    put(&mut out);
+    out.0
+}
+
+/// Decodes a message.
+pub(super) fn decode(bytes: &[u8]) -> Result<Envelope, Malformed> {
+    let mut from = In(bytes);
+    if from.u8()? != FORMAT {
+        return Err("it is of another version of the program");
+    }
+    let server = from.u32()?;
+    let [boot, epoch, session] = [from.u64()?, from.u64()?, from.u64()?];
+    let message = read_message(&mut from)?;
+    match from.0 {
+        [] => Ok(Envelope { from: Member { server, boot }, epoch, session, message }),
+        _ => Err("it is too long"),
+    }
+}
+
+fn message(message: &Message, out: &mut Out) {
+    match message {
+        Message::Join => out.u8(0),
+        Message::Begin { starts, tables, marks, barrier } => {
+            out.u8(1);
+            out.u64s(starts);
+            out.u32(tables.len() as u32);
+            for TableState { table, config, note, removals } in tables {
+                out.u32(*table);
+                out.text(&config.name);
+                out.text(&description::describe(config));
+                out.text(note);
+                out.u64(*removals);
+            }
+            out.text(&serde_json::to_string(&**marks).expect("numbers become JSON"));
+            out.u64(*barrier);
+        }
+        Message::Records { .. } => unreachable!("encoded in parts"),
+        Message::Rows { part, table, removals, pushes, rows, is_last } => {
+            out.u8(3);
+            out.u64(*part);
+            out.u32(*table);
+            out.u64(*removals);
+            out.u64(*pushes);
+            out.u8((*is_last).into());
+            put_rows(rows, out);
+        }
+        Message::Heartbeat { sent } => {
+            out.u8(4);
+            out.u64(*sent);
+        }
+        Message::HandOver => out.u8(5),
+        Message::Ack { received, part, echo, is_broken } => {
+            out.u8(6);
+            out.u64s(received);
+            out.u64(*part);
+            out.u64(*echo);
+            out.u8((*is_broken).into());
+        }
+    }
+}
+
+fn read_message(from: &mut In<'_>) -> Result<Message, Malformed> {
+    Ok(match from.u8()? {
+        0 => Message::Join,
+        1 => {
+            let starts = from.u64s()?;
+            if starts.contains(&0) {
+                return Err("a stream begins at 0");
+            }
+            let count = from.count(24)?;
+            let mut tables = Vec::with_capacity(count);
+            for _ in 0..count {
+                let (table, name, config) = (from.u32()?, from.text()?, from.text()?);
+                let config = description::parse(name, config).map_err(|_| "the configuration of a table")?;
+                let (note, removals) = (from.text()?.to_owned(), from.u64()?);
+                tables.push(TableState { table, config, note, removals });
+            }
+            let marks: SavedPushDedup = serde_json::from_str(from.text()?).map_err(|_| "the push history")?;
+            Message::Begin { starts, tables, marks: Arc::new(marks), barrier: from.u64()? }
+        }
+        2 => {
+            let (stream, first) = (from.u64()? as usize, from.u64()?);
+            let count = from.count(1)?;
+            let mut records = Vec::with_capacity(count);
+            for _ in 0..count {
+                records.push(Arc::new(read_record(from)?));
+            }
+            Message::Records { stream, first, records }
+        }
+        3 => Message::Rows {
+            part: from.u64()?,
+            table: from.u32()?,
+            removals: from.u64()?,
+            pushes: from.u64()?,
+            is_last: from.flag()?,
+            rows: Arc::new(read_rows(from)?),
+        },
+        4 => Message::Heartbeat { sent: from.u64()? },
+        5 => Message::HandOver,
+        6 => Message::Ack {
+            received: from.u64s()?,
+            part: from.u64()?,
+            echo: from.u64()?,
+            is_broken: from.flag()?,
+        },
+        _ => return Err("its kind is unknown"),
+    })
+}
+
+fn put_record(record: &Record, out: &mut Out) {
+    match record {
+        Record::Push(AppliedPush { push, clock, rows, outcome }) => {
+            out.u8(0);
+            out.u32(push.table);
+            out.u64(push.client);
+            out.u64(push.sequence);
+            out.u8(push.continues.into());
+            out.f32s(&[push.lr_scale]);
+            out.u32(*clock);
+            let (code, number) = match *outcome {
+                Outcome::Applied => (0, 0),
+                Outcome::Full { rejected } => (1, rejected),
+                Outcome::NotFinite { key } => (2, key),
+            };
+            out.u8(code);
+            out.u64(number);
+            out.u64s(&push.keys);
+            out.u32s(&push.counts);
+            out.f32s(&push.grads);
+            out.u32s(&rows.versions);
+            out.u64s(&rows.removals);
+        }
+        Record::Removals { table, before, keys } => {
+            out.u8(1);
+            out.u32(*table);
+            out.u64(*before);
+            out.u64s(keys);
+        }
+        Record::Barrier { number, operation } => {
+            out.u8(2);
+            out.u64(*number);
+            put_operation(operation, out);
+        }
+    }
+}
+
+fn read_record(from: &mut In<'_>) -> Result<Record, Malformed> {
+    Ok(match from.u8()? {
+        0 => {
+            let (table, client, sequence) = (from.u32()?, from.u64()?, from.u64()?);
+            let continues = from.flag()?;
+            let [lr_scale] = from.f32s()?[..] else { return Err("the factor of a learning rate") };
+            let (clock, code, number) = (from.u32()?, from.u8()?, from.u64()?);
+            let outcome = match code {
+                0 => Outcome::Applied,
+                1 => Outcome::Full { rejected: number },
+                2 => Outcome::NotFinite { key: number },
+                _ => return Err("the outcome of a push"),
+            };
+            let (keys, counts, grads) = (from.u64s()?, from.u32s()?, from.f32s()?);
+            let rows = RowVersions { versions: from.u32s()?, removals: from.u64s()? };
+            let lengths = [counts.len(), rows.versions.len(), rows.removals.len()];
+            if lengths.iter().any(|&length| length != keys.len()) {
+                return Err("the columns of a push have several lengths");
+            }
+            let push = Push { table, client, sequence, continues, lr_scale, keys, counts, grads };
+            Record::Push(AppliedPush { push: Arc::new(push), clock, rows, outcome })
+        }
+        1 => Record::Removals { table: from.u32()?, before: from.u64()?, keys: from.u64s()? },
+        2 => Record::Barrier { number: from.u64()?, operation: read_operation(from)? },
+        _ => return Err("the kind of a record is unknown"),
+    })
+}
+
+fn put_operation(operation: &Operation, out: &mut Out) {
+    match operation {
+        Operation::Create { table, config, note } => {
+            out.u8(0);
+            out.u32(*table);
+            out.text(&config.name);
+            out.text(&description::describe(config));
+            out.text(note);
+        }
+        Operation::Drop { table } => {
+            out.u8(1);
+            out.u32(*table);
+        }
+        Operation::Import { table, rows } => {
+            out.u8(2);
+            out.u32(*table);
+            put_rows(rows, out);
+        }
+        Operation::Remove { table, keys } => {
+            out.u8(3);
+            out.u32(*table);
+            out.u64s(keys);
+        }
+    }
+}
+
+fn read_operation(from: &mut In<'_>) -> Result<Operation, Malformed> {
+    Ok(match from.u8()? {
+        0 => {
+            let (table, name, config) = (from.u32()?, from.text()?, from.text()?);
+            let config = description::parse(name, config).map_err(|_| "the configuration of a table")?;
+            Operation::Create { table, config: Box::new(config), note: from.text()?.to_owned() }
+        }
+        1 => Operation::Drop { table: from.u32()? },
+        2 => Operation::Import { table: from.u32()?, rows: Arc::new(read_rows(from)?) },
+        3 => Operation::Remove { table: from.u32()?, keys: from.u64s()? },
+        _ => return Err("the kind of a change is unknown"),
+    })
+}
+
+fn put_rows(rows: &RowColumns, out: &mut Out) {
+    let rows = rows.rows();
+    out.u64s(rows.keys);
+    [rows.frequencies, rows.last_uses, rows.versions].into_iter().for_each(|column| out.u32s(column));
+    [rows.weights, rows.states].into_iter().for_each(|column| out.f32s(column));
+}
+
+fn read_rows(from: &mut In<'_>) -> Result<RowColumns, Malformed> {
+    let keys = from.u64s()?;
+    let [frequencies, last_uses, versions] = [from.u32s()?, from.u32s()?, from.u32s()?];
+    let (weights, states) = (from.f32s()?, from.f32s()?);
+    if [&frequencies, &last_uses, &versions].iter().any(|column| column.len() != keys.len()) {
+        return Err("the columns of rows have several lengths");
+    }
+    let mut rows = RowColumns::default();
+    let Some(dim) = weights.len().checked_div(keys.len()) else { return Ok(rows) };
+    let state = states.len() / keys.len();
+    if dim * keys.len() != weights.len() || state * keys.len() != states.len() {
+        return Err("the values of rows have another length than their keys");
+    }
+    for (at, &key) in keys.iter().enumerate() {
+        rows.push(RowRef {
+            key,
+            frequency: frequencies[at],
+            last_use: last_uses[at],
+            version: versions[at],
+            weights: &weights[at * dim..][..dim],
+            state: &states[at * state..][..state],
+        });
+    }
+    Ok(rows)
+}
+
+/// Writes numbers, the lowest byte first; a list is its length and its elements.
+struct Out(Vec<u8>);
+
+impl Out {
+    fn u8(&mut self, value: u8) {
+        self.0.push(value);
+    }
+
+    fn u32(&mut self, value: u32) {
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn u64(&mut self, value: u64) {
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn u64s(&mut self, values: &[u64]) {
+        self.u32(values.len() as u32);
+        self.0.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+    }
+
+    fn u32s(&mut self, values: &[u32]) {
+        self.u32(values.len() as u32);
+        self.0.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+    }
+
+    fn f32s(&mut self, values: &[f32]) {
+        self.u32(values.len() as u32);
+        self.0.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+    }
+
+    fn text(&mut self, text: &str) {
+        self.u32(text.len() as u32);
+        self.0.extend_from_slice(text.as_bytes());
+    }
+}
+
+/// Reads what [`Out`] writes.
+struct In<'a>(&'a [u8]);
+
+impl<'a> In<'a> {
+    fn take(&mut self, bytes: usize) -> Result<&'a [u8], Malformed> {
+        let (taken, rest) = self.0.split_at_checked(bytes).ok_or("it is cut")?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(N)?);
+        Ok(array)
+    }
+
+    fn u8(&mut self) -> Result<u8, Malformed> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+
+    fn flag(&mut self) -> Result<bool, Malformed> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err("a flag is neither 0 nor 1"),
+        }
+    }
+
+    fn u32(&mut self) -> Result<u32, Malformed> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, Malformed> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    /// A number of elements that follow, each of at least `bytes_min` bytes.
+    fn count(&mut self, bytes_min: usize) -> Result<usize, Malformed> {
+        let count = self.u32()? as usize;
+        if count.saturating_mul(bytes_min) > self.0.len() { Err("it is cut") } else { Ok(count) }
+    }
+
+    fn list<const N: usize, T>(&mut self, of: impl Fn([u8; N]) -> T) -> Result<Vec<T>, Malformed> {
+        let count = self.count(N)?;
+        let bytes = self.take(count * N)?;
+        let (elements, _) = bytes.as_chunks::<N>();
+        Ok(elements.iter().map(|&element| of(element)).collect())
+    }
+
+    fn u64s(&mut self) -> Result<Vec<u64>, Malformed> {
+        self.list(u64::from_le_bytes)
+    }
+
+    fn u32s(&mut self) -> Result<Vec<u32>, Malformed> {
+        self.list(u32::from_le_bytes)
+    }
+
+    fn f32s(&mut self) -> Result<Vec<f32>, Malformed> {
+        self.list(f32::from_le_bytes)
+    }
+
+    fn text(&mut self) -> Result<&'a str, Malformed> {
+        let count = self.count(1)?;
+        if count > TEXT_BYTES_MAX {
+            return Err("a text is too long");
+        }
+        std::str::from_utf8(self.take(count)?).map_err(|_| "a text is not UTF-8")
+    }
+}

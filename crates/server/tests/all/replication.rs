@@ -1,0 +1,302 @@
+//! Servers that are replicas of one shard: primaries end at any moment under pushes, and no acknowledged push is lost or
+//! applied twice.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use sanderling_server::{Config, GroupStatus, MemoryRecords, ReplicaConfig, Server};
+use sanderling_testkit::{LONG, RawClient};
+use sanderling_transport::Address;
+use sanderling_wire::*;
+
+/// Counts: an update with gradient -1 adds 1.
+const COUNTERS: &str =
+    r#"{"blocks":[{"dims":4,"init":{"type":"zero"},"optimizer":{"type":"sgd","lr":1.0}}]}"#;
+/// Adam with rounded rows: bits depend on the order of a row's updates.
+const ORDERED: &str = r#"{"blocks":[{"dims":4,"init":{"type":"uniform","bound":0.5},
+    "optimizer":{"type":"adam","lr":0.05}}],"seed":3,"dtype":"bf16"}"#;
+const DIM: usize = 4;
+const KEYS: u64 = 64;
+
+/// The servers of a group, by number. A server that is started again is another member.
+struct Place {
+    records: MemoryRecords,
+    folder: tempfile::TempDir,
+    servers: Mutex<Vec<Option<Server>>>,
+    boots: AtomicU32,
+    min_in_sync: usize,
+}
+
+impl Place {
+    fn new(servers: usize, min_in_sync: usize) -> Place {
+        let place = Place {
+            records: MemoryRecords::default(),
+            folder: tempfile::tempdir().unwrap(),
+            servers: Mutex::new((0..servers).map(|_| None).collect()),
+            boots: AtomicU32::new(0),
+            min_in_sync,
+        };
+        (0..servers).for_each(|server| place.start(server));
+        place.wait(|status| status.in_sync() == servers);
+        place
+    }
+
+    fn start(&self, server: usize) {
+        let boot = self.boots.fetch_add(1, Ordering::Relaxed);
+        let config = Config {
+            listen: vec!["127.0.0.1:0".parse().unwrap()],
+            runtime_dir: self.folder.path().join(boot.to_string()),
+            workers: 2,
+            replica: Some(ReplicaConfig {
+                server: server as u32,
+                advertise: String::new(),
+                min_in_sync: self.min_in_sync,
+                authorities: None,
+            }),
+            ..Config::default()
+        };
+        let started = Server::start_replica(&config, Box::new(self.records.clone()), |_| {}).unwrap();
+        self.servers.lock().unwrap()[server] = Some(started);
+    }
+
+    /// Waits until the primary says so of its group, and returns what it says.
+    fn wait(&self, is_wanted: impl Fn(&GroupStatus) -> bool) -> GroupStatus {
+        let start = Instant::now();
+        loop {
+            let all: Vec<_> = {
+                let servers = self.servers.lock().unwrap();
+                servers.iter().flatten().filter_map(|server| server.control().group()).collect()
+            };
+            if let Some(status) = all.iter().find(|status| status.is_primary && is_wanted(status)) {
+                return status.clone();
+            }
+            assert!(start.elapsed() < LONG, "{all:?}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// The client's connection to the primary, and the table.
+    fn reach(&self, table: &str, config: &str) -> (RawClient, u32) {
+        let start = Instant::now();
+        loop {
+            let status = self.wait(|_| true);
+            let address: Address = status.primary_url().unwrap().parse().unwrap();
+            if let Ok(mut peer) = RawClient::silent(&address)
+                && try_hello(&mut peer)
+                && let Some(Ok(table)) = try_create(&mut peer, table, config)
+            {
+                return (peer, table);
+            }
+            assert!(start.elapsed() < LONG, "no primary creates the table");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// The rows of a table at a server, whatever its role.
+    fn rows(&self, server: usize) -> Vec<(String, u64, u64)> {
+        let servers = self.servers.lock().unwrap();
+        let control = servers[server].as_ref().unwrap().control();
+        control
+            .tables()
+            .into_iter()
+            .map(|table| (table.name.clone(), table.stats.rows))
+            .zip(control.digests())
+            .map(|((name, rows), digest)| (name, rows, digest))
+            .collect()
+    }
+}
+
+fn ask<T>(
+    peer: &mut RawClient,
+    request: &Request<'_>,
+    read: impl FnOnce(Reply<'_>) -> T,
+) -> Option<Result<T, (Fault, String)>> {
+    peer.send(request).ok()?;
+    Some(peer.receive(read).ok()??.1)
+}
+
+fn try_hello(peer: &mut RawClient) -> bool {
+    let offer = Offer::of(Features::NONE);
+    let hello = Request::Hello(Hello { offer, token: "", name: "test" });
+    let agreed = ask(peer, &hello, |reply| match reply {
+        Reply::Hello(identity) => identity.agreed,
+        other => panic!("{other:?}"),
+    });
+    let Some(Ok(agreed)) = agreed else { return false };
+    peer.agreed = agreed;
+    true
+}
+
+fn try_create(peer: &mut RawClient, name: &str, config: &str) -> Option<Result<u32, (Fault, String)>> {
+    ask(peer, &Request::Create(Create { home: Home::Sharded, name, config }), |reply| match reply {
+        Reply::Create(info) => info.table,
+        other => panic!("{other:?}"),
+    })
+}
+
+/// Pushes until some primary acknowledges it.
+fn push_surely(place: &Place, at: &mut (RawClient, u32), (name, config): (&str, &str), push: Push<'_>) {
+    let start = Instant::now();
+    loop {
+        let push = Request::Push(Push { table: at.1, ..push });
+        // Instead of the reply, a server may say that it is about to stop.
+        let answer = ask(&mut at.0, &push, |reply| matches!(reply, Reply::Push(_)));
+        match answer {
+            Some(Ok(true)) => return,
+            Some(Ok(false)) => *at = place.reach(name, config),
+            Some(Err((Fault::Busy { .. }, _))) => std::thread::sleep(Duration::from_millis(2)),
+            Some(Err((Fault::NotHere { .. } | Fault::Draining, _))) | None => *at = place.reach(name, config),
+            Some(Err(failure)) => panic!("{failure:?}"),
+        }
+        assert!(start.elapsed() < LONG, "no primary takes the push");
+    }
+}
+
+fn pull(peer: &mut RawClient, table: u32, keys: &[u64]) -> Vec<f32> {
+    let pull = Pull { table, dim: DIM as u32, absent: Absent::Zero, format: RowFormat::F32, keys };
+    let start = Instant::now();
+    loop {
+        match ask(peer, &Request::Pull(pull), |reply| sanderling_testkit::rows(reply).0).unwrap() {
+            Ok(rows) => return rows,
+            Err((Fault::Busy { .. }, _)) if start.elapsed() < LONG => {}
+            Err(failure) => panic!("{failure:?}"),
+        }
+    }
+}
+
+/// Clients push to counters and to rows whose bits depend on the order, while `disturb` ends and starts servers.
+fn drill(place: &Place, clients: u64, disturb: impl FnOnce(&Place)) {
+    let (counters, ordered) = (("counters", COUNTERS), ("ordered", ORDERED));
+    place.reach(counters.0, counters.1);
+    place.reach(ordered.0, ordered.1);
+    let is_over = AtomicBool::new(false);
+    let expected: Vec<AtomicU32> = (0..KEYS).map(|_| AtomicU32::new(0)).collect();
+    std::thread::scope(|scope| {
+        for client in 0..clients {
+            let (is_over, expected) = (&is_over, &expected);
+            scope.spawn(move || {
+                let mut places = [place.reach(counters.0, counters.1), place.reach(ordered.0, ordered.1)];
+                let mut sequence = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    let keys: Vec<u64> =
+                        (0..KEYS).filter(|key| !(key + sequence * 7 + client).is_multiple_of(3)).collect();
+                    let counts = vec![1; keys.len()];
+                    for (at, (table, grad)) in [(counters, -1.0), (ordered, 0.25)].into_iter().enumerate() {
+                        let grads: Vec<f32> = keys.iter().flat_map(|_| [grad; DIM]).collect();
+                        let push = Push {
+                            table: 0,
+                            client: 100 + 2 * client + at as u64,
+                            sequence,
+                            continues: false,
+                            dim: DIM as u32,
+                            lr_scale: 1.0,
+                            keys: &keys,
+                            counts: &counts,
+                            grads: &grads,
+                        };
+                        push_surely(place, &mut places[at], table, push);
+                    }
+                    keys.iter().for_each(|&key| _ = expected[key as usize].fetch_add(1, Ordering::Relaxed));
+                    sequence += 1;
+                }
+            });
+        }
+        disturb(place);
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let (mut peer, table) = place.reach(counters.0, counters.1);
+    let keys: Vec<u64> = (0..KEYS).collect();
+    let found = pull(&mut peer, table, &keys);
+    for (key, expected) in expected.iter().enumerate() {
+        let row = &found[key * DIM..][..DIM];
+        assert_eq!(row, [expected.load(Ordering::Relaxed) as f32; DIM], "key {key}");
+    }
+    // At rest all replicas are equal to the bit.
+    let servers = place.servers.lock().unwrap().len();
+    place.wait(|status| status.in_sync() == servers && status.backlog == 0);
+    let start = Instant::now();
+    loop {
+        let all: Vec<_> = (0..servers).map(|server| place.rows(server)).collect();
+        if all.iter().all(|rows| rows == &all[0]) {
+            return;
+        }
+        assert!(start.elapsed() < LONG, "{all:#?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn what_was_acknowledged_outlives_primaries() {
+    let place = Place::new(2, 1);
+    drill(&place, 3, |place| {
+        for round in 0..6 {
+            std::thread::sleep(Duration::from_millis(100));
+            let primary = place.wait(|status| status.in_sync() == 2).server as usize;
+            // A backup in some rounds: the primary goes on without it.
+            let ends = if round % 3 == 2 { 1 - primary } else { primary };
+            let server = place.servers.lock().unwrap()[ends].take();
+            drop(server);
+            place.wait(|status| status.server as usize != ends && status.in_sync() == 1);
+            place.start(ends);
+        }
+    });
+}
+
+#[test]
+fn a_role_is_passed_on_without_a_loss() {
+    let place = Place::new(3, 2);
+    drill(&place, 2, |place| {
+        for _ in 0..4 {
+            let before = place.wait(|status| status.in_sync() == 3);
+            let primary = before.server as usize;
+            place.servers.lock().unwrap()[primary].as_ref().unwrap().control().hand_over();
+            place.wait(|status| status.server != before.server && status.epoch > before.epoch);
+        }
+    });
+}
+
+#[test]
+fn a_follower_says_where_the_primary_is() {
+    let place = Place::new(2, 2);
+    let (mut peer, table) = place.reach("t", COUNTERS);
+    let primary = place.wait(|_| true);
+    let other = 1 - primary.server as usize;
+    let address = {
+        let servers = place.servers.lock().unwrap();
+        servers[other].as_ref().unwrap().addresses()[0].clone()
+    };
+    let mut follower = RawClient::new(&address);
+    let url = primary.primary_url().unwrap().to_owned();
+    for request in [
+        Request::Open("t"),
+        Request::Pull(Pull { table, dim: 4, absent: Absent::Zero, format: RowFormat::F32, keys: &[1] }),
+        Request::Create(Create { home: Home::Sharded, name: "u", config: COUNTERS }),
+        Request::Drop("t"),
+    ] {
+        let (fault, reason) = follower.ask(&request, |_| ()).unwrap_err();
+        assert!(matches!(fault, Fault::NotHere { .. }), "{request:?}: {fault:?}");
+        assert!(reason.contains(&url), "{request:?}: {reason}");
+    }
+    // With the follower gone, the group has fewer replicas than each push needs.
+    let ended = place.servers.lock().unwrap()[other].take();
+    drop(ended);
+    let (counts, grads) = ([1], [1.0; DIM]);
+    let push = Push {
+        table,
+        client: 5,
+        sequence: 1,
+        continues: false,
+        dim: 4,
+        lr_scale: 1.0,
+        keys: &[9],
+        counts: &counts,
+        grads: &grads,
+    };
+    let id = peer.send(&Request::Push(push)).unwrap();
+    let waits = place.wait(|status| status.backlog > 0);
+    assert_eq!(waits.in_sync(), 2, "a member that is needed stays in the record");
+    place.start(other);
+    let (found, answer) = peer.receive(|reply| matches!(reply, Reply::Push(_))).unwrap().unwrap();
+    assert_eq!((found, answer), (id, Ok(true)));
+}
