@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use sanderling_store::TableStats;
+use sanderling_store::{Table, TableStats};
 use sanderling_transport::Connection;
 use sanderling_wire::{Fault, Features, Home, Restored, StatsScope, same_token};
 
@@ -17,6 +17,7 @@ use crate::logins::Plane;
 use crate::refusal::Refusal;
 use crate::state::State;
 use crate::statistics::CommandLatency;
+use crate::traces::{HotKeyList, RequestTrace};
 use crate::worker::{WorkerHandle, WorkerMsg};
 
 /// A handle on a running server. Copies share the server.
@@ -134,6 +135,16 @@ impl Control {
     /// The tables of the server.
     #[must_use]
     pub fn tables(&self) -> Vec<TableStatus> {
+        self.tables_with(Table::stats)
+    }
+
+    /// The tables of the server, without the number of their huge pages, which takes long to count.
+    #[must_use]
+    pub fn quick_tables(&self) -> Vec<TableStatus> {
+        self.tables_with(Table::quick_stats)
+    }
+
+    fn tables_with(&self, stats: fn(&Table) -> TableStats) -> Vec<TableStatus> {
         let directory = self.state.tables.directory();
         let status = |entry: &Arc<crate::tables::Entry>| TableStatus {
             number: entry.number,
@@ -147,7 +158,7 @@ impl Control {
             age: (entry.created_unix_ms > 0)
                 .then(|| Duration::from_millis(unix_ms().saturating_sub(entry.created_unix_ms))),
             temporary: entry.temporary,
-            stats: entry.table.stats(),
+            stats: stats(&entry.table),
             config: entry.config.clone(),
         };
         directory.entries.iter().map(status).collect()
@@ -169,6 +180,18 @@ impl Control {
     #[must_use]
     pub fn stats(&self, scope: StatsScope) -> Vec<CommandLatency> {
         self.state.statistics.latencies(scope)
+    }
+
+    /// Sampled and slow requests, the latest first.
+    #[must_use]
+    pub fn traces(&self) -> Vec<RequestTrace> {
+        self.state.traces.list()
+    }
+
+    /// The keys that occur most in sampled requests.
+    #[must_use]
+    pub fn hot_keys(&self) -> HotKeyList {
+        self.state.traces.hot_keys()
     }
 
     /// Whether the server admits a client with this token.

@@ -19,6 +19,9 @@ mod tables;
 mod batches;
 mod clock;
 
+mod hot_keys;
+mod traces;
+
 mod changes;
 mod checkpoints;
 mod connections;
@@ -68,3 +71,4 @@ pub use sanderling_wire::{Fault, Home, Restored, Saved, StatsScope};
 pub use server::{Server, ServerError};
 pub use session::{Handled, Session, When};
 pub use statistics::CommandLatency;
+pub use traces::{HotKeyList, RequestTrace};

@@ -272,7 +272,8 @@ impl Session {
         if let Request::Hello(hello) = request {
             return self.greet(&hello, header.id);
         }
-        let Workspace { view, scratch } = workspace;
+        let Workspace { view, scratch, tracer } = workspace;
+        tracer.decoded(&request, waited);
         view.refresh(&self.state.tables);
         let (kind, id) = (header.kind, header.id);
         let mut call =
@@ -318,6 +319,7 @@ impl Session {
             };
             written.unwrap_or_else(|refusal| write_failure(&refusal, kind, call.agreed, id, slot))
         });
+        tracer.done();
         call.scratch.trim();
         Ok(if put { Handled::Replied } else { Handled::NoRoom })
     }

@@ -4,21 +4,25 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sanderling_control::ControlPlane;
+use sanderling_control::{ControlPlane, PageOptions};
 use sanderling_server::{
     Config, Control, PortListener, Server, ServerError, control_address, listen_for_control, raise_limit,
     systemd,
 };
-use sanderling_transport::{Address, OwnToken, user_dir};
+use sanderling_transport::Address;
 use serde::Deserialize;
 
 use crate::failure::{Failure, INTERRUPTED};
+use crate::flags::CommandLine;
 use crate::listening::{are_reached_by_others, note_unused_expose};
 use crate::log;
 use crate::output;
 use crate::quantity;
 use crate::renamed;
 use crate::token::read_server_token;
+
+mod own;
+use own::Own;
 
 /// Default address.
 const LISTEN_DEFAULT: &str = "127.0.0.1:7000";
@@ -45,7 +49,7 @@ connect without it. --token-file uses a token of yours; --no-token disables toke
 Addresses: host:port, tcp://host:port, unix:PATH, shm:NAME. Clients of this host reach a TCP server over shared memory and a \
 unix socket as well, unless --no-local is given.
 
-Control plane (sanderling ctl, gRPC, Prometheus at /metrics): at the host of the first TCP address, port + 100, so \
+Control plane (sanderling ctl, gRPC, Prometheus at /metrics, status pages at / for a browser or curl): at the host of the first TCP address, port + 100, so \
 127.0.0.1:7100 by default. With --control the address must be free, or the server does not start.
 
 The file of --config has the same options with _ instead of -, such as save_every = \"10m\"; the command line overrides it.
@@ -130,6 +134,12 @@ struct Options {
     /// Maximum frame size and buffer size per connection, 64KiB to 64MiB [default: 16MiB]
     #[arg(long, value_name = "BYTES", help_heading = "Resources")]
     frame_max: Option<String>,
+    /// List one in so many requests at /requests of the control plane, with its stages; 0: none [default: 1000]
+    #[arg(long, value_name = "N", help_heading = "Operation")]
+    sample_every: Option<u32>,
+    /// Time from which on a request is listed at /requests as slow, such as 5ms; 0s: none is [default: 10ms]
+    #[arg(long, value_name = "TIME", help_heading = "Operation")]
+    slow: Option<String>,
     /// Disconnect a client whose send buffer stays full this long [default: 10s]
     #[arg(long, value_name = "TIME", help_heading = "Resources")]
     write_timeout: Option<String>,
@@ -160,6 +170,9 @@ struct Options {
     /// Allow --expose without TLS and token: any machine that reaches the port can read and change all tables
     #[arg(long, help_heading = "Security")]
     insecure: bool,
+    /// Show status pages although other machines reach the control plane; they need its token [default: hidden there]
+    #[arg(long, help_heading = "Security")]
+    status_pages: bool,
     /// Disable the extra shared-memory and unix addresses for clients of this host
     #[arg(long, help_heading = "Security")]
     no_local: bool,
@@ -169,15 +182,17 @@ struct Options {
 }
 
 impl Options {
-    fn read(path: &Path) -> Result<Options, Failure> {
+    /// Reads the file, also as entries.
+    fn read(path: &Path) -> Result<(Options, toml::Table), Failure> {
         let failed = |what: &dyn std::fmt::Display| Failure::Usage(format!("{}: {what}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
-        toml::from_str(&text).map_err(|error| {
-            let table: toml::Table = toml::from_str(&text).unwrap_or_default();
+        let table: toml::Table = toml::from_str(&text).unwrap_or_default();
+        let options = toml::from_str(&text).map_err(|error| {
             // The file has the names of the options.
             let old = table.keys().find_map(|entry| renamed::entry(entry));
             failed(&old.unwrap_or_else(|| error.to_string()))
-        })
+        })?;
+        Ok((options, table))
     }
 
     /// These options, and `other` where they are not given.
@@ -207,6 +222,8 @@ impl Options {
             pin: self.pin || other.pin,
             spin: self.spin.or(other.spin),
             frame_max: self.frame_max.or(other.frame_max),
+            sample_every: self.sample_every.or(other.sample_every),
+            slow: self.slow.or(other.slow),
             write_timeout: self.write_timeout.or(other.write_timeout),
             drain_timeout: self.drain_timeout.or(other.drain_timeout),
             // --control and --no-control exclude each other.
@@ -218,6 +235,7 @@ impl Options {
             key_file: self.key_file.or(other.key_file),
             expose: self.expose || other.expose,
             insecure: self.insecure || other.insecure,
+            status_pages: self.status_pages || other.status_pages,
             no_local: self.no_local || other.no_local,
             runtime_dir: self.runtime_dir.or(other.runtime_dir),
         }
@@ -272,6 +290,8 @@ impl Options {
         config.checkpoints_max = self.checkpoints_max.unwrap_or(config.checkpoints_max);
         config.save_every = time("save_every", &self.save_every)?;
         config.delta_every = time("delta_every", &self.delta_every)?;
+        config.sample_every = self.sample_every.unwrap_or(config.sample_every);
+        config.slow = time("slow", &self.slow)?.unwrap_or(config.slow);
         config.lose = time("lose", &self.lose)?.unwrap_or(config.lose);
         if self.lose.is_some() && self.log.is_none() {
             return Err(usage("lose", "needs --log".to_owned()));
@@ -337,11 +357,12 @@ fn listen_as_wanted(config: &Config, wanted: &Wanted) -> Result<Result<PortListe
     })
 }
 
-pub(crate) fn run(args: Args) -> Result<u8, Failure> {
+pub(crate) fn run(args: Args, line: &CommandLine<'_>) -> Result<u8, Failure> {
     log::start();
     raise_limit();
-    let file = args.config.as_deref().map(Options::read).transpose()?.unwrap_or_default();
+    let (file, entries) = args.config.as_deref().map(Options::read).transpose()?.unwrap_or_default();
     let options = args.options.or(file);
+    let pages = PageOptions { flags: line.flags(&entries), shown: options.status_pages };
     let wanted = options.control()?;
     options.data.as_ref().map_or(Ok(()), |folder| output::not_a_url("--data", folder))?;
     let has_no_token = options.token_file.is_none() && !options.no_token;
@@ -361,7 +382,7 @@ pub(crate) fn run(args: Args) -> Result<u8, Failure> {
         own.publish(control_port, server.addresses());
     }
     let plane = match listener {
-        Ok(listener) => Some(ControlPlane::start(listener, server.control())?),
+        Ok(listener) => Some(ControlPlane::start(listener, server.control(), pages)?),
         Err(reason) => {
             note!("no control plane, so sanderling ctl cannot reach this server: {reason}; see --control");
             None
@@ -385,42 +406,6 @@ pub(crate) fn run(args: Args) -> Result<u8, Failure> {
     }
     finished?;
     Ok(0)
-}
-
-/// Generated token of a server.
-struct Own(OwnToken);
-
-impl Own {
-    fn give(config: &mut Config) -> Result<Own, Failure> {
-        let own = OwnToken::new(user_dir()).map_err(|error| {
-            Failure::Run(format!("a token cannot be created: {error}; pass one with --token-file"))
-        })?;
-        config.token = Some(own.token().to_owned());
-        config.admit_this_user = true;
-        Ok(Own(own))
-    }
-
-    /// Writes the token files in which clients of this user look: one per TCP port of the data plane and the control plane.
-    fn publish(&mut self, control_port: Option<String>, addresses: &[Address]) {
-        let endpoints = addresses.iter().filter_map(|address| match address {
-            Address::Tcp(endpoints) => endpoints.first().map(ToString::to_string),
-            _ => None,
-        });
-        for port in control_port.into_iter().chain(endpoints) {
-            let Some((host, port)) =
-                port.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)))
-            else {
-                continue;
-            };
-            if let Err(error) = self.0.publish(host, port) {
-                note!(
-                    "no client will find this server's token: {error}; set XDG_RUNTIME_DIR to a folder of this user, or \
-                     name a token by --token-file, or start with --no-token"
-                );
-                return;
-            }
-        }
-    }
 }
 
 /// The first signal drains the server, the second ends the process.
