@@ -4,9 +4,11 @@ use std::ffi::OsString;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, CommandFactory};
+use sanderling_control::PageOptions;
 use sanderling_control::status_pages::Flag;
 
 use crate::Cli;
+use crate::profile::profiler;
 
 /// The text before a default that a help says.
 const DEFAULT: &str = "[default: ";
@@ -15,8 +17,13 @@ const DEFAULT: &str = "[default: ";
 pub(crate) struct CommandLine<'a>(pub(crate) &'a [OsString]);
 
 impl CommandLine<'_> {
+    /// Settings of the status pages of a process with this name. `file` is that of [`CommandLine::flags`].
+    pub(crate) fn pages(&self, file: &toml::Table, shown: bool, process: &'static str) -> PageOptions {
+        PageOptions { flags: self.flags(file), shown, profiler: Some(profiler(process)) }
+    }
+
     /// The options of the subcommand. `file` has those that a file gives, with `_` for `-`.
-    pub(crate) fn flags(&self, file: &toml::Table) -> Vec<Flag> {
+    fn flags(&self, file: &toml::Table) -> Vec<Flag> {
         let command = Cli::command();
         // It has been parsed before, so it can be parsed.
         let Ok(matches) = command.clone().try_get_matches_from(self.0) else { return Vec::new() };

@@ -118,7 +118,7 @@ async fn run(listener: TcpListener, text: Text, pages: Option<StatusPages>, stop
         .route("/metrics", get(answer))
         .route("/healthz", get(|| async { "serving\n" }))
         .with_state(text)
-        .fallback(move |request| std::future::ready(answer_page(pages.as_ref(), &request)))
+        .fallback(move |request| answer_page(pages.clone(), request))
         .layer(axum::middleware::from_fn(no_page));
     serve(listener, None, Routes::from(router), PORT, async {
         // Nothing is ever sent. The wait ends when the other side is dropped.
@@ -139,11 +139,14 @@ async fn no_page(request: Request, next: Next) -> Response {
 }
 
 /// A status page, or nothing.
-fn answer_page(pages: Option<&StatusPages>, request: &Request) -> Response {
-    let page = pages.and_then(|pages| pages.answer(request.method(), request.uri(), request.headers()));
-    page.unwrap_or_else(|| {
-        (StatusCode::NOT_FOUND, "nothing here; there are /metrics and /healthz\n").into_response()
-    })
+async fn answer_page(pages: Option<StatusPages>, request: Request) -> Response {
+    let (request, _) = request.into_parts();
+    if let Some(pages) = pages
+        && let Some(page) = pages.respond(&request.method, &request.uri, &request.headers).await
+    {
+        return page;
+    }
+    (StatusCode::NOT_FOUND, "nothing here; there are /metrics and /healthz\n").into_response()
 }
 
 async fn answer(State(text): State<Text>) -> impl IntoResponse {

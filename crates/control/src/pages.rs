@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sanderling_http::status_pages::{
-    Asked, Cell, Column, Page, PageOptions, Part, StatusPages, Table, period,
+    Asked, Cell, Column, Page, PageOptions, Part, Setting, StatusPages, Table, period,
 };
 use sanderling_observe::{Exposition, Resident, Span, numbers};
 use sanderling_server::{
@@ -43,8 +43,43 @@ pub(crate) fn pages(
         })
         .page("hot", "Keys that occur most in sampled requests.", of(hot))
         .page("requests", "Slow and sampled requests with their stages.", of(requests))
+        .settings(settings(control))
         .options(options, is_reached)
         .start(move || exposition(&noted))
+}
+
+/// The options that can be set while the server runs.
+fn settings(control: &Control) -> [Setting; 2] {
+    let [get_every, set_every, get_slow, set_slow] = [(); 4].map(|()| control.clone());
+    let wrong = |text: &str| format!("{text:?} is not a whole number");
+    [
+        Setting::new(
+            "sample-every",
+            move || get_every.sample_every().to_string(),
+            move |text| {
+                set_every.set_sample_every(text.parse().map_err(|_| wrong(text))?);
+                Ok(())
+            },
+        ),
+        Setting::new(
+            "slow",
+            move || time_text(get_slow.slow()),
+            move |text| {
+                let wrong = || format!("{text:?} is not a time, such as 5ms");
+                set_slow.set_slow(numbers::time(text).ok_or_else(wrong)?);
+                Ok(())
+            },
+        ),
+    ]
+}
+
+/// A time as options say it.
+fn time_text(time: Duration) -> String {
+    match time.as_micros() {
+        us if us % 1_000_000 == 0 => format!("{}s", us / 1_000_000),
+        us if us % 1000 == 0 => format!("{}ms", us / 1000),
+        us => format!("{us}us"),
+    }
 }
 
 /// The metrics that are noted each second.
@@ -275,4 +310,16 @@ fn requests(control: &Control, asked: &Asked<'_>) -> Page {
     let note = "Stages: wait until the work begins, decode, work on the tables, reply. A slow request that was not sampled has \
                 its work only. --sample-every and --slow say which requests are listed.";
     Page::new("requests", [Part::Table(table), Part::Note(note.to_owned())])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_as_options_say_them() {
+        for (us, expected) in [(0, "0s"), (10_000, "10ms"), (1500, "1500us"), (2_000_000, "2s")] {
+            assert_eq!(time_text(Duration::from_micros(us)), expected);
+        }
+    }
 }

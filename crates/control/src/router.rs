@@ -2,9 +2,9 @@
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
+use axum::http::{Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -68,7 +68,10 @@ async fn admit(State(service): State<Service>, request: Request, next: Next) -> 
     let control = service.control();
     let path = request.uri().path();
     let open = OPEN_TO_ALL.iter().any(|open| path.starts_with(open));
-    if !open && let Some((code, reason)) = web_page::refusal(request.method(), request.headers()) {
+    // Other sites' pages can send no PUT without being allowed to, so no content type is asked for.
+    let is_setting = request.method() == Method::PUT && path.starts_with("/flags/");
+    let method = if is_setting { &Method::GET } else { request.method() };
+    if !open && let Some((code, reason)) = web_page::refusal(method, request.headers()) {
         return refuse(request.headers(), code, Code::PermissionDenied, reason);
     }
     let host = web_page::host(request.uri(), request.headers()).unwrap_or_default();
@@ -121,6 +124,9 @@ async fn answer_page(service: Service, pages: StatusPages, request: Request) -> 
     let (parts, _) = request.into_parts();
     if !is_grpc(&parts.headers) {
         let (method, uri, headers) = (parts.method.clone(), parts.uri.clone(), parts.headers.clone());
+        if let Some(profile) = pages.profile(&method, &uri, &headers).await {
+            return profile;
+        }
         match service.query(move |_| pages.answer(&method, &uri, &headers)).await {
             Ok(Some(page)) => return page,
             Ok(None) => {}

@@ -21,10 +21,12 @@ use sanderling_observe::Trends;
 mod everywhere;
 mod html;
 mod model;
+mod profile;
 mod text;
 
 pub use everywhere::Flag;
 pub use model::{Cell, Column, Page, Part, Table, period};
+pub use profile::{Profile, Profiler};
 
 use html::Link;
 
@@ -33,6 +35,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Pages need no script, and nothing from elsewhere.
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; form-action 'none'";
+const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 /// Name of the page that is also at `/`.
 const STATUS: &str = "status";
 
@@ -43,6 +46,34 @@ pub struct PageOptions {
     pub flags: Vec<Flag>,
     /// Whether the pages are shown at a port that other machines reach.
     pub shown: bool,
+    /// Takes profiles. `None`: there is no `/profile`.
+    pub profiler: Option<Profiler>,
+}
+
+type Set = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
+
+/// An option that can be set while the process runs.
+pub struct Setting {
+    name: &'static str,
+    get: Box<dyn Fn() -> String + Send + Sync>,
+    set: Set,
+}
+
+impl std::fmt::Debug for Setting {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Setting").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Setting {
+    /// The option `--NAME`. `get` tells its value, `set` parses, checks, applies and logs a new one.
+    pub fn new(
+        name: &'static str,
+        get: impl Fn() -> String + Send + Sync + 'static,
+        set: impl Fn(&str) -> Result<(), String> + Send + Sync + 'static,
+    ) -> Setting {
+        Setting { name, get: Box::new(get), set: Box::new(set) }
+    }
 }
 
 /// A request for a page.
@@ -87,6 +118,8 @@ pub struct StatusPages(Arc<Shared>);
 struct Shared {
     process: String,
     entries: Vec<Entry>,
+    settings: Arc<[Setting]>,
+    profiler: Option<Profiler>,
     has_root: bool,
     is_hidden: bool,
     trends: Arc<Mutex<Trends>>,
@@ -119,6 +152,8 @@ impl std::fmt::Debug for StatusPages {
 pub struct StatusPagesBuilder {
     process: String,
     entries: Vec<Entry>,
+    settings: Arc<[Setting]>,
+    profiler: Option<Profiler>,
     has_root: bool,
     is_hidden: bool,
 }
@@ -155,13 +190,28 @@ impl StatusPagesBuilder {
         self
     }
 
-    /// Adds `/flags`, and hides all pages if other machines reach the port and the options do not show them there.
+    /// Has these options set by `PUT /flags/NAME?value=VALUE`.
+    #[must_use]
+    pub fn settings(mut self, settings: impl IntoIterator<Item = Setting>) -> StatusPagesBuilder {
+        self.settings = settings.into_iter().collect();
+        self
+    }
+
+    /// Adds `/flags` and `/profile`, and hides all pages if other machines reach the port and the options do not show them
+    /// there. Settings come first.
     #[must_use]
     pub fn options(mut self, options: PageOptions, is_reached: bool) -> StatusPagesBuilder {
-        let PageOptions { flags, shown } = options;
+        let PageOptions { flags, shown, profiler } = options;
         self.is_hidden = is_reached && !shown;
         let help = "Options of the process; those that were changed are marked.";
-        self.page("flags", help, move |asked| everywhere::flags(&flags, asked))
+        let settings = Arc::clone(&self.settings);
+        let mut builder = self.page("flags", help, move |asked| everywhere::flags(&flags, &settings, asked));
+        if profiler.is_some() {
+            let help = "CPU profile: functions for curl, a flame graph for a browser.";
+            builder = builder.page("profile", help, |_| profile::page());
+        }
+        builder.profiler = profiler;
+        builder
     }
 
     /// Leaves `/` to the process.
@@ -179,14 +229,16 @@ impl StatusPagesBuilder {
         let vars = "Metrics and their trends over 60 s, 60 min and 24 h; /vars/PATTERN with * for any text.";
         let threads = "Threads of the process by processor time.";
         let builder = self.pages("vars", vars, |asked| Some(everywhere::vars(asked)));
-        let StatusPagesBuilder { process, entries, has_root, is_hidden } =
+        let StatusPagesBuilder { process, entries, settings, profiler, has_root, is_hidden } =
             builder.page("threads", threads, everywhere::threads);
         let trends = Arc::new(Mutex::new(Trends::default()));
         let looks = match is_hidden {
             true => None,
             false => Some(look(Arc::clone(&trends), exposition)?),
         };
-        Ok(StatusPages(Arc::new(Shared { process, entries, has_root, is_hidden, trends, _looks: looks })))
+        let shared =
+            Shared { process, entries, settings, profiler, has_root, is_hidden, trends, _looks: looks };
+        Ok(StatusPages(Arc::new(shared)))
     }
 }
 
@@ -215,12 +267,59 @@ fn lock(trends: &Mutex<Trends>) -> MutexGuard<'_, Trends> {
 impl StatusPages {
     /// Begins the pages of a process with this name, such as "sanderling ps 0/1".
     pub fn of(process: impl Into<String>) -> StatusPagesBuilder {
-        StatusPagesBuilder { process: process.into(), entries: Vec::new(), has_root: true, is_hidden: false }
+        StatusPagesBuilder {
+            process: process.into(),
+            entries: Vec::new(),
+            settings: Arc::new([]),
+            profiler: None,
+            has_root: true,
+            is_hidden: false,
+        }
+    }
+
+    /// The answer to a request for a page, or for a profile, which takes its time. `None`: there is no such page.
+    pub async fn respond(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<Response> {
+        match self.profile(method, uri, headers).await {
+            Some(profile) => Some(profile),
+            None => self.answer(method, uri, headers),
+        }
+    }
+
+    /// The answer to `/profile?seconds=`, after these seconds. `None`: the request is for something else.
+    pub async fn profile(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<Response> {
+        let seconds = uri.query()?.split('&').find_map(|pair| pair.strip_prefix("seconds="))?;
+        if method != Method::GET || uri.path() != "/profile" || self.0.is_hidden {
+            return None;
+        }
+        let profiler = self.0.profiler.as_ref()?;
+        Some(match profiler.profile(seconds).await {
+            Ok(Profile { svg, .. }) if accepts_html(headers) => respond("image/svg+xml", svg),
+            Ok(Profile { text, .. }) => respond(PLAIN_TEXT, text),
+            Err((status, reason)) => (status, format!("{reason}\n")).into_response(),
+        })
+    }
+
+    /// Sets an option by `PUT /flags/NAME?value=VALUE`.
+    fn set(&self, uri: &Uri) -> Option<Response> {
+        let name = uri.path().strip_prefix("/flags/")?;
+        if self.0.is_hidden {
+            return None;
+        }
+        let setting = self.0.settings.iter().find(|setting| setting.name == name)?;
+        let value = uri.query().and_then(|query| query.strip_prefix("value=")).map(decode);
+        let set = value.ok_or_else(|| "give the value as ?value=VALUE".to_owned());
+        Some(match set.and_then(|value| (setting.set)(&value)) {
+            Ok(()) => format!("--{name} {}\n", (setting.get)()).into_response(),
+            Err(reason) => (StatusCode::BAD_REQUEST, format!("--{name}: {reason}\n")).into_response(),
+        })
     }
 
     /// The answer to a request for a page. `None`: there is no such page. It takes milliseconds and does not wait.
     #[must_use]
     pub fn answer(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<Response> {
+        if method == Method::PUT {
+            return self.set(uri);
+        }
         if method != Method::GET && method != Method::HEAD {
             return None;
         }
@@ -248,7 +347,7 @@ impl StatusPages {
         if is_root {
             page.parts.push(self.list());
         }
-        Some(self.respond(&page, headers))
+        Some(self.show(&page, headers))
     }
 
     /// The list of all pages.
@@ -262,25 +361,34 @@ impl StatusPages {
         Part::Table(table)
     }
 
-    fn respond(&self, page: &Page, headers: &HeaderMap) -> Response {
-        let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
-        let (kind, body) = match accept.contains("text/html") {
+    fn show(&self, page: &Page, headers: &HeaderMap) -> Response {
+        match accepts_html(headers) {
             true => {
                 let links = self.0.entries.iter().map(|entry| Link { name: entry.name, help: entry.help });
-                ("text/html; charset=utf-8", html::render(&self.0.process, &links.collect::<Vec<_>>(), page))
+                let links: Vec<Link> = links.collect();
+                respond("text/html; charset=utf-8", html::render(&self.0.process, &links, page))
             }
-            false => ("text/plain; charset=utf-8", text::render(&self.0.process, page)),
-        };
-        let headers = [
-            (CONTENT_TYPE, kind),
-            (CONTENT_SECURITY_POLICY, POLICY),
-            (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-            (REFERRER_POLICY, "same-origin"),
-            (CACHE_CONTROL, "no-store"),
-            (VARY, "accept"),
-        ];
-        (headers, body).into_response()
+            false => respond(PLAIN_TEXT, text::render(&self.0.process, page)),
+        }
     }
+}
+
+fn accepts_html(headers: &HeaderMap) -> bool {
+    let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
+    accept.is_some_and(|accept| accept.contains("text/html"))
+}
+
+/// Content that a browser neither keeps nor takes for something else.
+fn respond(kind: &'static str, body: impl IntoResponse) -> Response {
+    let headers = [
+        (CONTENT_TYPE, kind),
+        (CONTENT_SECURITY_POLICY, POLICY),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (REFERRER_POLICY, "same-origin"),
+        (CACHE_CONTROL, "no-store"),
+        (VARY, "accept"),
+    ];
+    (headers, body).into_response()
 }
 
 /// The first name of a path, and what follows it, decoded.

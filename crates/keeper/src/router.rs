@@ -94,7 +94,7 @@ pub(crate) fn router(service: &Arc<Service>, pages: StatusPages) -> Router {
         .route("/v1/leases", post(grant))
         .route("/v1/leases/{lease}", delete(revoke))
         .route("/v1/leases/{lease}/keep-alive", post(keep_alive))
-        .fallback(move |request| std::future::ready(answer_page(&pages, &request)))
+        .fallback(move |request| answer_page(pages.clone(), request))
         .layer(from_fn_with_state(Arc::clone(service), admit))
         .with_state(Arc::clone(service))
 }
@@ -438,8 +438,9 @@ async fn answer_metrics(State(service): Shares) -> Response {
 }
 
 /// A status page, or nothing.
-fn answer_page(pages: &StatusPages, request: &Request) -> Response {
-    let page = pages.answer(request.method(), request.uri(), request.headers());
+async fn answer_page(pages: StatusPages, request: Request) -> Response {
+    let (request, _) = request.into_parts();
+    let page = pages.respond(&request.method, &request.uri, &request.headers).await;
     page.unwrap_or_else(answer_nothing)
 }
 

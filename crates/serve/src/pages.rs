@@ -13,7 +13,7 @@ use crate::service::Service;
 use crate::slow::SlowRequest;
 
 /// First names of the paths of status pages.
-pub(crate) const NAMES: [&str; 6] = ["status", "tables", "requests", "flags", "vars", "threads"];
+pub(crate) const NAMES: [&str; 7] = ["status", "tables", "requests", "flags", "profile", "vars", "threads"];
 
 /// The pages of a server, and the thread that notes its metrics.
 ///

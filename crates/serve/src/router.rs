@@ -89,7 +89,7 @@ pub(crate) fn router(
     Ok(grpc
         .into_axum_router()
         .merge(plain)
-        .fallback(move |request| std::future::ready(answer_status(&pages, &request)))
+        .fallback(move |request| answer_status(pages.clone(), request))
         .method_not_allowed_fallback(answer_other_method)
         .layer(from_fn_with_state(Arc::clone(service), admit)))
 }
@@ -420,15 +420,16 @@ async fn change(
 }
 
 /// A status page, or nothing.
-fn answer_status(pages: &StatusPages, request: &Request) -> Response {
-    let page = pages.answer(request.method(), request.uri(), request.headers());
-    page.unwrap_or_else(|| answer_nothing(request))
+async fn answer_status(pages: StatusPages, request: Request) -> Response {
+    let (request, _) = request.into_parts();
+    let page = pages.respond(&request.method, &request.uri, &request.headers).await;
+    page.unwrap_or_else(|| answer_nothing(&request.headers))
 }
 
-fn answer_nothing(request: &Request) -> Response {
+fn answer_nothing(headers: &HeaderMap) -> Response {
     let text = "nothing here; there are /, /status, /predict, /tables/TABLE/rows, /v2, /models, /slow, /health, /metrics, and gRPC";
     let error = ServeError::new(Kind::NotFound, text);
-    if is_grpc(request.headers()) {
+    if is_grpc(headers) {
         return tonic::Status::unimplemented("this server has no such service").into_http();
     }
     refusal(&error)

@@ -188,6 +188,31 @@ impl Control {
         self.state.traces.list()
     }
 
+    /// One in this many requests is sampled. 0: none.
+    #[must_use]
+    pub fn sample_every(&self) -> u32 {
+        self.state.traces.settings.every.load(Ordering::Relaxed)
+    }
+
+    /// Samples one in this many requests from now on. 0: none.
+    pub fn set_sample_every(&self, every: u32) {
+        self.state.traces.settings.every.store(every, Ordering::Relaxed);
+        self.log.report(Event::OptionSet { name: "sample-every", value: every.to_string() });
+    }
+
+    /// Time from which on a request is slow. Zero: none is.
+    #[must_use]
+    pub fn slow(&self) -> Duration {
+        Duration::from_micros(self.state.traces.settings.slow_us.load(Ordering::Relaxed))
+    }
+
+    /// Lists requests as slow that take this long, from now on. Zero: none.
+    pub fn set_slow(&self, slow: Duration) {
+        let us = u64::try_from(slow.as_micros()).unwrap_or(u64::MAX);
+        self.state.traces.settings.slow_us.store(us, Ordering::Relaxed);
+        self.log.report(Event::OptionSet { name: "slow", value: format!("{us}us") });
+    }
+
     /// The keys that occur most in sampled requests.
     #[must_use]
     pub fn hot_keys(&self) -> HotKeyList {

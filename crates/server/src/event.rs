@@ -112,6 +112,11 @@ pub enum Event {
         lose_ms: u64,
     },
     /// The operator dropped a table.
+    /// An option was set while the server runs.
+    OptionSet {
+        name: &'static str,
+        value: String,
+    },
     Dropped {
         table: String,
     },
@@ -210,6 +215,7 @@ impl fmt::Display for Event {
                 out,
                 "the log is too slow: a group took {took_ms} ms, so more than {lose_ms} ms of pushes may be lost with the machine"
             ),
+            Event::OptionSet { name, value } => write!(out, "--{name} is {value} from now on, by a request"),
             Event::Dropped { table } => write!(out, "dropped table {table}"),
             Event::NotPinned { worker, reason } => write!(out, "worker {worker} is not pinned: {reason}"),
             Event::WorkerFailed { worker, reason } => write!(out, "worker {worker} failed: {reason}"),

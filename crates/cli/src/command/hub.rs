@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use sanderling_client::Address;
-use sanderling_control::{MetricsPage, PageOptions};
+use sanderling_control::MetricsPage;
 use sanderling_formats::fit::fit;
 use sanderling_formats::{DataConfig, Format, input};
 use sanderling_hub::service::{Ended, Service, ServiceConfig, ServiceError, limit};
@@ -287,7 +287,7 @@ pub(crate) fn run(args: &Args, line: &CommandLine<'_>) -> Result<u8, Failure> {
     let page = args.metrics.as_ref().map(|address| {
         let status = Arc::new(service.watch());
         let watched = Arc::clone(&status);
-        let options = PageOptions { flags: line.flags(&toml::Table::new()), shown: true };
+        let options = line.pages(&toml::Table::new(), true, "sanderling hub");
         let pages = hub_pages::pages(move || watched(), options);
         let pages = pages.map_err(|error| Failure::Run(format!("status pages: {error}")))?;
         MetricsPage::start_with(address, move || status().exposition(), Some(pages))

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sanderling_control::PageOptions;
 use sanderling_keeper::{Keeper, KeeperConfig};
 use sanderling_server::raise_limit;
 use sanderling_transport::Address;
@@ -66,7 +65,7 @@ pub(crate) fn run(args: &Args, line: &CommandLine<'_>) -> Result<u8, Failure> {
         token: args.security.token()?,
         tls: args.security.tls(),
         hosts: args.allow_host.clone(),
-        pages: PageOptions { flags: line.flags(&toml::Table::new()), shown: args.status_pages },
+        pages: line.pages(&toml::Table::new(), args.status_pages, "sanderling keeper"),
     };
     raise_limit();
     let stop = crate::stop::flag();

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sanderling_control::{ControlPlane, PageOptions};
+use sanderling_control::ControlPlane;
 use sanderling_server::{
     Config, Control, PortListener, Server, ServerError, control_address, listen_for_control, raise_limit,
     systemd,
@@ -362,7 +362,7 @@ pub(crate) fn run(args: Args, line: &CommandLine<'_>) -> Result<u8, Failure> {
     raise_limit();
     let (file, entries) = args.config.as_deref().map(Options::read).transpose()?.unwrap_or_default();
     let options = args.options.or(file);
-    let pages = PageOptions { flags: line.flags(&entries), shown: options.status_pages };
+    let pages = line.pages(&entries, options.status_pages, "sanderling ps");
     let wanted = options.control()?;
     options.data.as_ref().map_or(Ok(()), |folder| output::not_a_url("--data", folder))?;
     let has_no_token = options.token_file.is_none() && !options.no_token;

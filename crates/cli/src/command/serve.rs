@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sanderling_control::PageOptions;
 use sanderling_learner::LearnError;
 use sanderling_observe::numbers::bytes as bytes_text;
 use sanderling_serve::{
@@ -209,7 +208,7 @@ impl Args {
             batch_window: quantity::time(&self.batch_window).map_err(|error| usage("batch-window", error))?,
             batch_rows_max: self.batch_rows_max,
             engines: self.engines(deep),
-            pages: PageOptions { flags: line.flags(&toml::Table::new()), shown: self.status_pages },
+            pages: line.pages(&toml::Table::new(), self.status_pages, "sanderling serve"),
         })
     }
 

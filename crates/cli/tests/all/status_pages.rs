@@ -90,12 +90,26 @@ impl Web {
     fn crawl(&self, path: &str) -> BTreeSet<String> {
         let (mut seen, mut open) = (BTreeSet::new(), vec![path.to_owned()]);
         while let Some(path) = open.pop() {
-            if seen.insert(path.clone()) && path != "/metrics" {
+            // A profile takes its time, and is tested elsewhere.
+            if seen.insert(path.clone()) && path != "/metrics" && !path.starts_with("/profile?") {
                 open.extend(self.check(&path, &[]));
             }
         }
         assert_eq!(self.get("/metrics", &[]).status, 200);
         seen
+    }
+
+    /// Takes a profile of a second, as text and as a drawing.
+    fn check_profile(&self, process: &str) {
+        let (text, drawing) = (self.get("/profile?seconds=1", &[]), self.get("/profile?seconds=1", &[HTML]));
+        if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+            assert_eq!((text.status, drawing.status), (500, 500));
+            return;
+        }
+        let head = format!("CPU profile of sanderling {process}: ");
+        assert!(text.status == 200 && text.text().starts_with(&head), "{}", text.text());
+        assert_eq!((drawing.status, drawing.header("content-type")), (200, Some("image/svg+xml")));
+        assert!(drawing.text().contains("<svg"), "{}", drawing.text());
     }
 
     /// Waits until the process has noted a metric.
@@ -168,6 +182,63 @@ fn a_server_shows_its_state_to_people() {
 }
 
 #[test]
+fn a_server_answers_while_it_is_profiled() {
+    let folder = with_token_file();
+    let line = "ps --listen 127.0.0.1:0 --no-local --threads 1 --token-file token";
+    let ps = Web::start(folder.path(), line).with_token("secret");
+    let address = ps.said[0].strip_prefix("listening at ").unwrap().parse().unwrap();
+    let mut peer = RawClient::silent(&address).unwrap();
+    peer.hello("secret", "").unwrap();
+    let table = peer.create("t", TABLE).unwrap();
+    let keys: Vec<u64> = (0..1000).collect();
+    std::thread::scope(|scope| {
+        let profile = scope.spawn(|| ps.check_profile("ps"));
+        for sequence in 1.. {
+            peer.push(table, sequence, &keys, 0.5).unwrap();
+            peer.pull(table, &keys).unwrap();
+            if sequence % 100 == 0 {
+                assert_eq!(ps.get("/status", &[]).status, 200);
+            }
+            if profile.is_finished() {
+                break;
+            }
+        }
+    });
+}
+
+#[test]
+fn options_are_set_while_a_server_runs() {
+    let folder = with_token_file();
+    let line = "ps --listen 127.0.0.1:0 --no-local --threads 1 --token-file token";
+    let mut ps = Web::start(folder.path(), line);
+    let bearer = "authorization: Bearer secret";
+    for (path, headers, status) in [
+        ("/flags/sample-every?value=7", &[][..], 401),
+        ("/flags/sample-every?value=7", &["authorization: Basic OnNlY3JldA=="], 401),
+        ("/flags/sample-every?value=7", &[bearer, "origin: http://evil.example"], 403),
+        ("/flags/sample-every?value=x", &[bearer], 400),
+        ("/flags/slow?value=soon", &[bearer], 400),
+        ("/flags/threads?value=2", &[bearer], 404),
+        ("/flags/sample-every?value=7", &[bearer], 200),
+        ("/flags/slow?value=1500us", &[bearer], 200),
+    ] {
+        let reply = http(&ps.address, "PUT", path, headers, b"");
+        assert_eq!(reply.status, status, "{path} {headers:?}: {}", reply.text());
+    }
+    let flags = http(&ps.address, "GET", "/flags", &[bearer], b"");
+    for (option, value) in [("--sample-every", "7 *"), ("--slow", "1500us *")] {
+        let line = flags.text().lines().find(|line| line.starts_with(option)).unwrap();
+        assert!(line.contains(value) && line.contains("request"), "{line}");
+    }
+    ps.child.kill().unwrap();
+    let mut errors = String::new();
+    ps.child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+    for expected in ["--sample-every is 7 from now on", "--slow is 1500us from now on"] {
+        assert!(errors.contains(expected), "{errors}");
+    }
+}
+
+#[test]
 fn only_who_has_the_token_sees_pages() {
     let folder = with_token_file();
     let line = "ps --listen 127.0.0.1:0 --no-local --threads 1 --token-file token";
@@ -233,6 +304,7 @@ fn a_hub_shows_its_minibatches() {
     hub.check("/", &["sanderling hub: status", "ready minibatches", "/connections"]);
     hub.check("/flags", &["DATA", "a.csv *", "--batch-size"]);
     hub.check("/threads", &["metrics", "status"]);
+    hub.check_profile("hub");
     found(&hub.crawl("/"), &["/status", "/vars", "/connections", "/flags", "/threads"]);
     assert_eq!(hub.get("/other", &[]).status, 404);
 }
@@ -251,6 +323,7 @@ fn a_keeper_shows_its_records() {
     keeper.check("/", &["sanderling keeper: status", "serving", "records", "/records"]);
     keeper.check("/records/ads", &["ads/members/a", "<script>"]);
     keeper.check("/flags", &["--listen", "127.0.0.1:0 *"]);
+    keeper.check_profile("keeper");
     found(&keeper.crawl("/"), &["/status", "/vars", "/records", "/flags", "/threads"]);
     assert_eq!(http(&keeper.address, "GET", "/status", &[HTML], b"").status, 401);
     assert_eq!(keeper.get("/other", &[HTML]).status, 404);
@@ -270,11 +343,12 @@ fn a_server_of_predictions_shows_its_models() {
     let mut paths = BTreeSet::new();
     for path in web.check("/status", &[]) {
         // The page at the root is for those who try the model, and has a script.
-        if path != "/" && path != "/metrics" {
+        if path != "/" && path != "/metrics" && !path.starts_with("/profile?") {
             paths.extend(web.check(&path, &[]));
         }
     }
     found(&paths, &["/tables/user", "/tables/genres", "/requests", "/vars", "/flags", "/threads"]);
+    web.check_profile("serve");
     assert!(web.get("/", &[HTML]).text().contains("<script>"));
     assert_eq!(web.get("/tables/user/rows?value=u1", &[]).status, 200);
     assert_eq!(web.get("/tables/none", &[]).status, 404);

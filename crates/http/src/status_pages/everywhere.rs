@@ -2,8 +2,8 @@
 
 use sanderling_observe::numbers::count;
 
-use super::Asked;
 use super::model::{Cell, Column, Page, Part, Table};
+use super::{Asked, Setting};
 
 /// An option of the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,9 +62,19 @@ pub(super) fn threads(asked: &Asked<'_>) -> Page {
 }
 
 /// `/flags`.
-pub(super) fn flags(flags: &[Flag], asked: &Asked<'_>) -> Page {
+pub(super) fn flags(flags: &[Flag], settings: &[Setting], asked: &Asked<'_>) -> Page {
+    // Options that were set since the start have their present value.
+    let present = |flag: &Flag| {
+        let setting = settings.iter().find(|setting| flag.name.strip_prefix("--") == Some(setting.name));
+        let value = setting.map(|setting| (setting.get)()).filter(|value| *value != flag.value);
+        match value {
+            Some(value) => Flag { value, from: Some("request"), ..flag.clone() },
+            None => flag.clone(),
+        }
+    };
+    let flags: Vec<Flag> = flags.iter().map(present).collect();
     let columns = [Column::text("option"), Column::text("value"), Column::text("from"), Column::text("help")];
-    let table = Table::new("Options", columns).part_of(flags, asked.from(), |flag| {
+    let table = Table::new("Options", columns).part_of(&flags, asked.from(), |flag| {
         let value = match flag.from {
             Some(_) => Cell::Marked(flag.value.clone()),
             None => Cell::text(&flag.value),
@@ -74,5 +84,10 @@ pub(super) fn flags(flags: &[Flag], asked: &Asked<'_>) -> Page {
     });
     let changed = flags.iter().filter(|flag| flag.from.is_some()).count();
     let note = format!("{changed} of {} options are changed; text marks them by *.", flags.len());
-    Page::new("flags", [Part::Table(table), Part::Note(note)])
+    let settable: Vec<&str> = settings.iter().map(|setting| setting.name).collect();
+    let settable = (!settable.is_empty()).then(|| {
+        let note = "PUT /flags/NAME?value=VALUE sets one of these while the process runs";
+        Part::Note(format!("{note}: {}.", settable.join(", ")))
+    });
+    Page::new("flags", [Part::Table(table), Part::Note(note)].into_iter().chain(settable))
 }

@@ -122,8 +122,7 @@ fn trend(points: &[f32]) -> Markup {
         format!("average {}, {} to {}", brief(average), brief(f64::from(least)), brief(f64::from(most)));
     let last = points.len().saturating_sub(1).max(1);
     html! {
-        svg.trend viewBox={ "0 -1 " (last) " " (TREND_HEIGHT + 2.0) } preserveAspectRatio="none" role="img"
-            aria-label=(words) {
+        svg.trend viewBox={ "0 -1 " (last) " " (TREND_HEIGHT + 2.0) } preserveAspectRatio="none" role="img" {
             title { (words) }
             path d=(line(points, least, most));
         }

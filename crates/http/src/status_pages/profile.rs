@@ -22,10 +22,12 @@ pub struct Profile {
     pub svg: Vec<u8>,
 }
 
+type Run = dyn Fn(Duration) -> Result<Profile, String> + Send + Sync;
+
 /// Profiles the process for a time. It waits that long.
 #[derive(Clone)]
 pub struct Profiler {
-    run: Arc<dyn Fn(Duration) -> Result<Profile, String> + Send + Sync>,
+    run: Arc<Run>,
     is_running: Arc<AtomicBool>,
 }
 

@@ -92,6 +92,23 @@ fn pages(is_hidden: bool) -> StatusPages {
         help: "A help.".to_owned(),
     };
     let flags = vec![flag("--a", None), flag("--b", Some("command line"))];
+    let value = Arc::new(Mutex::new(EVIL.to_owned()));
+    let of_get = Arc::clone(&value);
+    let setting = Setting::new(
+        "b",
+        move || of_get.lock().expect("no panic").clone(),
+        move |text| match text {
+            "bad" => Err("not good".to_owned()),
+            text => {
+                text.clone_into(&mut value.lock().expect("no panic"));
+                Ok(())
+            }
+        },
+    );
+    let profiler = Profiler::new(|time| match time.as_secs() {
+        60 => panic!("as a test"),
+        seconds => Ok(Profile { text: format!("{seconds} s"), svg: b"<svg/>".to_vec() }),
+    });
     let exposition = || {
         let mut text = Exposition::default();
         text.family("table_rows", "gauge", "Rows.");
@@ -105,19 +122,30 @@ fn pages(is_hidden: bool) -> StatusPages {
             Some("a/b c") => Some(Page::new("table", [])),
             Some(_) => None,
         })
-        .options(PageOptions { flags, shown: !is_hidden }, true)
+        .settings([setting])
+        .options(PageOptions { flags, shown: !is_hidden, profiler: Some(profiler) }, true)
         .start(exposition)
         .expect("a thread")
 }
 
 fn ask(pages: &StatusPages, path: &str, accept: &'static str) -> Option<(StatusCode, String)> {
+    send(pages, &Method::GET, path, accept)
+}
+
+fn send(
+    pages: &StatusPages,
+    method: &Method,
+    path: &str,
+    accept: &'static str,
+) -> Option<(StatusCode, String)> {
     let headers = HeaderMap::from_iter([(ACCEPT, accept.parse().expect("a header"))]);
-    let response = pages.answer(&Method::GET, &path.parse().expect(path), &headers)?;
-    let status = response.status();
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    let body = axum::body::to_bytes(response.into_body(), PAGE_BYTES_MAX);
-    let body = runtime.block_on(body).expect("not too long");
-    Some((status, String::from_utf8(body.to_vec()).expect("text")))
+    runtime.block_on(async {
+        let response = pages.respond(method, &path.parse().expect(path), &headers).await?;
+        let status = response.status();
+        let body = axum::body::to_bytes(response.into_body(), PAGE_BYTES_MAX).await.expect("not too long");
+        Some((status, String::from_utf8(body.to_vec()).expect("text")))
+    })
 }
 
 #[test]
@@ -162,6 +190,62 @@ fn hidden_pages_are_not_found_and_take_no_thread() {
     assert!(status == StatusCode::NOT_FOUND && reason.contains("--status-pages"), "{reason}");
     assert!(pages.0._looks.is_none());
     assert_eq!(ask(&pages, "/other", "*/*"), None);
+    assert_eq!(send(&pages, &Method::PUT, "/flags/b?value=1", "*/*"), None);
+    assert_eq!(
+        ask(&pages, "/profile?seconds=1", "*/*").map(|(status, _)| status),
+        Some(StatusCode::NOT_FOUND)
+    );
+}
+
+#[test]
+fn options_are_set_by_put() {
+    let pages = pages(false);
+    for (path, expected) in [
+        ("/flags/b?value=bad", Some((400, "--b: not good\n"))),
+        ("/flags/b", Some((400, "--b: give the value as ?value=VALUE\n"))),
+        ("/flags/b?value=1%200", Some((200, "--b 1 0\n"))),
+        ("/flags/a?value=1", None),
+        ("/flags?value=1", None),
+        ("/status", None),
+    ] {
+        let found = send(&pages, &Method::PUT, path, "*/*");
+        let found = found.as_ref().map(|(status, text)| (status.as_u16(), &**text));
+        assert_eq!(found, expected, "{path}");
+    }
+    let (_, text) = ask(&pages, "/flags", "*/*").expect("a page");
+    let has_line = text.lines().any(|line| line.starts_with("--b     1 0 *") && line.contains("request"));
+    assert!(has_line && text.contains("VALUE sets one of these while the process runs: b."), "{text}");
+}
+
+#[test]
+fn a_profile_is_text_or_a_drawing() {
+    let pages = pages(false);
+    for (path, accept, status, expected) in [
+        ("/profile", "*/*", 200, "/profile?seconds=5"),
+        ("/profile?seconds=2", "*/*", 200, "2 s"),
+        ("/profile?seconds=2", "text/html", 200, "<svg/>"),
+        ("/profile?seconds=60", "*/*", 500, "a bug"),
+        ("/profile?seconds=0", "*/*", 400, "1 to 60"),
+        ("/profile?seconds=61", "*/*", 400, "1 to 60"),
+        ("/profile?seconds=x", "*/*", 400, "1 to 60"),
+    ] {
+        let (found, text) = ask(&pages, path, accept).expect(path);
+        assert!(found.as_u16() == status && text.contains(expected), "{path}: {found} {text}");
+    }
+}
+
+#[test]
+fn a_full_page_of_trends_is_small() {
+    let mut trends = Trends::default();
+    let mut random = 1_u32;
+    for _ in 0..60 * 60 * 24 {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        trends.note(&format!("name {}\n", f64::from(random) / 7.0), LOOK_EVERY);
+    }
+    let (_, series) = trends.find("").next().expect("noted");
+    assert_eq!(series.points(sanderling_observe::Span::Day).map(|points| points.len()), Some(24));
+    let list = (0..500).map(|_| ("n".repeat(160), series));
+    check(&Page::new("vars", [Part::Table(Table::of_series("t", list, 0))]), &[], &["1 to 100 of 500"]);
 }
 
 #[test]
