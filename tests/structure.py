@@ -39,7 +39,7 @@ EDGES: dict[str, set[str]] = {
     "observe": set(),
     "transport": set(),
     "server": {"wire", "transport", "store", "replica", "sync", "observe"},
-    "http": set(),
+    "http": {"observe"},
     "control": {"http", "server", "observe", "transport"},
     "serve": {"http", "client", "learner", "objects", "sample", "store", "observe", "wire", "transport"}
     | {"formats", "rows"},

@@ -10,6 +10,7 @@ pub(crate) mod export;
 pub(crate) mod external;
 pub(crate) mod hub;
 pub(crate) mod hub_feed;
+pub(crate) mod hub_pages;
 pub(crate) mod inspect;
 pub(crate) mod keeper;
 pub(crate) mod key;

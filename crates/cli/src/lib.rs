@@ -15,6 +15,7 @@ extern crate sanderling_terminal;
 mod command;
 mod deep;
 mod failure;
+mod flags;
 mod jobs;
 mod listening;
 #[cfg(test)]
@@ -103,6 +104,7 @@ where
         Ok(cli) => cli,
         Err(code) => return code,
     };
+    let line = flags::CommandLine(&args);
     let programs = command::external::Programs::beside(args.first());
     let result = match cli.command {
         Command::Train(args) => command::train::run(&args),
@@ -116,10 +118,10 @@ where
         Command::Runs(args) => command::runs::run(&args),
         Command::Download(args) => command::download::run(&args, deep),
         Command::Convert(args) => command::convert::run(&args),
-        Command::Hub(args) => command::hub::run(&args),
-        Command::Ps(args) => command::ps::run(*args),
-        Command::Keeper(args) => command::keeper::run(&args),
-        Command::Serve(args) => command::serve::run(&args, deep),
+        Command::Hub(args) => command::hub::run(&args, &line),
+        Command::Ps(args) => command::ps::run(*args, &line),
+        Command::Keeper(args) => command::keeper::run(&args, &line),
+        Command::Serve(args) => command::serve::run(&args, &line, deep),
         Command::Ctl(args) => command::ctl::run(&args),
         Command::Synth(args) => command::synth::run(&args),
         Command::Load(args) => programs.run("load", &args),

@@ -1,7 +1,9 @@
-//! `train --profile`: what the processor did during a run, as a flame graph and a table of functions. Samples the stacks of all
+//! `train --profile` and `/profile` of servers: what the processor did, as a flame graph and a table of functions. Samples the stacks of all
 //! threads of this process, by the processor time that they use; servers are other processes and are not in it.
 
 use std::path::{Path, PathBuf};
+
+use sanderling_control::status_pages::{self, Profiler};
 
 use crate::failure::Failure;
 
@@ -39,7 +41,8 @@ pub(crate) struct Written {
 impl Profile {
     /// Samples from now on.
     pub(crate) fn start() -> Result<Profile, Failure> {
-        sampler::Sampler::start(SAMPLES_PER_S).map(Profile).map_err(Failure::Usage)
+        let usage = |error| Failure::Usage(format!("--profile: {error}"));
+        sampler::Sampler::start(SAMPLES_PER_S).map(Profile).map_err(usage)
     }
 
     /// Ends it and writes `profile.svg` and `profile.txt` into a run's directory.
@@ -49,11 +52,23 @@ impl Profile {
             Failure::Run(format!("writing the profile {}: {error}", path.display()))
         };
         let text = run_dir.join("profile.txt");
-        let said = shares::text(&stacks, run, SAMPLES_PER_S, FUNCTIONS_MAX);
+        let of = format!("run {run}");
+        let said = shares::text(&stacks, &of, SAMPLES_PER_S, FUNCTIONS_MAX);
         std::fs::write(&text, said).map_err(|error| failed(&text, &error))?;
         let svg = run_dir.join("profile.svg");
-        let drawn = sampler::flame_graph(&stacks, run).map_err(|error| failed(&svg, &error))?;
+        let drawn = sampler::flame_graph(&stacks, &of).map_err(|error| failed(&svg, &error))?;
         std::fs::write(&svg, drawn).map_err(|error| failed(&svg, &error))?;
         Ok(Written { svg, rpc: shares::rpc(&stacks) })
     }
+}
+
+/// Profiles this process for its status pages.
+pub(crate) fn profiler(process: &'static str) -> Profiler {
+    Profiler::new(move |time| {
+        let sampler = sampler::Sampler::start(SAMPLES_PER_S)?;
+        std::thread::sleep(time);
+        let stacks = sampler.finish()?;
+        let text = shares::text(&stacks, process, SAMPLES_PER_S, FUNCTIONS_MAX);
+        Ok(status_pages::Profile { text, svg: sampler::flame_graph(&stacks, process)? })
+    })
 }

@@ -3,6 +3,7 @@
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use sanderling_http::status_pages::PageOptions;
 use sanderling_http::{TlsAcceptor, acceptor, serve};
 use sanderling_server::{Control, PortListener};
 use tokio::net::TcpListener;
@@ -13,6 +14,7 @@ use tonic_health::ServingStatus;
 use tonic_health::server::{HealthReporter, health_reporter};
 
 use crate::limit::{PORT, THREADS_MAX};
+use crate::pages;
 use crate::proto::control_server;
 use crate::router::router;
 use crate::service::Service;
@@ -47,18 +49,24 @@ impl ControlPlane {
     ///
     /// # Errors
     /// Certificate and key do not fit, or the system lacks resources.
-    pub fn start(listening: PortListener, control: Control) -> Result<ControlPlane, ControlPlaneError> {
+    pub fn start(
+        listening: PortListener,
+        control: Control,
+        options: PageOptions,
+    ) -> Result<ControlPlane, ControlPlaneError> {
         let tls = listening.tls.as_ref().map(acceptor).transpose().map_err(ControlPlaneError::Tls)?;
         let url = format!("{}://{}", if tls.is_some() { "https" } else { "http" }, listening.address);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+        let is_reached = !listening.listener.local_addr()?.ip().is_loopback();
+        let pages = pages::pages(&control, options, is_reached)?;
         let listener = {
             let _inside = runtime.enter();
             TcpListener::from_std(listening.listener)?
         };
         let service = Service::new(control, ThreadPool::start("control-work", THREADS_MAX)?);
         let (reporter, health) = health_reporter();
-        let router =
-            router(&service, health).map_err(|error| ControlPlaneError::Description(error.to_string()))?;
+        let router = router(&service, pages, health)
+            .map_err(|error| ControlPlaneError::Description(error.to_string()))?;
         let (draining, drains) = watch::channel(false);
         let (stop, stopped) = oneshot::channel();
         let serving =
@@ -157,7 +165,7 @@ mod tests {
     use sanderling_transport::Address;
 
     use crate::limit::CONNECTIONS_MAX;
-    use crate::{Client, ClientOptions, ControlPlane};
+    use crate::{Client, ClientOptions, ControlPlane, PageOptions};
 
     /// Longer than any operation of a passing test takes.
     const LONG: Duration = Duration::from_secs(60);
@@ -184,7 +192,8 @@ mod tests {
 
         let listening = listen_for_control(&config, &port("127.0.0.1:0")).expect("a port");
         let address = listening.address.clone();
-        let plane = ControlPlane::start(listening, server.control()).expect("it starts");
+        let plane =
+            ControlPlane::start(listening, server.control(), PageOptions::default()).expect("it starts");
         let accepted = silent(CONNECTIONS_MAX, &address);
         let mut stream = TcpStream::connect(&address).expect("it listens");
         stream.set_read_timeout(Some(LONG)).expect("set");
@@ -218,7 +227,8 @@ mod tests {
 
         let listening = listen_for_control(&config, &port("127.0.0.1:0")).expect("a port");
         let address = listening.address.clone();
-        let plane = ControlPlane::start(listening, server.control()).expect("it starts");
+        let plane =
+            ControlPlane::start(listening, server.control(), PageOptions::default()).expect("it starts");
         let connect_with_token = || {
             Client::connect(&address, &ClientOptions { token: token.clone(), ca: None }).expect("it listens")
         };

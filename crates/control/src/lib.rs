@@ -1,8 +1,8 @@
 //! The control plane of a parameter server: status, statistics, saves and shutdown over gRPC, and metrics over HTTP.
 //!
 //! A [`ControlPlane`] is one thread with a small async runtime. One port answers the service of `proto/control.proto`,
-//! reflection, the standard health service, and plain HTTP `/metrics` (Prometheus) and `/healthz`. [`Client`] is a
-//! blocking client of the service. A [`MetricsPage`] is `/metrics` alone, for processes without a control plane. Pulls
+//! reflection, the standard health service, and plain HTTP `/metrics` (Prometheus), `/healthz` and status pages. [`Client`] is a
+//! blocking client of the service. A [`MetricsPage`] is `/metrics` and status pages alone, for processes without a control plane. Pulls
 //! and pushes do not pass through this crate, and it knows no frames, tables, signals or command lines.
 
 pub mod limit;
@@ -17,6 +17,8 @@ mod metrics;
 mod service;
 mod thread_pool;
 
+mod pages;
+
 mod control_plane;
 mod router;
 
@@ -27,6 +29,7 @@ mod client;
 pub use client::{Client, ClientOptions, ControlError};
 pub use control_plane::{ControlPlane, ControlPlaneError};
 pub use page::{MetricsPage, PageError};
+pub use sanderling_http::status_pages::{self, PageOptions};
 pub use tonic::Code;
 
 /// The descriptor of the service, for reflection.

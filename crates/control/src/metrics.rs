@@ -85,12 +85,36 @@ const TABLE_NUMBERS: &[TableNumber] = &[
     ("promoted_total", "counter", "Keys moved to where a search begins.", |table| table.promoted),
 ];
 
+/// A metric of tables that takes long to count.
+const SLOW_TABLE_NUMBER: &str = "huge_bytes";
+
 /// All metrics of a server.
 pub(crate) fn text(
     status: &StatusReply,
     tables: &[Table],
     by_command: &[Latency],
     by_peer: &[Latency],
+    log_syncs: Option<LatencySummary>,
+) -> String {
+    text_of(status, tables, by_command, Some(by_peer), log_syncs)
+}
+
+/// The metrics that are quickly told: all but those of peers and of huge pages.
+pub(crate) fn quick_text(status: &StatusReply, tables: &[Table], by_command: &[Latency]) -> String {
+    text_of(status, tables, by_command, None, None)
+}
+
+/// The names of the metrics of a table that are quickly told.
+pub(crate) fn table_metrics() -> impl Iterator<Item = String> {
+    let quick = TABLE_NUMBERS.iter().filter(|(metric, ..)| *metric != SLOW_TABLE_NUMBER);
+    quick.map(|(metric, ..)| format!("sanderling_table_{metric}"))
+}
+
+fn text_of(
+    status: &StatusReply,
+    tables: &[Table],
+    by_command: &[Latency],
+    by_peer: Option<&[Latency]>,
     log_syncs: Option<LatencySummary>,
 ) -> String {
     let mut text = Exposition::default();
@@ -123,15 +147,18 @@ pub(crate) fn text(
             }
         }
     }
-    for (metric, kind, help, value) in TABLE_NUMBERS {
+    let is_told = |metric: &str| by_peer.is_some() || metric != SLOW_TABLE_NUMBER;
+    for (metric, kind, help, value) in TABLE_NUMBERS.iter().filter(|(metric, ..)| is_told(metric)) {
         let name = format!("sanderling_table_{metric}");
         text.family(&name, kind, help);
         tables.iter().for_each(|table| text.sample(&name, &[("table", &table.name)], value(table)));
     }
     let help = "Time of work on requests at the server, by command, since the start.";
     text.latencies("sanderling_request_latency", help, &summaries(by_command));
-    let help = "Time of work on requests at the server, by peer and command; the peer is a client's own name or its host.";
-    text.latencies("sanderling_peer_request_latency", help, &summaries(by_peer));
+    if let Some(by_peer) = by_peer {
+        let help = "Time of work on requests at the server, by peer and command; the peer is a client's own name or its host.";
+        text.latencies("sanderling_peer_request_latency", help, &summaries(by_peer));
+    }
     if let Some(syncs) = log_syncs {
         let help = "Time of writing the end of a group of the delta log and syncing it.";
         text.latencies("sanderling_log_sync", help, &[(Labels::new(), syncs)]);

@@ -1,6 +1,6 @@
-//! Plain HTTP `/metrics` and `/healthz` for a process without a control plane, such as a hub.
+//! Plain HTTP `/metrics`, `/healthz` and status pages for a process without a control plane, such as a hub.
 //!
-//! The page has neither token nor TLS, so it answers on this machine only.
+//! The port has neither token nor TLS, so it answers on this machine only.
 
 use std::net::{SocketAddr, TcpListener as StdListener, ToSocketAddrs};
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use sanderling_http::status_pages::StatusPages;
 use sanderling_http::{serve, web_page};
 use sanderling_observe::EXPOSITION_CONTENT_TYPE;
 use tokio::net::TcpListener;
@@ -61,6 +62,18 @@ impl MetricsPage {
         address: &str,
         text: impl Fn() -> String + Send + Sync + 'static,
     ) -> Result<MetricsPage, PageError> {
+        MetricsPage::start_with(address, text, None)
+    }
+
+    /// [`MetricsPage::start`] with status pages beside the metrics.
+    ///
+    /// # Errors
+    /// As those of [`MetricsPage::start`].
+    pub fn start_with(
+        address: &str,
+        text: impl Fn() -> String + Send + Sync + 'static,
+        pages: Option<StatusPages>,
+    ) -> Result<MetricsPage, PageError> {
         let io = |source| PageError::Io { address: address.to_owned(), source };
         let found: Vec<SocketAddr> = address.to_socket_addrs().map_err(io)?.collect();
         if !found.iter().all(|found| found.ip().is_loopback()) {
@@ -77,8 +90,9 @@ impl MetricsPage {
         };
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new().name("metrics".to_owned());
-        let thread =
-            thread.spawn(move || runtime.block_on(run(listener, Arc::new(text), stopped))).map_err(io)?;
+        let thread = thread
+            .spawn(move || runtime.block_on(run(listener, Arc::new(text), pages, stopped)))
+            .map_err(io)?;
         Ok(MetricsPage { address: bound, stop: Some(stop), thread: Some(thread) })
     }
 
@@ -99,11 +113,12 @@ impl Drop for MetricsPage {
     }
 }
 
-async fn run(listener: TcpListener, text: Text, stopped: oneshot::Receiver<()>) {
+async fn run(listener: TcpListener, text: Text, pages: Option<StatusPages>, stopped: oneshot::Receiver<()>) {
     let router = Router::new()
         .route("/metrics", get(answer))
         .route("/healthz", get(|| async { "serving\n" }))
         .with_state(text)
+        .fallback(move |request| answer_page(pages.clone(), request))
         .layer(axum::middleware::from_fn(no_page));
     serve(listener, None, Routes::from(router), PORT, async {
         // Nothing is ever sent. The wait ends when the other side is dropped.
@@ -121,6 +136,17 @@ async fn no_page(request: Request, next: Next) -> Response {
         None if !is_host => (StatusCode::MISDIRECTED_REQUEST, "ask for it by its address\n").into_response(),
         None => next.run(request).await,
     }
+}
+
+/// A status page, or nothing.
+async fn answer_page(pages: Option<StatusPages>, request: Request) -> Response {
+    let (request, _) = request.into_parts();
+    if let Some(pages) = pages
+        && let Some(page) = pages.respond(&request.method, &request.uri, &request.headers).await
+    {
+        return page;
+    }
+    (StatusCode::NOT_FOUND, "nothing here; there are /metrics and /healthz\n").into_response()
 }
 
 async fn answer(State(text): State<Text>) -> impl IntoResponse {

@@ -2,13 +2,15 @@
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::request::Parts;
+use axum::http::{Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use sanderling_http::status_pages::StatusPages;
 use sanderling_http::web_page::{self, is_grpc};
-use sanderling_http::{SocketHandle, bearer_token, refuse};
+use sanderling_http::{SocketHandle, ask_for_token, refuse, sent_token};
 use sanderling_observe::EXPOSITION_CONTENT_TYPE;
 use sanderling_server::StatsScope;
 use tonic::service::Routes;
@@ -30,6 +32,7 @@ const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 /// The service descriptor is invalid.
 pub(crate) fn router(
     service: &Service,
+    pages: StatusPages,
     health: HealthServer<impl Health>,
 ) -> Result<Router, tonic_reflection::server::Error> {
     let control = ControlServer::new(service.clone())
@@ -49,10 +52,11 @@ pub(crate) fn router(
         .route("/metrics", get(answer_metrics))
         .route("/healthz", get(answer_healthz))
         .with_state(service.clone());
+    let asked = service.clone();
     Ok(grpc
         .into_axum_router()
         .merge(plain)
-        .fallback(answer_nothing)
+        .fallback(move |request| answer_page(asked.clone(), pages.clone(), request))
         .layer(from_fn_with_state(service.clone(), admit)))
 }
 
@@ -64,7 +68,10 @@ async fn admit(State(service): State<Service>, request: Request, next: Next) -> 
     let control = service.control();
     let path = request.uri().path();
     let open = OPEN_TO_ALL.iter().any(|open| path.starts_with(open));
-    if !open && let Some((code, reason)) = web_page::refusal(request.method(), request.headers()) {
+    // Other sites' pages can send no PUT without being allowed to, so no content type is asked for.
+    let is_setting = request.method() == Method::PUT && path.starts_with("/flags/");
+    let method = if is_setting { &Method::GET } else { request.method() };
+    if !open && let Some((code, reason)) = web_page::refusal(method, request.headers()) {
         return refuse(request.headers(), code, Code::PermissionDenied, reason);
     }
     let host = web_page::host(request.uri(), request.headers()).unwrap_or_default();
@@ -74,7 +81,7 @@ async fn admit(State(service): State<Service>, request: Request, next: Next) -> 
                       with --allow-host NAME, or with a token";
         return refuse(request.headers(), StatusCode::MISDIRECTED_REQUEST, Code::PermissionDenied, reason);
     }
-    let admitted = control.admits(bearer_token(request.headers()));
+    let admitted = control.admits(sent_token(request.method(), request.headers()).as_deref());
     if admitted && let Some(socket) = request.extensions().get::<SocketHandle>() {
         socket.admit();
     }
@@ -86,7 +93,7 @@ async fn admit(State(service): State<Service>, request: Request, next: Next) -> 
     let reason = "the token is missing or wrong; say it as \"authorization: Bearer TOKEN\"";
     let mut refused = refuse(request.headers(), StatusCode::UNAUTHORIZED, Code::Unauthenticated, reason);
     if refused.status() == StatusCode::UNAUTHORIZED {
-        refused.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        ask_for_token(request.headers(), &mut refused);
     }
     refused
 }
@@ -112,11 +119,31 @@ async fn answer_healthz(State(service): State<Service>) -> Response {
     (code, [(CONTENT_TYPE, PLAIN_TEXT)], text).into_response()
 }
 
-async fn answer_nothing(request: Request) -> Response {
-    if is_grpc(request.headers()) {
-        let path = request.uri().path();
+/// A status page, or nothing.
+async fn answer_page(service: Service, pages: StatusPages, request: Request) -> Response {
+    let (parts, _) = request.into_parts();
+    if !is_grpc(&parts.headers) {
+        let (method, uri, headers) = (parts.method.clone(), parts.uri.clone(), parts.headers.clone());
+        if let Some(profile) = pages.profile(&method, &uri, &headers).await {
+            return profile;
+        }
+        match service.query(move |_| pages.answer(&method, &uri, &headers)).await {
+            Ok(Some(page)) => return page,
+            Ok(None) => {}
+            Err(status) => {
+                let reason = format!("{}\n", status.message());
+                return (StatusCode::INTERNAL_SERVER_ERROR, reason).into_response();
+            }
+        }
+    }
+    answer_nothing(&parts)
+}
+
+fn answer_nothing(request: &Parts) -> Response {
+    if is_grpc(&request.headers) {
+        let path = request.uri.path();
         return Status::unimplemented(format!("{path}: this server has no such service")).into_http();
     }
-    let text = "nothing here; there are /metrics, /healthz, and gRPC (sanderling.control.Control)\n";
+    let text = "nothing here; there are /status, /metrics, /healthz, and gRPC (sanderling.control.Control)\n";
     (StatusCode::NOT_FOUND, [(CONTENT_TYPE, PLAIN_TEXT)], text).into_response()
 }

@@ -171,7 +171,7 @@ fn checkpoint(CheckpointStatus { name, bytes, saved_unix_ms }: CheckpointStatus)
 }
 
 fn connection(status: ConnectionStatus) -> proto::Connection {
-    let ConnectionStatus { id, peer, client, age, requests } = status;
+    let ConnectionStatus { id, peer, client, age, requests, .. } = status;
     proto::Connection { id, peer, client, age_ms: ms(age), requests }
 }
 

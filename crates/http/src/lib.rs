@@ -1,7 +1,8 @@
 //! HTTP ports: HTTP/1, HTTP/2 and gRPC on one TCP or TLS port, with a bounded number of connections.
 //!
 //! [`serve`] answers at a port by the routes of its caller. [`web_page`] tells which requests a page may have sent
-//! through a browser. The crate knows no path, no token and no answer.
+//! through a browser. [`status_pages`] shows what a process tells of itself. The crate knows no token; status pages are the
+//! only paths that it knows.
 
 mod sockets;
 pub use sockets::SocketHandle;
@@ -14,6 +15,8 @@ mod serve;
 pub use serve::{Limits, serve};
 
 mod refuse;
-pub use refuse::{bearer_token, refuse};
+pub use refuse::{ask_for_token, refuse, sent_token};
 
 pub mod web_page;
+
+pub mod status_pages;

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use axum::Router;
+use sanderling_http::status_pages::PageOptions;
 use sanderling_http::{TlsAcceptor, acceptor, serve};
 use sanderling_observe::unique;
 use sanderling_transport::{Address, Error, ListenOptions, Listener, TlsServer};
@@ -19,6 +21,7 @@ use crate::committer::Committer;
 use crate::disk::Folder;
 use crate::journal::{JOURNAL, Journal};
 use crate::limit::PORT;
+use crate::pages;
 use crate::router::{Service, router};
 
 /// Name of the file that a keeper locks.
@@ -44,6 +47,8 @@ pub struct KeeperConfig {
     pub tls: Option<(PathBuf, PathBuf)>,
     /// Host names that a keeper without a token also accepts.
     pub hosts: Vec<String>,
+    /// Settings of its status pages.
+    pub pages: PageOptions,
 }
 
 /// Why a keeper does not start.
@@ -106,6 +111,7 @@ impl Keeper {
         let tls = config.tls.as_ref().map(acceptor).transpose().map_err(KeeperError::Tls)?;
         let lock = lock(&config.data)?;
         let (listener, address) = listen(config)?;
+        let is_reached = !listener.local_addr()?.ip().is_loopback();
         let path = config.data.join(JOURNAL);
         let disk = Box::new(Folder(config.data.clone()));
         let opened = Journal::open(disk, format!("{:016x}", unique()));
@@ -127,8 +133,9 @@ impl Keeper {
         let shared = Arc::clone(&committer.shared);
         let service = Service::new(shared, committer.requests(), keeper, config.token.clone(), hosts);
         let service = Arc::new(service);
+        let pages = pages::pages(&service, config, is_reached)?;
         let (stop, stopped) = oneshot::channel();
-        let port = Port { listener, tls, service: Arc::clone(&service), stopped };
+        let port = Port { listener, tls, router: router(&service, pages), stopped };
         let thread = std::thread::Builder::new().name("keeper".to_owned());
         let thread = thread.spawn(move || port.run(runtime))?;
         Ok(Keeper {
@@ -242,14 +249,14 @@ fn listen(config: &KeeperConfig) -> Result<(StdListener, String), KeeperError> {
 struct Port {
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
-    service: Arc<Service>,
+    router: Router,
     stopped: oneshot::Receiver<()>,
 }
 
 impl Port {
     fn run(self, runtime: Runtime) {
-        let Port { listener, tls, service, stopped } = self;
-        runtime.block_on(serve(listener, tls, Routes::from(router(&service)), PORT, async {
+        let Port { listener, tls, router, stopped } = self;
+        runtime.block_on(serve(listener, tls, Routes::from(router), PORT, async {
             // Nothing is ever sent. The wait ends when the other side is dropped.
             let _ = stopped.await;
         }));

@@ -16,6 +16,8 @@ mod committer;
 
 mod metrics;
 
+mod pages;
+
 mod router;
 
 mod keeper;

@@ -8,12 +8,13 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Path, Request, State};
-use axum::http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
+use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
-use sanderling_http::{SocketHandle, bearer_token, web_page};
+use sanderling_http::status_pages::StatusPages;
+use sanderling_http::{SocketHandle, ask_for_token, sent_token, web_page};
 use sanderling_observe::{EXPOSITION_CONTENT_TYPE, unique};
 use sanderling_registry::limit::WAIT_MAX;
 use sanderling_registry::protocol::{
@@ -70,14 +71,19 @@ impl Service {
         self.shared.wake();
     }
 
-    fn is_draining(&self) -> bool {
+    pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::SeqCst)
+    }
+
+    /// All metrics.
+    pub(crate) fn metrics(&self) -> String {
+        metrics::text(&self.shared, &self.keeper, WATCHES_MAX - self.watches.available_permits())
     }
 }
 
 type Shares = State<Arc<Service>>;
 
-pub(crate) fn router(service: &Arc<Service>) -> Router {
+pub(crate) fn router(service: &Arc<Service>, pages: StatusPages) -> Router {
     Router::new()
         .route("/healthz", get(answer_health))
         .route("/health", get(answer_health))
@@ -88,7 +94,7 @@ pub(crate) fn router(service: &Arc<Service>) -> Router {
         .route("/v1/leases", post(grant))
         .route("/v1/leases/{lease}", delete(revoke))
         .route("/v1/leases/{lease}/keep-alive", post(keep_alive))
-        .fallback(answer_nothing)
+        .fallback(move |request| answer_page(pages.clone(), request))
         .layer(from_fn_with_state(Arc::clone(service), admit))
         .with_state(Arc::clone(service))
 }
@@ -104,11 +110,7 @@ impl Refused {
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
-        let mut response = answer_json(self.0, &self.1);
-        if self.0 == StatusCode::UNAUTHORIZED {
-            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        }
-        response
+        answer_json(self.0, &self.1)
     }
 }
 
@@ -141,7 +143,14 @@ fn answer_json(status: StatusCode, content: &impl Serialize) -> Response {
 /// Admits requests with the token, never those of web pages, and none that mean another keeper.
 async fn admit(State(service): Shares, request: Request, next: Next) -> Response {
     let mut response = match refusal(&service, &request) {
-        Some(refused) => refused.into_response(),
+        Some(refused) => {
+            let is_for_token = refused.0 == StatusCode::UNAUTHORIZED;
+            let mut response = refused.into_response();
+            if is_for_token {
+                ask_for_token(request.headers(), &mut response);
+            }
+            response
+        }
         None => next.run(request).await,
     };
     if let Ok(keeper) = HeaderValue::from_str(&service.keeper) {
@@ -174,8 +183,8 @@ fn refusal(service: &Service, request: &Request) -> Option<Refused> {
                       keeper with --allow-host NAME, or with a token";
         return Some(Refused::new(StatusCode::MISDIRECTED_REQUEST, reason));
     }
-    let given = bearer_token(headers).unwrap_or_default();
-    if service.token.as_ref().is_some_and(|secret| !same_token(secret, given)) {
+    let given = sent_token(request.method(), headers).unwrap_or_default();
+    if service.token.as_ref().is_some_and(|secret| !same_token(secret, &given)) {
         let reason = "the token is missing or wrong; say it as \"authorization: Bearer TOKEN\"";
         return Some(Refused::new(StatusCode::UNAUTHORIZED, reason));
     }
@@ -425,13 +434,18 @@ async fn answer_health(State(service): Shares) -> Response {
 }
 
 async fn answer_metrics(State(service): Shares) -> Response {
-    let watches = WATCHES_MAX - service.watches.available_permits();
-    let text = metrics::text(&service.shared, &service.keeper, watches);
-    ([(CONTENT_TYPE, EXPOSITION_CONTENT_TYPE)], text).into_response()
+    ([(CONTENT_TYPE, EXPOSITION_CONTENT_TYPE)], service.metrics()).into_response()
 }
 
-async fn answer_nothing() -> Response {
-    let text = "nothing here; there are /v1/clusters/CLUSTER/records, /v1/clusters/CLUSTER/changes, /v1/leases, /metrics \
-                and /healthz";
+/// A status page, or nothing.
+async fn answer_page(pages: StatusPages, request: Request) -> Response {
+    let (request, _) = request.into_parts();
+    let page = pages.respond(&request.method, &request.uri, &request.headers).await;
+    page.unwrap_or_else(answer_nothing)
+}
+
+fn answer_nothing() -> Response {
+    let text = "nothing here; there are /v1/clusters/CLUSTER/records, /v1/clusters/CLUSTER/changes, /v1/leases, /status, \
+                /metrics and /healthz";
     Refused::new(StatusCode::NOT_FOUND, text).into_response()
 }

@@ -30,12 +30,18 @@ impl Exposition {
 
     /// One number of the family.
     pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+        self.line(format_args!("{} {value}", Exposition::series(name, labels)));
+    }
+
+    /// The name of a series: that of its metric with its labels.
+    #[must_use]
+    pub fn series(name: &str, labels: &[(&str, &str)]) -> String {
         let escaped = |value: &str| value.replace('\\', r"\\").replace('"', r#"\""#).replace('\n', r"\n");
         let labels: Vec<String> =
             labels.iter().map(|(label, value)| format!("{label}=\"{}\"", escaped(value))).collect();
         match labels.is_empty() {
-            true => self.line(format_args!("{name} {value}")),
-            false => self.line(format_args!("{name}{{{}}} {value}", labels.join(","))),
+            true => name.to_owned(),
+            false => format!("{name}{{{}}}", labels.join(",")),
         }
     }
 

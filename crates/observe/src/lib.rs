@@ -11,6 +11,8 @@ pub mod machine;
 pub mod numbers;
 pub mod plot;
 pub mod stages;
+pub mod threads;
+pub mod trends;
 pub mod unique;
 
 pub use cores::cores_usable;
@@ -19,4 +21,9 @@ pub use latency::{Latency, LatencySummary};
 pub use latency_table::LatencyTable;
 pub use machine::{Machine, Resident, SimdLevel};
 pub use stages::{StageTimer, StageTotal, StageWatch, Stages};
+pub use threads::{ThreadStatus, threads};
+pub use trends::{Series, Span, Trends};
 pub use unique::unique;
+
+/// The style sheet of our HTML pages. The colours of charts are those of [`plot::PALETTE`].
+pub const PAGE_STYLE: &str = include_str!("page_style.css");

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use sanderling_http::status_pages::PageOptions;
 use sanderling_transport::Address;
 
 use crate::dense::Engines;
@@ -54,6 +55,8 @@ pub struct Config {
     pub batch_rows_max: usize,
     /// The engine of the dense part of deep models.
     pub engines: Engines,
+    /// Settings of its status pages.
+    pub pages: PageOptions,
 }
 
 impl Config {
@@ -80,6 +83,7 @@ impl Config {
             batch_window: Duration::ZERO,
             batch_rows_max: BATCH_ROWS_MAX_DEFAULT,
             engines: Engines::default(),
+            pages: PageOptions::default(),
         }
     }
 

@@ -91,6 +91,8 @@ mod resp;
 #[cfg(fuzzing)]
 pub use resp::resp_command_bytes;
 
+mod pages;
+
 mod router;
 
 mod replica;

@@ -5,32 +5,31 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::{Path, Request, State};
-use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, WWW_AUTHENTICATE};
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use sanderling_http::status_pages::StatusPages;
 use sanderling_http::web_page::{self, is_grpc};
-use sanderling_http::{SocketHandle, bearer_token, refuse};
+use sanderling_http::{SocketHandle, ask_for_token, refuse, sent_token};
 use sanderling_observe::EXPOSITION_CONTENT_TYPE;
 use tonic::Code;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::{Health, HealthServer};
 
-use crate::access_log::AccessLog;
 use crate::batches::{self, Step};
 use crate::catalog::Models;
 use crate::error::{Kind, ServeError};
 use crate::grpc::Inference;
 use crate::lookup::{Form, LookupService};
 use crate::lookup_proto::lookup_server::LookupServer;
-use crate::metrics::Present;
 use crate::proto::grpc_inference_service_server::GrpcInferenceServiceServer;
 use crate::repository::Change;
 use crate::service::Service;
 use crate::slow::Stage;
 use crate::work::{Answer, Answered, Asked, JSON_BYTES, refusal, refusal_as};
-use crate::{lookup, predict, rest, shadow, versions};
+use crate::{lookup, pages, predict, rest, shadow, versions};
 
 /// The page at `/`: no data of its own, and no files from elsewhere.
 const PAGE: &str = include_str!("page.html");
@@ -47,6 +46,7 @@ const SMALL_BYTES_MAX: usize = 64 << 10;
 /// The service descriptor is invalid.
 pub(crate) fn router(
     service: &Arc<Service>,
+    pages: StatusPages,
     health: HealthServer<impl Health>,
 ) -> Result<Router, tonic_reflection::server::Error> {
     let inference = GrpcInferenceServiceServer::new(Inference(Arc::clone(service)))
@@ -89,7 +89,7 @@ pub(crate) fn router(
     Ok(grpc
         .into_axum_router()
         .merge(plain)
-        .fallback(answer_nothing)
+        .fallback(move |request| answer_status(pages.clone(), request))
         .method_not_allowed_fallback(answer_other_method)
         .layer(from_fn_with_state(Arc::clone(service), admit)))
 }
@@ -117,15 +117,24 @@ impl Endpoint {
             (_, Some("ModelInfer")) => "infer",
             (path, _) if path.starts_with("/grpc.health.v1.Health/") => "health",
             (path, _) if path.starts_with("/v2/models/") && path.ends_with("/infer") => "infer",
-            (path, _) if path.starts_with("/tables/") || path == "/sanderling.serve.Lookup/Rows" => "rows",
+            (path, _) if is_rows(path) => "rows",
             (path, _) if path.starts_with("/v2/repository/models/") => "change",
             ("/v2" | "/models" | "/slow", _) | (_, Some(_)) => "metadata",
+            (path, _) if pages::NAMES.contains(&first_name(path)) => "status",
             (path, _) if path.starts_with("/v2/") => "metadata",
             _ => "other",
         };
         let is_work = matches!(name, "predict" | "infer" | "rows");
         Endpoint { name, is_open: matches!(name, "page" | "health"), is_work }
     }
+}
+
+fn is_rows(path: &str) -> bool {
+    path.starts_with("/tables/") && path.ends_with("/rows") || path == "/sanderling.serve.Lookup/Rows"
+}
+
+fn first_name(path: &str) -> &str {
+    path.split('/').nth(1).unwrap_or_default()
 }
 
 /// Admits requests with the token and never those of other sites' pages; limits their time and memory; counts them.
@@ -201,7 +210,7 @@ fn refused(service: &Service, endpoint: Endpoint, request: &Request) -> Option<R
                       with --allow-host NAME, or with a token";
         return Some(refuse(headers, StatusCode::MISDIRECTED_REQUEST, Code::PermissionDenied, reason));
     }
-    if service.admits(bearer_token(headers)) {
+    if service.admits(sent_token(request.method(), headers).as_deref()) {
         if let Some(socket) = request.extensions().get::<SocketHandle>() {
             socket.admit();
         }
@@ -210,7 +219,7 @@ fn refused(service: &Service, endpoint: Endpoint, request: &Request) -> Option<R
     let reason = "the token is missing or wrong; say it as \"authorization: Bearer TOKEN\"";
     let mut refused = refuse(headers, StatusCode::UNAUTHORIZED, Code::Unauthenticated, reason);
     if refused.status() == StatusCode::UNAUTHORIZED {
-        refused.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        ask_for_token(headers, &mut refused);
     }
     Some(refused)
 }
@@ -296,19 +305,7 @@ async fn answer_ready(State(service): Shared) -> Response {
 }
 
 async fn answer_metrics(State(service): Shared) -> Response {
-    let (models, threads) = (service.models.current(), &service.threads);
-    let mut text = service.metrics.text(&Present {
-        models: &models,
-        is_ready: service.is_ready(),
-        waiting: threads.waiting(),
-        limit: threads.limit(),
-        log_dropped: service.access_log.as_ref().map(AccessLog::dropped),
-        shadow: &service.shadow,
-    });
-    if let Some(replica) = service.replica.get() {
-        text.push_str(&replica.metrics());
-    }
-    ([(CONTENT_TYPE, EXPOSITION_CONTENT_TYPE)], text).into_response()
+    ([(CONTENT_TYPE, EXPOSITION_CONTENT_TYPE)], service.metrics_text()).into_response()
 }
 
 async fn answer_slow(State(service): Shared) -> Response {
@@ -422,10 +419,17 @@ async fn change(
     versions::change(service, name, parse(&body)?).await
 }
 
-async fn answer_nothing(request: Request) -> Response {
-    let text = "nothing here; there are /, /predict, /tables/TABLE/rows, /v2, /models, /slow, /health, /metrics, and gRPC";
+/// A status page, or nothing.
+async fn answer_status(pages: StatusPages, request: Request) -> Response {
+    let (request, _) = request.into_parts();
+    let page = pages.respond(&request.method, &request.uri, &request.headers).await;
+    page.unwrap_or_else(|| answer_nothing(&request.headers))
+}
+
+fn answer_nothing(headers: &HeaderMap) -> Response {
+    let text = "nothing here; there are /, /status, /predict, /tables/TABLE/rows, /v2, /models, /slow, /health, /metrics, and gRPC";
     let error = ServeError::new(Kind::NotFound, text);
-    if is_grpc(request.headers()) {
+    if is_grpc(headers) {
         return tonic::Status::unimplemented("this server has no such service").into_http();
     }
     refusal(&error)
@@ -463,6 +467,8 @@ mod tests {
             ("/v2/models/m/versions/1/infer", "infer", false, true),
             ("/v2/repository/index", "metadata", false, false),
             ("/v2/repository/models/m/load", "change", false, false),
+            ("/tables/user", "status", false, false),
+            ("/vars/a*", "status", false, false),
             ("/other", "other", false, false),
         ] {
             assert_eq!(Endpoint::of(path), Endpoint { name, is_open, is_work }, "{path}");

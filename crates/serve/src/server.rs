@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::limit::{PORT, QUEUE_TIME_PART};
 use crate::lookup_proto::lookup_server;
 use crate::models::ServedModel;
+use crate::pages;
 use crate::proto::grpc_inference_service_server;
 use crate::publisher::Publisher;
 use crate::replica::{Replica, ReplicaConfig};
@@ -71,6 +72,7 @@ impl Server {
         config.check().map_err(StartError::Config)?;
         let tls = config.tls.as_ref().map(acceptor).transpose().map_err(StartError::Tls)?;
         let (listener, address) = listen(config, &config.listen, config.tls.as_ref())?;
+        let is_reached = !listener.local_addr()?.ip().is_loopback();
         // Clients of Redis seldom talk TLS, so the address is for this host, or for a network that is trusted.
         let resp = config.resp.as_ref().map(|at| listen(config, at, None)).transpose()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
@@ -84,7 +86,9 @@ impl Server {
         let access_log = config.access_log.as_deref().map(AccessLog::start).transpose()?;
         let service = Arc::new(Service::new(config, threads, access_log, Shadow::start()?));
         let (reporter, health) = health_reporter();
-        let router = router(&service, health).map_err(|error| StartError::Description(error.to_string()))?;
+        let pages = pages::pages(&service, config, is_reached)?;
+        let router =
+            router(&service, pages, health).map_err(|error| StartError::Description(error.to_string()))?;
         let url = format!("{}://{address}", if tls.is_some() { "https" } else { "http" });
         let (ready, readiness) = watch::channel(false);
         let ready = Arc::new(ready);

@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::dense::Engines;
 use crate::error::{Kind, ServeError};
 use crate::limit::BODIES_BYTES_MAX;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Present};
 use crate::replica::Replica;
 use crate::repository::Repository;
 use crate::scoring::ScoringThreads;
@@ -112,6 +112,23 @@ impl Service {
             let (method, path, code) = (method.clone(), path.clone(), code.clone());
             log.write(Line { time, peer, protocol, method, path, code, model, version, rows, ms });
         }
+    }
+
+    /// All metrics.
+    pub(crate) fn metrics_text(&self) -> String {
+        let models = self.models.current();
+        let mut text = self.metrics.text(&Present {
+            models: &models,
+            is_ready: self.is_ready(),
+            waiting: self.threads.waiting(),
+            limit: self.threads.limit(),
+            log_dropped: self.access_log.as_ref().map(AccessLog::dropped),
+            shadow: &self.shadow,
+        });
+        if let Some(replica) = self.replica.get() {
+            text.push_str(&replica.metrics());
+        }
+        text
     }
 
     /// Rows of a request up to which they join a batch of several requests.

@@ -8,12 +8,14 @@ use crate::limit::SCRATCH_BYTES_MAX;
 use crate::refusal::Refusal;
 use crate::state::State;
 use crate::tables::View;
+use crate::traces::Tracer;
 
-/// Memory that a worker shares among its sessions: its cache of the table list, and scratch buffers.
+/// Parts that a worker shares among its sessions: its cache of the table list, scratch buffers, notes of requests.
 #[derive(Debug, Default)]
 pub struct Workspace {
     pub(crate) view: View,
     pub(crate) scratch: Scratch,
+    pub(crate) tracer: Tracer,
     /// Number of the worker.
     pub(crate) worker: usize,
     /// Requests so far whose replies wait for other replicas.

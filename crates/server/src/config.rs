@@ -7,7 +7,10 @@ use sanderling_store::Durability;
 use sanderling_transport::{Address, user_dir};
 use sanderling_wire::limit;
 
-use crate::limit::{CHECKPOINTS_MAX_DEFAULT, FRAME_BYTES_MAX_DEFAULT, LOSE_DEFAULT, LOSE_MAX};
+use crate::limit::{
+    CHECKPOINTS_MAX_DEFAULT, FRAME_BYTES_MAX_DEFAULT, LOSE_DEFAULT, LOSE_MAX, SAMPLE_EVERY_DEFAULT,
+    SLOW_DEFAULT,
+};
 
 /// Maximum number of shards in a cluster.
 const SHARDS_MAX: u16 = limit::SERVERS_MAX as u16;
@@ -82,6 +85,10 @@ pub struct Config {
     pub drain_within: Duration,
     /// Name of the server in lists and logs.
     pub name: String,
+    /// One in this many requests is listed with its stages. 0: none.
+    pub sample_every: u32,
+    /// Time from which on a request is listed as slow. Zero: none is.
+    pub slow: Duration,
     /// The server as a replica of its shard. None: it has no other replicas.
     pub replica: Option<ReplicaConfig>,
 }
@@ -133,6 +140,8 @@ impl Default for Config {
             write_timeout: Duration::from_secs(10),
             drain_within: Duration::from_secs(10),
             name: String::new(),
+            sample_every: SAMPLE_EVERY_DEFAULT,
+            slow: SLOW_DEFAULT,
             replica: None,
         }
     }

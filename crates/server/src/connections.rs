@@ -21,9 +21,18 @@ pub(crate) struct ConnectionEntry {
     /// The client's name, set with its hello.
     pub(crate) client: OnceLock<String>,
     pub(crate) requests: AtomicU64,
+    /// Bytes of requests.
+    pub(crate) received_bytes: AtomicU64,
+    /// Bytes of replies.
+    pub(crate) sent_bytes: AtomicU64,
 }
 
 impl ConnectionEntry {
+    /// Address of the client, or its process id.
+    pub(crate) fn peer(&self) -> &str {
+        &self.peer
+    }
+
     /// Whether a newer connection took its slot.
     pub(crate) fn makes_room(&self) -> bool {
         self.makes_room.load(Ordering::Relaxed)
@@ -47,6 +56,10 @@ pub struct ConnectionStatus {
     pub age: Duration,
     /// Number of requests.
     pub requests: u64,
+    /// Bytes of requests, with their headers.
+    pub received_bytes: u64,
+    /// Bytes of replies, with their headers.
+    pub sent_bytes: u64,
 }
 
 /// All connections of a server.
@@ -128,6 +141,8 @@ impl Connections {
             makes_room: AtomicBool::new(false),
             client: OnceLock::new(),
             requests: AtomicU64::new(0),
+            received_bytes: AtomicU64::new(0),
+            sent_bytes: AtomicU64::new(0),
         });
         open.placed += usize::from(entry.has_place());
         open.by_id.insert(id, Arc::clone(&entry));
@@ -158,6 +173,8 @@ impl Connections {
             client: entry.client.get().cloned().unwrap_or_default(),
             age: now - entry.since,
             requests: entry.requests.load(Ordering::Relaxed),
+            received_bytes: entry.received_bytes.load(Ordering::Relaxed),
+            sent_bytes: entry.sent_bytes.load(Ordering::Relaxed),
         };
         self.open().by_id.values().map(status).collect()
     }

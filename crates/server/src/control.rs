@@ -1,12 +1,13 @@
 //! A handle on a running server for its operator. It knows neither a protocol nor a command line.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+mod group;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sanderling_observe::LatencySummary;
-use sanderling_store::TableStats;
+use sanderling_store::{Table, TableStats};
 use sanderling_transport::Connection;
 use sanderling_wire::{Fault, Features, Home, Restored, StatsScope, same_token};
 
@@ -16,13 +17,11 @@ use crate::clock::unix_ms;
 use crate::connections::ConnectionStatus;
 use crate::delta_log::DeltaLog;
 use crate::event::{Event, Log};
-use crate::limit::{HAND_OVER_WITHIN, TICK};
 use crate::logins::Plane;
 use crate::refusal::Refusal;
-use crate::replication::GroupStatus;
 use crate::state::State;
 use crate::statistics::CommandLatency;
-use crate::tables::Entry;
+use crate::traces::{HotKeyList, RequestTrace};
 use crate::worker::{WorkerHandle, WorkerMsg};
 
 /// A handle on a running server. Copies share the server.
@@ -140,6 +139,16 @@ impl Control {
     /// The tables of the server.
     #[must_use]
     pub fn tables(&self) -> Vec<TableStatus> {
+        self.tables_with(Table::stats)
+    }
+
+    /// The tables of the server, without the number of their huge pages, which takes long to count.
+    #[must_use]
+    pub fn quick_tables(&self) -> Vec<TableStatus> {
+        self.tables_with(Table::quick_stats)
+    }
+
+    fn tables_with(&self, stats: fn(&Table) -> TableStats) -> Vec<TableStatus> {
         let directory = self.state.tables.directory();
         let status = |entry: &Arc<crate::tables::Entry>| TableStatus {
             number: entry.number,
@@ -153,78 +162,10 @@ impl Control {
             age: (entry.created_unix_ms > 0)
                 .then(|| Duration::from_millis(unix_ms().saturating_sub(entry.created_unix_ms))),
             temporary: entry.temporary,
-            stats: entry.table.stats(),
+            stats: stats(&entry.table),
             config: entry.config.clone(),
         };
         directory.entries.iter().map(status).collect()
-    }
-
-    /// The number that this process has drawn at its start.
-    #[must_use]
-    pub fn boot_id(&self) -> u64 {
-        self.state.boot_id()
-    }
-
-    /// The replicas of this server's shard. None: it is no replica.
-    #[must_use]
-    pub fn group(&self) -> Option<GroupStatus> {
-        self.state.replication.as_ref().map(|replication| replication.status())
-    }
-
-    /// For each table, by number, a sum over all rows: key, version, weights and state, in any order.
-    ///
-    /// Replicas at rest have the same sums. It reads all rows.
-    #[must_use]
-    pub fn digests(&self) -> Vec<u64> {
-        let digest = |entry: &Arc<Entry>| {
-            let mut sum = 0_u64;
-            let mut keys = Vec::new();
-            entry.table.for_each_key(|_| true, |key| keys.push(key));
-            for row in keys.into_iter().filter_map(|key| entry.table.get(key)) {
-                let mut hash = DefaultHasher::new();
-                (row.key, row.version).hash(&mut hash);
-                row.weights.iter().chain(&row.state).for_each(|value| value.to_bits().hash(&mut hash));
-                sum = sum.wrapping_add(hash.finish());
-            }
-            sum
-        };
-        self.state.tables.directory().entries.iter().map(digest).collect()
-    }
-
-    /// Lets another replica become the primary, if this one is and another one is in sync. [`Control::group`] tells
-    /// when it has.
-    pub fn hand_over(&self) {
-        self.state.replication.iter().for_each(|replication| replication.hand_over());
-    }
-
-    /// As [`Control::hand_over`]; returns the group when it has another primary.
-    ///
-    /// # Errors
-    /// Why it has not.
-    pub fn hand_over_and_wait(&self) -> Result<GroupStatus, String> {
-        let group = || self.group().ok_or_else(|| "this server is in no cluster".to_owned());
-        let before = group()?;
-        if !before.is_primary {
-            let primary = before.primary_url().unwrap_or("nobody");
-            return Err(format!("this server is not the primary of group {}: {primary} is", before.group));
-        }
-        if before.in_sync() < 2 {
-            return Err("no other replica is in sync".to_owned());
-        }
-        self.hand_over();
-        let until = Instant::now() + HAND_OVER_WITHIN;
-        loop {
-            std::thread::sleep(TICK / 2);
-            let after = group()?;
-            if !after.is_primary && after.epoch > before.epoch {
-                return Ok(after);
-            }
-            if Instant::now() >= until {
-                return Err(
-                    "no other replica took over in time; this server goes on as the primary".to_owned()
-                );
-            }
-        }
     }
 
     /// The checkpoints of the server, ascending by name.
@@ -243,6 +184,43 @@ impl Control {
     #[must_use]
     pub fn stats(&self, scope: StatsScope) -> Vec<CommandLatency> {
         self.state.statistics.latencies(scope)
+    }
+
+    /// Sampled and slow requests, the latest first.
+    #[must_use]
+    pub fn traces(&self) -> Vec<RequestTrace> {
+        self.state.traces.list()
+    }
+
+    /// One in this many requests is sampled. 0: none.
+    #[must_use]
+    pub fn sample_every(&self) -> u32 {
+        self.state.traces.settings.every.load(Ordering::Relaxed)
+    }
+
+    /// Samples one in this many requests from now on. 0: none.
+    pub fn set_sample_every(&self, every: u32) {
+        self.state.traces.settings.every.store(every, Ordering::Relaxed);
+        self.log.report(Event::OptionSet { name: "sample-every", value: every.to_string() });
+    }
+
+    /// Time from which on a request is slow. Zero: none is.
+    #[must_use]
+    pub fn slow(&self) -> Duration {
+        Duration::from_micros(self.state.traces.settings.slow_us.load(Ordering::Relaxed))
+    }
+
+    /// Lists requests as slow that take this long, from now on. Zero: none.
+    pub fn set_slow(&self, slow: Duration) {
+        let us = u64::try_from(slow.as_micros()).unwrap_or(u64::MAX);
+        self.state.traces.settings.slow_us.store(us, Ordering::Relaxed);
+        self.log.report(Event::OptionSet { name: "slow", value: format!("{us}us") });
+    }
+
+    /// The keys that occur most in sampled requests.
+    #[must_use]
+    pub fn hot_keys(&self) -> HotKeyList {
+        self.state.traces.hot_keys()
     }
 
     /// The times in which groups of the delta log were synced, on a server that has one.

@@ -117,6 +117,11 @@ pub enum Event {
         role: &'static str,
         epoch: u64,
     },
+    /// An option was set while the server runs.
+    OptionSet {
+        name: &'static str,
+        value: String,
+    },
     /// The operator dropped a table.
     Dropped {
         table: String,
@@ -216,6 +221,7 @@ impl fmt::Display for Event {
                 out,
                 "the log is too slow: a group took {took_ms} ms, so more than {lose_ms} ms of pushes may be lost with the machine"
             ),
+            Event::OptionSet { name, value } => write!(out, "--{name} is {value} from now on, by a request"),
             Event::Role { group, role, epoch } => write!(out, "group {group}, epoch {epoch}: {role}"),
             Event::Dropped { table } => write!(out, "dropped table {table}"),
             Event::NotPinned { worker, reason } => write!(out, "worker {worker} is not pinned: {reason}"),

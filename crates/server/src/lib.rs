@@ -19,6 +19,9 @@ mod tables;
 mod batches;
 mod clock;
 
+mod hot_keys;
+mod traces;
+
 mod changes;
 mod checkpoints;
 mod connections;
@@ -73,3 +76,4 @@ pub use server::Server;
 pub use server_error::ServerError;
 pub use session::{Handled, Session, When};
 pub use statistics::CommandLatency;
+pub use traces::{HotKeyList, RequestTrace};

@@ -53,6 +53,18 @@ pub const BATCHES_BYTES_MAX: usize = 1 << 30;
 pub const BATCH_AGE_MAX: Duration = Duration::from_secs(300);
 /// Peers with statistics of their own, per worker. Further peers are counted together.
 pub const PEERS_MAX: usize = 64;
+/// Slow requests, and as many sampled ones, that a worker keeps for the operator. A further one replaces the oldest.
+pub const TRACES_MAX: usize = 64;
+/// Keys of a sampled request that are counted. Of more keys, one in so many is.
+pub const SAMPLED_KEYS_MAX: usize = 256;
+/// Counters of keys that are told apart, per worker. Of further keys, the rarest are forgotten.
+pub const HOT_KEYS_MAX: usize = 1024;
+/// Interval in which the counts of keys are halved.
+pub const HOT_HALVED_EVERY: Duration = Duration::from_secs(60);
+/// Default of how many requests there are for each sampled one.
+pub const SAMPLE_EVERY_DEFAULT: u32 = 1000;
+/// Default of the time from which on a request is slow.
+pub const SLOW_DEFAULT: Duration = Duration::from_millis(10);
 /// Keys that one pass over a table collects for an export.
 pub const EXPORT_KEYS_MAX: usize = 1 << 20;
 /// Exports whose next keys are kept. Of further ones, the least recently used repeats its pass over the table.

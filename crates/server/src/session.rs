@@ -282,7 +282,8 @@ impl Session {
             return replication.take(replicate).map(|()| Handled::NoReply);
         }
         let numbered = if self.state.replication.is_some() { workspace.next_replicated() } else { 0 };
-        let Workspace { view, scratch, worker, replicated, .. } = workspace;
+        let Workspace { view, scratch, tracer, worker, replicated, .. } = workspace;
+        tracer.decoded(&request, waited);
         view.refresh(&self.state.tables);
         let (kind, id) = (header.kind, header.id);
         let mut call = Call {
@@ -345,6 +346,7 @@ impl Session {
             };
             written.unwrap_or_else(|refusal| write_failure(&refusal, kind, call.agreed, id, slot))
         });
+        tracer.done();
         call.scratch.trim();
         Ok(if put { Handled::Replied } else { Handled::NoRoom })
     }

@@ -25,6 +25,7 @@ use crate::refusal::Refusal;
 use crate::replication::Replication;
 use crate::statistics::{CommandLatency, Statistics};
 use crate::tables::{Entry, Tables};
+use crate::traces::Traces;
 use crate::{Config, LatencySummary};
 
 /// The shared state of one server.
@@ -44,6 +45,7 @@ pub(crate) struct State {
     /// Memory for the long frames of all connections.
     pub(crate) receiving: ReceiveBudget,
     pub(crate) statistics: Statistics,
+    pub(crate) traces: Traces,
     pub(crate) started: Instant,
     pub(crate) token: Option<String>,
     /// Whether processes of this user need no token.
@@ -99,6 +101,7 @@ impl State {
             connections: Connections::new(descriptors::places()),
             receiving: ReceiveBudget::new(RECEIVE_BYTES_MAX),
             statistics: Statistics::default(),
+            traces: Traces::new(config.sample_every, config.slow),
             started: Instant::now(),
             token: config.token.clone(),
             admit_this_user: config.admit_this_user,

@@ -96,6 +96,11 @@ impl Client {
         self.entry.requests.load(Ordering::Relaxed)
     }
 
+    /// The client's own name, or its address.
+    pub(crate) fn name(&self) -> &str {
+        peer_name(self.session.client(), self.entry.peer())
+    }
+
     /// Whether all replies are sent.
     pub(crate) fn is_idle(&self) -> bool {
         self.held.is_none() && !self.reply_waits && self.done.is_empty() && self.jobs == 0 && !self.unsent
@@ -151,6 +156,9 @@ impl Client {
         let mut sink = SenderSink { sender, unsent: 0, put: 0, error: None };
         let answered = self.answer_to(&mut sink, token, receiver, start, context);
         self.served_bytes += sink.put as u64;
+        if sink.put > 0 {
+            add(&self.entry.sent_bytes, sink.put as u64);
+        }
         answered
     }
 
@@ -188,6 +196,7 @@ impl Client {
             };
             let kind = frame.get(5).copied().and_then(Kind::of);
             let when = When { arrived: start, now };
+            workspace.tracer.begin();
             let log = kind.filter(|_| self.session.is_greeted());
             let replication = log.and_then(|kind| state.replication.as_ref().filter(|all| all.holds(kind)));
             let log = log.and_then(|kind| state.log.as_ref().filter(|log| log.holds(kind)));
@@ -208,11 +217,12 @@ impl Client {
             let was_at = std::mem::replace(&mut now, Instant::now());
             if !matches!(step, Handled::NoRoom) {
                 self.served_bytes += REQUEST_COST_BYTES + frame.len() as u64;
+                add(&self.entry.received_bytes, frame.len() as u64);
             }
             if let (Some(reply), Some(kind)) = (held_reply, kind)
                 && let Some(reply) = self.detached_reply(&step, reply)?
             {
-                count(&self.entry.requests);
+                add(&self.entry.requests, 1);
                 let replicated = replication.and_then(|all| Some((all, workspace.replicated.take()?)));
                 if replicated.is_none() && (log.is_none() || !says_changed(reply.bytes())) {
                     self.done.push_back(reply);
@@ -261,8 +271,9 @@ impl Client {
             }
             if let Some(kind) = kind {
                 recorder.record(kind, self.peer_slot, now - was_at);
+                workspace.tracer.end(kind, self.name(), frame.len(), was_at, now);
             }
-            count(&self.entry.requests);
+            add(&self.entry.requests, 1);
         }
         self.send_waiting(sink)?;
         Ok(false)
@@ -297,7 +308,7 @@ impl Client {
 
     /// Queues a background job. Its reply comes back as a message.
     fn post(&mut self, to: Token, job: BackgroundJob, jobs: &JobQueues, handle: &WorkerHandle) {
-        count(&self.entry.requests);
+        add(&self.entry.requests, 1);
         let (kind, handle) = (job.kind, handle.clone());
         if self.jobs - self.held_replies >= BACKGROUND_JOBS_PER_CONNECTION_MAX {
             let reason = format!(
@@ -331,8 +342,8 @@ fn request_id(frame: &[u8]) -> u64 {
 }
 
 /// Only this thread writes the counter, so it needs no atomic increment.
-fn count(counter: &AtomicU64) {
-    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+fn add(counter: &AtomicU64, number: u64) {
+    counter.store(counter.load(Ordering::Relaxed) + number, Ordering::Relaxed);
 }
 
 fn copy(frame: &[u8], frame_bytes_max: u32) -> Result<Buffer, String> {

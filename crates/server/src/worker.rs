@@ -90,7 +90,7 @@ impl Worker {
         let handle = WorkerHandle { messages, waker: poller.waker() };
         let context = WorkerContext {
             state: Arc::clone(state),
-            workspace: Workspace { worker: number, ..Workspace::default() },
+            workspace: Workspace { worker: number, tracer: state.traces.tracer(), ..Workspace::default() },
             recorder: state.statistics.recorder(),
             jobs,
             handle: handle.clone(),
@@ -160,6 +160,7 @@ impl Worker {
                 client.held_replies -= usize::from(was_held);
                 client.done.push_back(frame);
                 self.context.recorder.record(kind, client.peer_slot, took);
+                self.context.workspace.tracer.end_late(kind, client.name(), took);
                 match client.jobs {
                     0 => ready.extend(self.unpark(to).or(Some(to))),
                     _ => ready.push(to),

@@ -1,6 +1,7 @@
 //! `sanderling hub`: serve minibatches until the input or a signal ends it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use sanderling_client::Address;
@@ -13,8 +14,10 @@ use sanderling_sample::Spec;
 use serde_json::Value;
 
 use crate::command::hub_feed::FeedArgs;
+use crate::command::hub_pages;
 use crate::command::train::DEEP_MODELS;
 use crate::failure::Failure;
+use crate::flags::CommandLine;
 use crate::listening::{SecurityArgs, note_unused_expose};
 use crate::log;
 use crate::output;
@@ -97,7 +100,7 @@ pub(crate) struct Args {
     /// Interval between status lines on standard error, such as 10s [default: none]
     #[arg(long, value_name = "TIME")]
     print_every: Option<String>,
-    /// Loopback address of /metrics (Prometheus) and /healthz, such as 127.0.0.1:9100 [default: none]
+    /// Loopback address of /metrics (Prometheus), /healthz and status pages, such as 127.0.0.1:9100 [default: none]
     #[arg(long, value_name = "HOST:PORT")]
     metrics: Option<String>,
     /// Time until minibatches of a disconnected trainer go to other trainers
@@ -272,7 +275,7 @@ fn read_spec(path: &Path) -> Result<Spec, Failure> {
     toml::from_str(&text).map_err(|error| failed(&error))
 }
 
-pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
+pub(crate) fn run(args: &Args, line: &CommandLine<'_>) -> Result<u8, Failure> {
     log::start();
     let print_every = args.print_every.as_deref().map(quantity::time_above_0).transpose();
     let print_every = print_every.map_err(|error| usage("print-every", error))?;
@@ -282,8 +285,13 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let feeder = args.feeding.feeder(&mut config)?;
     let service = Service::start_feeding(&config, feeder, |event| note_line!("{event}"))?;
     let page = args.metrics.as_ref().map(|address| {
-        let status = service.watch();
-        MetricsPage::start(address, move || status().exposition()).map_err(|error| usage("metrics", error))
+        let status = Arc::new(service.watch());
+        let watched = Arc::clone(&status);
+        let options = line.pages(&toml::Table::new(), true, "sanderling hub");
+        let pages = hub_pages::pages(move || watched(), options);
+        let pages = pages.map_err(|error| Failure::Run(format!("status pages: {error}")))?;
+        MetricsPage::start_with(address, move || status().exposition(), Some(pages))
+            .map_err(|error| usage("metrics", error))
     });
     let page = page.transpose()?;
     if args.security.expose {

@@ -10,6 +10,7 @@ use sanderling_transport::Address;
 
 use crate::command::ps::tell_manager;
 use crate::failure::Failure;
+use crate::flags::CommandLine;
 use crate::listening::{SecurityArgs, note_unused_expose};
 use crate::log;
 use crate::output;
@@ -31,8 +32,8 @@ Examples:
 A keeper is one process with small records, and an alternative to etcd. Each change is on disk before it is answered. While no \
 keeper runs, servers and trainers go on, and only failovers and moves wait. Two keepers must not have the same clients.
 
-Clients name it as keeper://HOST:PORT/CLUSTER. Metrics for Prometheus are at /metrics, health is at /healthz. \
-docs/operations.md describes the records.
+Clients name it as keeper://HOST:PORT/CLUSTER. Metrics for Prometheus are at /metrics, health is at \
+/healthz, status pages for a browser or curl are at /. docs/operations.md describes the records.
 
 Prints the address when ready, and notifies systemd. SIGTERM or Ctrl-C ends it: pending requests are answered, exit code 0. A \
 full disk ends nothing: changes are refused, and records are still read. Exit code 4: the records are damaged.")]
@@ -48,9 +49,12 @@ pub(crate) struct Args {
     /// Host names that a keeper without a token also accepts, comma-separated
     #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Security")]
     allow_host: Vec<String>,
+    /// Show status pages although other machines reach --listen; they need the token [default: hidden there]
+    #[arg(long, help_heading = "Security")]
+    status_pages: bool,
 }
 
-pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
+pub(crate) fn run(args: &Args, line: &CommandLine<'_>) -> Result<u8, Failure> {
     log::start();
     output::not_a_url("--data", &args.data)?;
     let config = KeeperConfig {
@@ -61,6 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         token: args.security.token()?,
         tls: args.security.tls(),
         hosts: args.allow_host.clone(),
+        pages: line.pages(&toml::Table::new(), args.status_pages, "sanderling keeper"),
     };
     raise_limit();
     let stop = crate::stop::flag();

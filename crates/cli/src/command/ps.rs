@@ -2,6 +2,7 @@
 
 mod cluster;
 mod options;
+mod own;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,14 +13,16 @@ use sanderling_server::{
     Config, Control, PortListener, Server, ServerError, control_address, listen_for_control, raise_limit,
     systemd,
 };
-use sanderling_transport::{Address, OwnToken, user_dir};
+use sanderling_transport::Address;
 
 use crate::failure::{Failure, INTERRUPTED};
+use crate::flags::CommandLine;
 use crate::listening::{are_reached_by_others, note_unused_expose};
 use crate::log;
 use crate::output;
 use cluster::Joined;
 use options::{Options, Wanted};
+use own::Own;
 
 /// Longest wait at the end for saves and restores of the operator.
 const CONTROL_FINISH_WITHIN: Duration = Duration::from_secs(10);
@@ -48,7 +51,7 @@ unix socket as well, unless --no-local is given.
 
 Cluster: servers of one --cluster find each other by its --registry (sanderling keeper, or etcd). Each group has a primary, which answers, and replicas that have every acknowledged push; one of them takes over when the primary ends. Clients name the registry, such as --ps keeper://127.0.0.1:7400/ads. A server beyond groups times replicas waits until a place is free.
 
-Control plane (sanderling ctl, gRPC, Prometheus at /metrics): at the host of the first TCP address, port + 100, so \
+Control plane (sanderling ctl, gRPC, Prometheus at /metrics, status pages at / for a browser or curl): at the host of the first TCP address, port + 100, so \
 127.0.0.1:7100 by default. With --control the address must be free, or the server does not start.
 
 The file of --config has the same options with _ instead of -, such as save_every = \"10m\"; the command line overrides it.
@@ -76,11 +79,12 @@ fn listen_as_wanted(config: &Config, wanted: &Wanted) -> Result<Result<PortListe
     })
 }
 
-pub(crate) fn run(args: Args) -> Result<u8, Failure> {
+pub(crate) fn run(args: Args, line: &CommandLine<'_>) -> Result<u8, Failure> {
     log::start();
     raise_limit();
-    let file = args.config.as_deref().map(Options::read).transpose()?.unwrap_or_default();
+    let (file, entries) = args.config.as_deref().map(Options::read).transpose()?.unwrap_or_default();
     let options = args.options.or(file);
+    let pages = line.pages(&entries, options.status_pages, "sanderling ps");
     let wanted = options.control()?;
     options.data.as_ref().map_or(Ok(()), |folder| output::not_a_url("--data", folder))?;
     let has_no_token = options.token_file.is_none() && !options.no_token;
@@ -105,18 +109,17 @@ pub(crate) fn run(args: Args) -> Result<u8, Failure> {
         own.publish(control_port, server.addresses());
     }
     let plane = match listener {
-        Ok(listener) => Some(ControlPlane::start(listener, server.control())?),
+        Ok(listener) => Some(ControlPlane::start(listener, server.control(), pages)?),
         Err(reason) => {
             note!("no control plane, so sanderling ctl cannot reach this server: {reason}; see --control");
             None
         }
     };
-    // Its drop, before the server's, makes the place free.
-    let _presence = joined.as_ref().map(|joined| {
+    let presence = joined.as_ref().map(|joined| {
         let url = plane.as_ref().map(|plane| plane.url().to_owned());
         joined.keep(server.control(), advertised(&config, server.addresses()), url)
     });
-    let _presence = _presence.transpose()?;
+    let presence = presence.transpose()?;
     let lines = server.addresses().iter().map(|address| format!("listening at {address}"));
     let lines = lines.chain(plane.iter().map(|plane| format!("control at {}", plane.url())));
     let lines = lines.chain(joined.iter().map(Joined::line));
@@ -131,6 +134,8 @@ pub(crate) fn run(args: Args) -> Result<u8, Failure> {
     }
     tell_manager("STOPPING=1");
     let finished = server.finish();
+    // From here on the place in the cluster is free.
+    drop(presence);
     if let Some(plane) = plane {
         plane.stop(CONTROL_FINISH_WITHIN);
     }
@@ -144,42 +149,6 @@ fn advertised(config: &Config, addresses: &[Address]) -> Vec<String> {
     let first =
         || addresses.iter().find(|address| matches!(address, Address::Tcp(_))).map(Address::to_string);
     given.filter(|text| !text.is_empty()).or_else(first).into_iter().collect()
-}
-
-/// Generated token of a server.
-struct Own(OwnToken);
-
-impl Own {
-    fn give(config: &mut Config) -> Result<Own, Failure> {
-        let own = OwnToken::new(user_dir()).map_err(|error| {
-            Failure::Run(format!("a token cannot be created: {error}; pass one with --token-file"))
-        })?;
-        config.token = Some(own.token().to_owned());
-        config.admit_this_user = true;
-        Ok(Own(own))
-    }
-
-    /// Writes the token files in which clients of this user look: one per TCP port of the data plane and the control plane.
-    fn publish(&mut self, control_port: Option<String>, addresses: &[Address]) {
-        let endpoints = addresses.iter().filter_map(|address| match address {
-            Address::Tcp(endpoints) => endpoints.first().map(ToString::to_string),
-            _ => None,
-        });
-        for port in control_port.into_iter().chain(endpoints) {
-            let Some((host, port)) =
-                port.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)))
-            else {
-                continue;
-            };
-            if let Err(error) = self.0.publish(host, port) {
-                note!(
-                    "no client will find this server's token: {error}; set XDG_RUNTIME_DIR to a folder of this user, or \
-                     name a token by --token-file, or start with --no-token"
-                );
-                return;
-            }
-        }
-    }
 }
 
 /// The first signal drains the server, the second ends the process.

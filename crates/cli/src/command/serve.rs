@@ -17,6 +17,7 @@ use crate::command::ps::tell_manager;
 use crate::command::serve_from::FromArgs;
 use crate::deep::DeepModels;
 use crate::failure::Failure;
+use crate::flags::CommandLine;
 use crate::listening::{SecurityArgs, note_unused_expose};
 use crate::log;
 use crate::output;
@@ -86,7 +87,8 @@ Examples:
       --token-file token --cert-file cert.pem --key-file key.pem
 
 A web page at / shows the model and has a form to try it. Clients of the Open Inference Protocol (KServe, Triton) work over \
-HTTP and gRPC on the same port. Metrics for Prometheus are at /metrics, health is at /health. docs/serving.md lists all paths.
+HTTP and gRPC on the same port. Metrics for Prometheus are at /metrics, health is at /health, status pages for a browser or \
+curl are at /status. docs/serving.md lists all paths.
 
 Scores equal those of sanderling predict. Models of type lr, fm and ffm can be served as they are, deep models after \
 sanderling export MODEL --onnx.
@@ -154,6 +156,9 @@ pub(crate) struct Args {
     /// Host names that a server without a token also accepts, comma-separated
     #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Security")]
     allow_host: Vec<String>,
+    /// Show status pages although other machines reach --listen; they need the token [default: hidden there]
+    #[arg(long, help_heading = "Security")]
+    status_pages: bool,
 }
 
 fn usage(what: &str, error: impl std::fmt::Display) -> Failure {
@@ -174,7 +179,7 @@ fn name_and_version(text: &str) -> Result<(&str, u64), Failure> {
 }
 
 impl Args {
-    fn config(&self, deep: Option<&dyn DeepModels>) -> Result<Config, Failure> {
+    fn config(&self, line: &CommandLine<'_>, deep: Option<&dyn DeepModels>) -> Result<Config, Failure> {
         let defaults = Config::new(self.listen.clone());
         let body_max = quantity::bytes(&self.body_max).map_err(|error| usage("body-max", error))?;
         Ok(Config {
@@ -203,6 +208,7 @@ impl Args {
             batch_window: quantity::time(&self.batch_window).map_err(|error| usage("batch-window", error))?,
             batch_rows_max: self.batch_rows_max,
             engines: self.engines(deep),
+            pages: line.pages(&toml::Table::new(), self.status_pages, "sanderling serve"),
         })
     }
 
@@ -212,7 +218,7 @@ impl Args {
     }
 }
 
-pub(crate) fn run(args: &Args, deep: Option<&dyn DeepModels>) -> Result<u8, Failure> {
+pub(crate) fn run(args: &Args, line: &CommandLine<'_>, deep: Option<&dyn DeepModels>) -> Result<u8, Failure> {
     log::start();
     let (name, version) = match args.name.as_deref() {
         Some(text) => name_and_version(text).map(|(name, version)| (Some(name), version))?,
@@ -221,7 +227,7 @@ pub(crate) fn run(args: &Args, deep: Option<&dyn DeepModels>) -> Result<u8, Fail
     if args.versions.memory.is_some() && args.versions.models.is_none() && args.from.address().is_none() {
         return Err(usage("memory", "is the limit of --models DIR or of --from PLACE"));
     }
-    let (config, repository) = (args.config(deep)?, args.versions.repository()?);
+    let (config, repository) = (args.config(line, deep)?, args.versions.repository()?);
     raise_limit();
     let stop = crate::stop::flag();
     // Before the model is loaded, which may take long: probes see a server that is live and not ready.

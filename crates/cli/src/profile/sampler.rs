@@ -24,14 +24,13 @@ mod here {
     impl Sampler {
         #[inline(never)] // The name is looked for below.
         pub(crate) fn start(samples_per_s: u32) -> Result<Sampler, String> {
-            let failed = |error: &dyn std::fmt::Display| format!("--profile: {error}");
             // Found out now, not when the run is over.
-            let names = Names::read().map_err(|error| failed(&error))?;
+            let names = Names::read()?;
             let guard = pprof::ProfilerGuardBuilder::default().frequency(samples_per_s as i32).build();
-            let guard = guard.map_err(|error| failed(&error))?;
+            let guard = guard.map_err(|error| error.to_string())?;
             // The first signal prepares the unwinder, which allocates: that must not be in the middle of an allocation, as
             // it might be when the timer sends it. (pprof 0.15.0; its next version prepares before.)
-            nix::sys::signal::raise(nix::sys::signal::Signal::SIGPROF).map_err(|error| failed(&error))?;
+            nix::sys::signal::raise(nix::sys::signal::Signal::SIGPROF).map_err(|error| error.to_string())?;
             Ok(Sampler { guard, names })
         }
 
@@ -65,10 +64,10 @@ mod here {
     }
 
     /// A flame graph, SVG.
-    pub(crate) fn flame_graph(stacks: &[Stack], run: &str) -> Result<Vec<u8>, String> {
+    pub(crate) fn flame_graph(stacks: &[Stack], of: &str) -> Result<Vec<u8>, String> {
         use pprof::flamegraph;
         let mut options = flamegraph::Options::default();
-        options.title = format!("CPU profile of run {run}");
+        options.title = format!("CPU profile of {of}");
         options.count_name = "samples".to_owned();
         // In the text of the stacks a semicolon divides functions.
         let plain = |name: &str| name.replace([';', '\n'], ",");
@@ -97,7 +96,7 @@ mod here {
 mod nowhere {
     use super::super::Stack;
 
-    const WHERE: &str = "--profile: profiles are taken on Linux on x86-64 only; leave it out here";
+    const WHERE: &str = "profiles are taken on Linux on x86-64 only; leave it out here";
 
     pub(crate) struct Sampler;
 

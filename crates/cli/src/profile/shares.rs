@@ -63,10 +63,10 @@ fn percent(samples: u64, of: u64) -> String {
 }
 
 /// The table of a profile.
-pub(super) fn text(stacks: &[Stack], run: &str, samples_per_s: u32, functions_max: usize) -> String {
+pub(super) fn text(stacks: &[Stack], of: &str, samples_per_s: u32, functions_max: usize) -> String {
     let all = samples(stacks);
     let mut text = format!(
-        "CPU profile of run {run}: {} samples of all threads of the process, {samples_per_s} a second of processor time, \
+        "CPU profile of {of}: {} samples of all threads of the process, {samples_per_s} a second of processor time, \
          so {:.2} s\n\n",
         output::count(all),
         all as f64 / f64::from(samples_per_s)
@@ -159,7 +159,7 @@ mod tests {
         let text = text(&stacks, "r", 10, 2);
         assert!(text.ends_with(expected.split_once('\n').map_or("", |(_, rows)| rows)), "{text}");
         assert!(
-            text.starts_with("CPU profile of run r: 10 samples of all threads of the process, 10 a second"),
+            text.starts_with("CPU profile of r: 10 samples of all threads of the process, 10 a second"),
             "{text}"
         );
     }

@@ -319,7 +319,7 @@ fn tools_for_any_grpc_server_work() {
     {
         assert!(found.iter().any(|name| name == expected), "{expected} is not in {found:?}");
     }
-    let (code, text) = server.get("/", &server.authorization());
+    let (code, text) = server.get("/other", &server.authorization());
     assert!(code == 404 && text.contains("/metrics"), "{code} {text}");
 }
 

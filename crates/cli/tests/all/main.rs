@@ -18,6 +18,7 @@ mod ps;
 mod remote_training;
 mod serve;
 mod serve_checkpoints;
+mod status_pages;
 mod sync;
 mod torn_export;
 mod workers;

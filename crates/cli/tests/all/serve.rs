@@ -129,7 +129,7 @@ fn scores_of_the_bundled_data_equal_those_of_predict() {
     }
 }
 
-fn trained() -> tempfile::TempDir {
+pub(crate) fn trained() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let rows: String = (0..200).map(|at| format!("u{},g{},{}\n", at % 9, at % 5, at % 2)).collect();
     std::fs::write(folder.path().join("clicks.csv"), format!("user,genres,label\n{rows}")).unwrap();

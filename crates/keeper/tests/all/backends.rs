@@ -45,6 +45,7 @@ pub(crate) fn config(data: &Path) -> KeeperConfig {
         token: None,
         tls: None,
         hosts: Vec::new(),
+        pages: Default::default(),
     }
 }
 

@@ -1,11 +1,10 @@
 //! The page around the sections: head, style, title, headline numbers. Knows no chart.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
+use sanderling_observe::PAGE_STYLE;
 
 use super::sections::{lower_names, of_metric};
 use super::{RunReport, numbers, sections, values_of};
-
-const STYLE: &str = include_str!("style.css");
 
 /// The report as HTML. All text is escaped; the page refers to nothing outside itself and runs no script.
 pub fn render(report: &RunReport) -> String {
@@ -17,7 +16,7 @@ pub fn render(report: &RunReport) -> String {
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
                 title { (report.name) " · Sanderling" }
-                style { (PreEscaped(STYLE)) }
+                style { (PreEscaped(PAGE_STYLE)) }
             }
             body {
                 main {

@@ -118,6 +118,12 @@ pub(super) struct Options {
     /// Maximum frame size and buffer size per connection, 64KiB to 64MiB [default: 16MiB]
     #[arg(long, value_name = "BYTES", help_heading = "Resources")]
     frame_max: Option<String>,
+    /// List one in so many requests at /requests of the control plane, with its stages; 0: none [default: 1000]
+    #[arg(long, value_name = "N", help_heading = "Operation")]
+    sample_every: Option<u32>,
+    /// Time from which on a request is listed at /requests as slow, such as 5ms; 0s: none is [default: 10ms]
+    #[arg(long, value_name = "TIME", help_heading = "Operation")]
+    slow: Option<String>,
     /// Disconnect a client whose send buffer stays full this long [default: 10s]
     #[arg(long, value_name = "TIME", help_heading = "Resources")]
     write_timeout: Option<String>,
@@ -148,6 +154,9 @@ pub(super) struct Options {
     /// Allow --expose without TLS and token: any machine that reaches the port can read and change all tables
     #[arg(long, help_heading = "Security")]
     insecure: bool,
+    /// Show status pages although other machines reach the control plane; they need its token [default: hidden there]
+    #[arg(long, help_heading = "Security")]
+    pub(super) status_pages: bool,
     /// Disable the extra shared-memory and unix addresses for clients of this host
     #[arg(long, help_heading = "Security")]
     no_local: bool,
@@ -170,15 +179,17 @@ impl Options {
         }
     }
 
-    pub(super) fn read(path: &Path) -> Result<Options, Failure> {
+    /// Reads the file, also as entries.
+    pub(super) fn read(path: &Path) -> Result<(Options, toml::Table), Failure> {
         let failed = |what: &dyn std::fmt::Display| Failure::Usage(format!("{}: {what}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
-        toml::from_str(&text).map_err(|error| {
-            let table: toml::Table = toml::from_str(&text).unwrap_or_default();
+        let table: toml::Table = toml::from_str(&text).unwrap_or_default();
+        let options = toml::from_str(&text).map_err(|error| {
             // The file has the names of the options.
             let old = table.keys().find_map(|entry| renamed::entry(entry));
             failed(&old.unwrap_or_else(|| error.to_string()))
-        })
+        })?;
+        Ok((options, table))
     }
 
     /// These options, and `other` where they are not given.
@@ -215,6 +226,8 @@ impl Options {
             pin: self.pin || other.pin,
             spin: self.spin.or(other.spin),
             frame_max: self.frame_max.or(other.frame_max),
+            sample_every: self.sample_every.or(other.sample_every),
+            slow: self.slow.or(other.slow),
             write_timeout: self.write_timeout.or(other.write_timeout),
             drain_timeout: self.drain_timeout.or(other.drain_timeout),
             // --control and --no-control exclude each other.
@@ -226,6 +239,7 @@ impl Options {
             key_file: self.key_file.or(other.key_file),
             expose: self.expose || other.expose,
             insecure: self.insecure || other.insecure,
+            status_pages: self.status_pages || other.status_pages,
             no_local: self.no_local || other.no_local,
             runtime_dir: self.runtime_dir.or(other.runtime_dir),
         }
@@ -282,6 +296,8 @@ impl Options {
         config.checkpoints_max = self.checkpoints_max.unwrap_or(config.checkpoints_max);
         config.save_every = time("save_every", &self.save_every)?;
         config.delta_every = time("delta_every", &self.delta_every)?;
+        config.sample_every = self.sample_every.unwrap_or(config.sample_every);
+        config.slow = time("slow", &self.slow)?.unwrap_or(config.slow);
         config.lose = time("lose", &self.lose)?.unwrap_or(config.lose);
         if self.lose.is_some() && self.log.is_none() {
             return Err(usage("lose", "needs --log".to_owned()));

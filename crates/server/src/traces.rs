@@ -1,0 +1,353 @@
+//! Sampled and slow requests with their stages, and the keys of sampled requests. Each worker keeps its latest ones; a
+//! reader takes those of all workers. A request that is neither sampled nor slow costs a subtraction and a comparison.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use sanderling_wire::{Kind, Request};
+
+use crate::clock::unix_ms;
+use crate::hot_keys::HotKeys;
+use crate::limit::{HOT_HALVED_EVERY, SAMPLED_KEYS_MAX, TRACES_MAX};
+
+/// A request that was sampled or slow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestTrace {
+    /// End of the work on it, in milliseconds since 1970.
+    pub unix_ms: u64,
+    /// Name of the command.
+    pub command: &'static str,
+    /// The client's own name, or its host.
+    pub peer: String,
+    /// Number of the table. None: it is about none, or it was not sampled.
+    pub table: Option<u32>,
+    /// Number of keys, as far as it was sampled.
+    pub keys: Option<usize>,
+    /// Length of its frame.
+    pub bytes: usize,
+    /// Whether it took as long as slow requests do.
+    pub is_slow: bool,
+    /// Stages in their order, with names.
+    pub stages: Vec<(&'static str, Duration)>,
+}
+
+impl RequestTrace {
+    /// Time of all stages.
+    #[must_use]
+    pub fn total(&self) -> Duration {
+        self.stages.iter().map(|(_, time)| *time).sum()
+    }
+}
+
+/// The keys that occur most in sampled requests.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HotKeyList {
+    /// Table, key and count, the highest count first.
+    pub keys: Vec<(u32, u64, u64)>,
+    /// The most that a count is too small.
+    pub error: u64,
+    /// Keys that were looked at, of late.
+    pub total: u64,
+}
+
+/// Which requests are noted. It may change at any time.
+#[derive(Debug)]
+pub(crate) struct TraceSettings {
+    /// One in this many requests is sampled. 0: none.
+    pub(crate) every: AtomicU32,
+    /// Time from which on a request is slow, in microseconds. 0: none is.
+    pub(crate) slow_us: AtomicU64,
+}
+
+/// The latest requests of a worker.
+#[derive(Debug, Default)]
+struct Kept {
+    slow: VecDeque<RequestTrace>,
+    sampled: VecDeque<RequestTrace>,
+    hot: HotKeys,
+    halved: Option<Instant>,
+}
+
+impl Kept {
+    fn add(&mut self, trace: RequestTrace) {
+        let list = if trace.is_slow { &mut self.slow } else { &mut self.sampled };
+        if list.len() == TRACES_MAX {
+            list.pop_front();
+        }
+        list.push_back(trace);
+    }
+}
+
+/// The requests that all workers keep.
+#[derive(Debug)]
+pub(crate) struct Traces {
+    pub(crate) settings: Arc<TraceSettings>,
+    workers: Mutex<Vec<Arc<Mutex<Kept>>>>,
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Traces {
+    pub(crate) fn new(every: u32, slow: Duration) -> Traces {
+        let slow_us = AtomicU64::new(u64::try_from(slow.as_micros()).unwrap_or(u64::MAX));
+        let settings = Arc::new(TraceSettings { every: AtomicU32::new(every), slow_us });
+        Traces { settings, workers: Mutex::default() }
+    }
+
+    /// The tracer of a further worker.
+    pub(crate) fn tracer(&self) -> Tracer {
+        let kept = Arc::<Mutex<Kept>>::default();
+        lock(&self.workers).push(Arc::clone(&kept));
+        Tracer { settings: Arc::clone(&self.settings), kept, ..Tracer::default() }
+    }
+
+    /// The requests that the workers keep, the latest first.
+    pub(crate) fn list(&self) -> Vec<RequestTrace> {
+        let mut all = Vec::new();
+        for kept in lock(&self.workers).iter() {
+            let kept = lock(kept);
+            all.extend(kept.slow.iter().chain(&kept.sampled).cloned());
+        }
+        all.sort_by_key(|trace| std::cmp::Reverse(trace.unix_ms));
+        all
+    }
+
+    /// The keys that occur most in sampled requests.
+    pub(crate) fn hot_keys(&self) -> HotKeyList {
+        let mut sum = HotKeys::default();
+        for kept in lock(&self.workers).iter() {
+            // The lock of a worker is held for the copy only.
+            let hot = lock(kept).hot.clone();
+            sum.merge(&hot);
+        }
+        HotKeyList { keys: sum.sorted(), error: sum.error(), total: sum.total() }
+    }
+}
+
+/// Notes the requests of one worker. The default notes none.
+#[derive(Debug)]
+pub(crate) struct Tracer {
+    settings: Arc<TraceSettings>,
+    kept: Arc<Mutex<Kept>>,
+    /// Requests until the next sampled one.
+    gap: u32,
+    random: u64,
+    /// The sampled request under way.
+    marks: Option<Marks>,
+}
+
+/// The stages of a sampled request as far as it got.
+#[derive(Debug, Default)]
+struct Marks {
+    table: Option<u32>,
+    keys: Option<usize>,
+    waited: Duration,
+    decoded: Option<Instant>,
+    /// After the keys were counted, which is no part of any stage.
+    worked: Option<Instant>,
+    done: Option<Instant>,
+}
+
+impl Default for Tracer {
+    fn default() -> Tracer {
+        let settings = Arc::new(TraceSettings { every: AtomicU32::new(0), slow_us: AtomicU64::new(0) });
+        Tracer { settings, kept: Arc::default(), gap: 0, random: 1, marks: None }
+    }
+}
+
+impl Tracer {
+    /// A request begins.
+    pub(crate) fn begin(&mut self) {
+        self.marks = None;
+        if self.gap > 0 {
+            self.gap -= 1;
+            return;
+        }
+        let every = self.settings.every.load(Ordering::Relaxed);
+        if every > 0 {
+            self.marks = Some(Marks::default());
+        }
+        // Gaps vary, so that requests that take turns are sampled alike. Their average is that of the setting.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let span = 2 * u64::from(every.max(1)) - 1;
+        self.gap = (self.random % span).try_into().unwrap_or(u32::MAX);
+    }
+
+    /// The request is decoded and admitted, after this wait.
+    pub(crate) fn decoded(&mut self, request: &Request<'_>, waited: Duration) {
+        let Some(marks) = &mut self.marks else { return };
+        let (keys, decoded) = (keys(request), Instant::now());
+        (marks.waited, marks.table, marks.keys) = (waited, request.table(), keys.map(<[u64]>::len));
+        if let (Some(table), Some(keys)) = (marks.table, keys) {
+            let step = keys.len().div_ceil(SAMPLED_KEYS_MAX).max(1);
+            let kept = &mut *lock(&self.kept);
+            let halved = *kept.halved.get_or_insert(decoded);
+            if decoded.saturating_duration_since(halved) >= HOT_HALVED_EVERY {
+                kept.hot.halve();
+                kept.halved = Some(decoded);
+            }
+            let first = (self.random as usize) % step;
+            keys.iter().skip(first).step_by(step).for_each(|&key| kept.hot.add(table, key));
+        }
+        (marks.decoded, marks.worked) = (Some(decoded), Some(Instant::now()));
+    }
+
+    /// The work on the request is done, and its reply is written.
+    pub(crate) fn done(&mut self) {
+        if let Some(marks) = &mut self.marks {
+            marks.done = Some(Instant::now());
+        }
+    }
+
+    /// The request ends: its command, its client, its length, and the times of its begin and end.
+    pub(crate) fn end(&mut self, kind: Kind, peer: &str, bytes: usize, began: Instant, ended: Instant) {
+        let marks = self.marks.take();
+        let took = ended.saturating_duration_since(began);
+        let slow_us = self.settings.slow_us.load(Ordering::Relaxed);
+        let is_slow = slow_us > 0 && took >= Duration::from_micros(slow_us);
+        if marks.is_none() && !is_slow {
+            return;
+        }
+        let mut stages = Vec::new();
+        let (mut table, mut keys) = (None, None);
+        match marks {
+            Some(Marks {
+                decoded: Some(decoded),
+                worked: Some(worked),
+                done,
+                waited,
+                table: of,
+                keys: some,
+            }) => {
+                let done = done.unwrap_or(ended);
+                (table, keys) = (of, some);
+                stages.extend([
+                    ("wait", waited),
+                    ("decode", decoded.saturating_duration_since(began)),
+                    ("work", done.saturating_duration_since(worked)),
+                    ("reply", ended.saturating_duration_since(done)),
+                ]);
+            }
+            _ => stages.push(("all", took)),
+        }
+        self.keep(RequestTrace {
+            unix_ms: unix_ms(),
+            command: kind.name(),
+            peer: peer.to_owned(),
+            table,
+            keys,
+            bytes,
+            is_slow,
+            stages,
+        });
+    }
+
+    /// A request whose reply came later ends, for example a save.
+    pub(crate) fn end_late(&self, kind: Kind, peer: &str, took: Duration) {
+        let slow_us = self.settings.slow_us.load(Ordering::Relaxed);
+        if slow_us > 0 && took >= Duration::from_micros(slow_us) {
+            let (command, peer) = (kind.name(), peer.to_owned());
+            let stages = vec![("background", took)];
+            let unix_ms = unix_ms();
+            self.keep(RequestTrace {
+                unix_ms,
+                command,
+                peer,
+                table: None,
+                keys: None,
+                bytes: 0,
+                is_slow: true,
+                stages,
+            });
+        }
+    }
+
+    fn keep(&self, trace: RequestTrace) {
+        lock(&self.kept).add(trace);
+    }
+}
+
+/// The keys that a request is about, one by one or together.
+fn keys<'a>(request: &Request<'a>) -> Option<&'a [u64]> {
+    match request {
+        Request::Pull(pull) => Some(pull.keys),
+        Request::PullPooled(pull) => Some(pull.ragged.keys),
+        Request::Push(push) => Some(push.keys),
+        Request::PushStep(push) => Some(push.keys),
+        Request::Delete(delete) => Some(delete.keys),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sanderling_wire::Delete;
+
+    use super::*;
+
+    const US: Duration = Duration::from_micros(1);
+
+    /// Notes a request that deletes these keys and takes this long.
+    fn note(tracer: &mut Tracer, keys: &[u64], took: Duration) {
+        let began = Instant::now();
+        tracer.begin();
+        tracer.decoded(&Request::Delete(Delete { table: 3, keys }), 5 * US);
+        tracer.done();
+        tracer.end(Kind::Delete, "a", 64, began, began + took);
+    }
+
+    #[test]
+    fn one_in_so_many_requests_is_sampled() {
+        let traces = Traces::new(10, Duration::ZERO);
+        let (mut tracer, keys) = (traces.tracer(), (0..10 * SAMPLED_KEYS_MAX as u64).collect::<Vec<_>>());
+        // Every other request is long, as pushes and pulls take turns.
+        (0..100_000).for_each(|at| note(&mut tracer, &keys[..1 + at % 2], US));
+        let list = traces.list();
+        assert_eq!(list.len(), TRACES_MAX);
+        let long = list.iter().filter(|trace| trace.keys == Some(2)).count();
+        assert!((TRACES_MAX / 4..TRACES_MAX * 3 / 4).contains(&long), "{long} of {TRACES_MAX}");
+        let hot = traces.hot_keys();
+        assert!((13_000..17_000).contains(&hot.total), "{}", hot.total);
+        assert_eq!(hot.keys.len(), 2);
+        assert!(hot.keys[0].1 == 0 && hot.keys[0].2 > hot.keys[1].2, "{:?}", hot.keys);
+
+        let trace = &list[0];
+        assert_eq!(
+            (trace.command, &*trace.peer, trace.table, trace.is_slow),
+            ("delete", "a", Some(3), false)
+        );
+        let stages: Vec<&str> = trace.stages.iter().map(|(stage, _)| *stage).collect();
+        assert_eq!((stages, trace.stages[0].1), (vec!["wait", "decode", "work", "reply"], 5 * US));
+
+        traces.settings.every.store(1, Ordering::Relaxed);
+        let before = traces.hot_keys().total;
+        // The gap of before ends first.
+        (0..20).for_each(|_| note(&mut tracer, &keys[..1], US));
+        note(&mut tracer, &keys, US);
+        let after = traces.hot_keys().total - before;
+        assert!((SAMPLED_KEYS_MAX..=SAMPLED_KEYS_MAX + 20).contains(&(after as usize)), "{after}");
+    }
+
+    #[test]
+    fn slow_requests_are_kept_apart() {
+        let traces = Traces::new(0, 100 * US);
+        let (mut one, other) = (traces.tracer(), traces.tracer());
+        note(&mut one, &[1], 99 * US);
+        assert_eq!(traces.list(), []);
+        (0..=TRACES_MAX).for_each(|_| note(&mut one, &[1], 100 * US));
+        other.end_late(Kind::Save, "b", 99 * US);
+        other.end_late(Kind::Save, "b", 7000 * US);
+        let list = traces.list();
+        assert_eq!(list.len(), TRACES_MAX + 1);
+        assert!(list.iter().all(|trace| trace.is_slow && trace.keys.is_none()));
+        let saved = list.iter().find(|trace| trace.command == "save").expect("it was slow");
+        assert_eq!((saved.total(), &saved.stages[..]), (7000 * US, &[("background", 7000 * US)][..]));
+        assert_eq!(traces.hot_keys(), HotKeyList::default());
+    }
+}
