@@ -173,6 +173,12 @@ impl ServedModel {
         self.model.table(name).cloned()
     }
 
+    /// Type of the model in words, and the engine that computes its dense part.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        self.model.describe()
+    }
+
     /// The name by which clients ask for it.
     #[must_use]
     pub fn name(&self) -> &str {

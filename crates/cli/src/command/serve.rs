@@ -266,7 +266,8 @@ pub(crate) fn run(args: &Args, line: &CommandLine<'_>, deep: Option<&dyn DeepMod
             model
         };
         let (rows, bytes) = (output::count(model.rows()), bytes_text(model.table_bytes()));
-        note!("serving {}@{}: {rows} rows, {bytes} without optimizer state", model.name(), model.version());
+        let (name, version, what) = (model.name(), model.version(), model.describe());
+        note!("serving {name}@{version}: {what}; {rows} rows, {bytes} without optimizer state");
     }
     if let Some(repository) = repository {
         let folder = repository.folder.clone();
