@@ -376,7 +376,11 @@ impl LogWriter {
     /// Removes the segments below this number. Segments that cannot be removed are left to the next call.
     pub fn prune(&self, below: u64) {
         let Ok(names) = self.files.list(&self.dir) else { return };
-        for name in names.iter().filter(|name| segment_number(name).is_some_and(|number| number < below)) {
+        let old = names.iter().filter_map(|name| Some((segment_number(name)?, name)));
+        let mut old: Vec<_> = old.filter(|(number, _)| *number < below).collect();
+        // Oldest first: after a kill in between, the rest of the log is still without a gap.
+        old.sort_unstable();
+        for (_, name) in old {
             let _ = self.files.remove(&self.dir.join(name));
         }
     }
