@@ -1,6 +1,7 @@
 """Parameter servers and hubs on Ray: detached actors, each with the server inside its own process.
 
 Needs Ray: `pip install 'sanderling[ray]'`. An actor whose process dies is started again by Ray, and its server with it.
+With `groups` the servers are replicas: training goes on while one is away.
 """
 
 import contextlib
@@ -38,11 +39,13 @@ class Cluster:
     """Address of each server, by shard."""
     hubs: tuple[str, ...]
     """Address of each hub."""
+    registry: str = ""
+    """Registry of groups of replicas, such as `keeper://10.0.0.5:7400/ads`; empty without groups."""
 
     @property
     def address(self) -> str:
-        """Addresses of the servers, as `sanderling.connect` takes them."""
-        return ",".join(self.servers)
+        """The registry, or the addresses of the servers, as `sanderling.connect` takes them."""
+        return self.registry or ",".join(self.servers)
 
     @property
     def hub_address(self) -> str:
@@ -52,7 +55,8 @@ class Cluster:
     def shutdown(self) -> None:
         """Stop all servers and hubs: servers answer pending requests and save `latest` if they have `--data`."""
         ray = _ray()
-        actors = [actor for name in _names(self.name, len(self.servers), len(self.hubs)) if (actor := _actor(name))]
+        names = _names(self.name, len(self.servers), len(self.hubs), keepers=1 if self.registry else 0)
+        actors = [actor for name in names if (actor := _actor(name))]
         with contextlib.suppress(ray.exceptions.RayError):  # a process that is already gone
             ray.get([actor.drain.remote() for actor in actors], timeout=_DRAIN_S)
         _kill(self.name, actors)
@@ -70,11 +74,15 @@ def start(
     servers: int = 1,
     hubs: int = 0,
     *,
+    groups: int = 0,
+    replicas: int = 2,
     server_options: Sequence[str] = (),
     hub_options: Sequence[str] = (),
     name: str = "sanderling",
     port: int = 7000,
     hub_port: int = 7200,
+    keeper_port: int = 7400,
+    keeper_data: str | None = None,
     cpus: float = 1.0,
     timeout_s: float = 60.0,
 ) -> Cluster:
@@ -83,6 +91,12 @@ def start(
     Options are those of `sanderling ps` and `sanderling hub`, such as `["--data", "/mnt/checkpoints"]`; `{index}` in
     them stands for the number of the server or hub. Server i listens at `port` + i, hub i at `hub_port` + i. Each has
     `cpus` processors for Ray's scheduler.
+
+    With `groups`, `servers` is not used: `groups` times `replicas` servers form a cluster (`sanderling ps --cluster`),
+    whose keeper is one more actor, at `keeper_port`. `Cluster.address` is then the registry. A server whose process
+    dies is replaced at once by a replica with every acknowledged push; Ray starts it again, and it becomes a replica.
+    The keeper's records are in `keeper_data`, a folder of its node; None: a temporary one. A keeper that has lost them
+    is refused by its clients.
 
     The actors are detached: they outlive this process, and end by `Cluster.shutdown`. Connections have a new token and
     no TLS, so the network must be trusted. Ray starts a process that has died again on its node: with
@@ -95,16 +109,20 @@ def start(
         ray.init()
     if servers < 1 or hubs < 0:
         raise ConfigError(f"ray.start: {servers} servers and {hubs} hubs: must be at least 1 and 0")
+    if groups < 0 or replicas < 1:
+        raise ConfigError(f"ray.start: {groups} groups of {replicas} replicas: must be at least 0 and 1")
     if _actor(f"{name}-ps-0") is not None:
         raise ConfigError(f"ray.start: {name!r} runs already; shut it down, or give another name")
     token = secrets.token_hex(32)
+    servers = groups * replicas or servers
+    keepers = 1 if groups else 0
     group = ray.util.placement_group(
-        [{"CPU": cpus}] * (servers + hubs), strategy="SPREAD", name=name, lifetime="detached"
+        [{"CPU": cpus}] * (servers + hubs + keepers), strategy="SPREAD", name=name, lifetime="detached"
     )
-    planned = [("ps", shard, port, ["--shard", f"{shard}/{servers}", *server_options]) for shard in range(servers)]
-    planned += [("hub", index, hub_port, ["--share", f"{index}/{hubs}", *hub_options]) for index in range(hubs)]
-    actors = []
-    for bundle, (kind, index, first_port, options) in enumerate(planned):
+    actors: list[Any] = []
+
+    def begin(kind: str, index: int, first_port: int, options: Sequence[str]) -> None:
+        bundle = len(actors)
         placed = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
             placement_group=group, placement_group_bundle_index=bundle
         )
@@ -119,14 +137,30 @@ def start(
         )
         arguments = [kind, *(option.replace("{index}", str(index)) for option in options)]
         actors.append(actor.remote(arguments, token, first_port + index))
-    try:
-        addresses = ray.get([actor.ready.remote(timeout_s) for actor in actors], timeout=timeout_s)
-    except ray.exceptions.RayError as error:
-        _kill(name, actors)
-        raise ServerTimeoutError(
-            f"ray.start: servers and hubs were not ready within {timeout_s:g} s; the log of the actors has the reason"
-        ) from error
-    return Cluster(name, token, tuple(addresses[:servers]), tuple(addresses[servers:]))
+
+    def wait() -> list[str]:
+        try:
+            addresses: list[str] = ray.get([actor.ready.remote(timeout_s) for actor in actors], timeout=timeout_s)
+        except ray.exceptions.RayError as error:
+            _kill(name, actors)
+            raise ServerTimeoutError(
+                f"ray.start: servers and hubs were not ready within {timeout_s:g} s; the log of the actors has the "
+                "reason"
+            ) from error
+        return addresses
+
+    registry = ""
+    if groups:
+        begin("keeper", 0, keeper_port, ["--data", keeper_data or "{temporary}"])
+        registry = f"keeper://{wait()[0]}/{name}"
+        layout = ["--groups", str(groups), "--replicas", str(replicas)]
+        ours = ["--cluster", name, "--registry", registry.removesuffix(f"/{name}"), *layout]
+    for shard in range(servers):
+        begin("ps", shard, port, [*(ours if groups else ["--shard", f"{shard}/{servers}"]), *server_options])
+    for index in range(hubs):
+        begin("hub", index, hub_port, ["--share", f"{index}/{hubs}", *hub_options])
+    addresses = wait()[keepers:]
+    return Cluster(name, token, tuple(addresses[:servers]), tuple(addresses[servers:]), registry)
 
 
 def _ray() -> Any:  # noqa: ANN401, a module that need not be installed
@@ -148,8 +182,9 @@ def _actor(name: str) -> Any:  # noqa: ANN401, handles of Ray have no type
         return None
 
 
-def _names(name: str, servers: int, hubs: int) -> list[str]:
-    return [f"{name}-ps-{shard}" for shard in range(servers)] + [f"{name}-hub-{index}" for index in range(hubs)]
+def _names(name: str, servers: int, hubs: int, keepers: int) -> list[str]:
+    kinds = [("ps", servers), ("hub", hubs), ("keeper", keepers)]
+    return [f"{name}-{kind}-{index}" for kind, count in kinds for index in range(count)]
 
 
 def _kill(name: str, actors: Sequence[Any]) -> None:
@@ -166,10 +201,11 @@ class _Process:
     def __init__(self, arguments: list[str], token: str, port: int) -> None:
         host = _ray().util.get_node_ip_address()
         self.host, self.port = host, port
-        self.token_file = Path(tempfile.mkdtemp()) / "token"
+        folder = Path(tempfile.mkdtemp())
+        self.token_file = folder / "token"
         self.token_file.touch(0o600)
         self.token_file.write_text(token)
-        kind, *options = arguments
+        kind, *options = (argument.replace("{temporary}", str(folder / "data")) for argument in arguments)
         # Ray's nodes trust one another, as its own ports do.
         shared = ["--listen", f"{host}:{port}", "--expose", "--insecure", "--token-file", str(self.token_file)]
         self.control = f"{host}:{port + _CONTROL}" if kind == "ps" else None
@@ -180,7 +216,8 @@ class _Process:
 
     def _run(self, arguments: list[str]) -> None:
         code = cli_main(["sanderling", *arguments])
-        if not self.is_draining:
+        has_given_all = arguments[0] == "hub" and code == 0
+        if not self.is_draining and not has_given_all:
             # The server has ended, so its process does: Ray starts both again.
             os._exit(code)
 

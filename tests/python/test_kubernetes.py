@@ -26,7 +26,7 @@ import sanderling
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy/kubernetes"
-COMPONENTS = ("tls", "kept", "autoscaler")
+COMPONENTS = ("tls", "kept", "autoscaler", "cluster")
 TOKEN = "a token for tests"
 # The oldest version with the labels and hooks that the manifests use, and the newest with a schema.
 VERSIONS = ("1.32", "1.37")
@@ -310,6 +310,38 @@ def test_commands_probes_and_hooks_run(components: tuple[str, ...], tmp_path: Pa
         for each in (servers[0], servers[1], serve):
             each.stop()
             assert not each.answers("readinessProbe")
+
+
+def test_a_cluster_is_updated_pod_by_pod(tmp_path: Path) -> None:
+    manifests = with_components(tmp_path, "cluster")
+    workload = of(manifests, "StatefulSet", "sanderling-ps")
+    assert workload["spec"]["replicas"] == 4
+    with cluster(manifests, tmp_path / "cluster") as made, ExitStack() as stack:
+        keeper = made.run("StatefulSet", "sanderling-keeper")
+        keeper.await_ready()
+        servers = [made.run("StatefulSet", "sanderling-ps", index) for index in range(4)]
+        for each in servers:
+            eventually(lambda each=each: each.answers("readinessProbe"))  # type: ignore[misc]
+        registry = f"keeper://{keeper.address}:7400/ads"
+        connection = stack.enter_context(sanderling.connect(registry, token=TOKEN))
+        table = connection.table("user", 2, init="zero", optimizer={"type": "sgd", "lr": 1.0})
+        keys = np.arange(100, dtype=np.uint64)
+        pushes = 0
+        for each in servers:
+            each.stop()
+            table.push(keys, -np.ones((100, 2), np.float32))
+            each.start()
+            table.push(keys, -np.ones((100, 2), np.float32))
+            pushes += 2
+            eventually(lambda each=each: each.answers("readinessProbe"))  # type: ignore[misc]
+        # The keeper may be away meanwhile.
+        keeper.kill()
+        np.testing.assert_array_equal(table.pull(keys), np.full((100, 2), pushes, np.float32))
+        keeper.start()
+        keeper.await_ready()
+        # A killed server is replaced, too.
+        servers[0].kill()
+        np.testing.assert_array_equal(table.pull(keys), np.full((100, 2), pushes, np.float32))
 
 
 def _check_tokens(ps: Pod, serve: Pod, *, is_tls: bool) -> None:

@@ -1,9 +1,12 @@
 """Servers and hubs on a local Ray of this host: training, a killed server, and the end, which leaves no process."""
 
+import json
 import os
 import runpy
 import signal
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,9 +51,8 @@ def processes(cluster: sanderling.ray.Cluster) -> list[int]:
 
 
 def names(cluster: sanderling.ray.Cluster) -> list[str]:
-    return [f"{cluster.name}-ps-{shard}" for shard in range(len(cluster.servers))] + [
-        f"{cluster.name}-hub-{index}" for index in range(len(cluster.hubs))
-    ]
+    kinds = [("ps", len(cluster.servers)), ("hub", len(cluster.hubs)), ("keeper", 1 if cluster.registry else 0)]
+    return [f"{cluster.name}-{kind}-{index}" for kind, count in kinds for index in range(count)]
 
 
 def is_running(process: int) -> bool:
@@ -97,6 +99,60 @@ def test_a_killed_server_is_back_with_its_tables_and_the_end_leaves_nothing(tmp_
     assert (tmp_path / "data/latest/shard-0-of-2/manifest.json").exists()
     with pytest.raises(ValueError, match="test-ps-0"):
         ray.get_actor("test-ps-0", namespace="sanderling")
+
+
+def test_replicas_take_over_from_killed_servers(capfd: pytest.CaptureFixture[str]) -> None:
+    started: dict[str, Any] = {"port": free_port(), "keeper_port": free_port(), "server_options": ["--threads", "1"]}
+    with sanderling.ray.start(groups=1, replicas=2, name="pair", **started) as cluster:
+        assert cluster.address == cluster.registry
+        assert cluster.registry.startswith("keeper://127.0.0.1:")
+        table = sanderling.connect(cluster.address, token=cluster.token).table(
+            "user", 4, init="zero", optimizer={"type": "sgd", "lr": 1.0}
+        )
+        keys = np.arange(50, dtype=np.uint64)
+        pushes = 0
+        for _ in range(2):
+            before = processes(cluster)
+            servers = cluster_view(cluster, 2)
+            primary = next(server for server in servers if server["role"] == "primary")
+            at = cluster.servers.index(primary["address"].removeprefix("tcp://"))
+            for step in range(20):
+                if step == 10:
+                    os.kill(before[at], signal.SIGKILL)
+                table.push(keys, -np.ones((50, 4), np.float32))
+                pushes += 1
+            # Ray starts the process again, and it becomes a replica.
+            after = cluster_view(cluster, 2)
+            assert {server["address"] for server in after} == {server["address"] for server in servers}
+            assert next(server for server in after if server["role"] == "primary")["server"] != primary["server"]
+        np.testing.assert_array_equal(table.pull(keys), np.full((50, 4), pushes, np.float32))
+        last = processes(cluster)
+    eventually(lambda: not any(map(is_running, [*before, *last])))
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def cluster_view(cluster: sanderling.ray.Cluster, in_sync: int) -> list[dict[str, Any]]:
+    """The servers as `ctl cluster` shows them, when so many are in sync."""
+    found: list[dict[str, Any]] = []
+
+    def is_in_sync() -> bool:
+        words = ["ctl", "--json", "cluster", "--registry", cluster.registry]
+        said = subprocess.run(
+            [sys.executable, "-m", "sanderling", *words, "--token-file", token_file],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if said.returncode == 0:
+            found[:] = json.loads(said.stdout)["servers"]
+        return sum(server["role"] in {"primary", "in sync"} for server in found) == in_sync
+
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.write(cluster.token)
+        file.flush()
+        token_file = file.name
+        eventually(is_in_sync)
+    return found
 
 
 def test_a_server_that_cannot_start_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:

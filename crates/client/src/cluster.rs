@@ -88,7 +88,7 @@ impl Cluster {
         let url =
             RegistryUrl::parse(text).map_err(|error| ClientError::Cluster { reason: error.to_string() })?;
         let within = options.connect_timeout.min(options.timeout);
-        let locations = Locations::open(&url, within, options.stop.as_ref())?;
+        let locations = Locations::open(&url, within, &options)?;
         let options = Arc::new(options);
         let ask_group = |group: usize| {
             let address = || locations.of(group, 0).unwrap_or(Address::Embedded);

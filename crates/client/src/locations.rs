@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use sanderling_registry::{
-    CONFIG, ClusterConfig, GROUPS, GroupRecord, Options as RegistryOptions, Record, Registry, RegistryError,
-    RegistryUrl, Watched, group_name,
+    CONFIG, ClusterConfig, GROUPS, GroupRecord, Kind, Options as RegistryOptions, Record, Registry,
+    RegistryError, RegistryUrl, Watched, group_name,
 };
 use sanderling_transport::Address;
 
 use crate::error::ClientError;
-use crate::stop::Stop;
+use crate::options::ConnectOptions;
 
 /// Longest wait of one question for changes. The thread ends at most so long after its cluster.
 const WATCH_WITHIN: Duration = Duration::from_secs(5);
@@ -45,10 +45,15 @@ impl Locations {
     pub(crate) fn open(
         url: &RegistryUrl,
         within: Duration,
-        stop: Option<&Stop>,
+        connect: &ConnectOptions,
     ) -> Result<Arc<Locations>, ClientError> {
+        let stop = connect.stop.as_ref();
         let of_registry = |error: RegistryError| ClientError::Cluster { reason: error.to_string() };
-        let options = RegistryOptions::of_environment().map_err(of_registry)?;
+        let mut options = RegistryOptions::of_environment().map_err(of_registry)?;
+        if url.kind == Kind::Keeper && !connect.token.is_empty() {
+            // One token for a cluster and its keeper, unless the environment names another one.
+            options.token.get_or_insert_with(|| connect.token.clone());
+        }
         let registry = url.open(&options).map_err(of_registry)?;
         let locations =
             Locations { url: registry.url(), version: AtomicU64::new(1), known: Mutex::default() };

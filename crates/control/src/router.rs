@@ -22,8 +22,8 @@ use crate::metrics;
 use crate::proto::control_server::ControlServer;
 use crate::service::{self, Service};
 
-/// Paths without authentication, because probes have no token: the health service and its plain counterpart.
-const OPEN_TO_ALL: [&str; 2] = ["/grpc.health.v1.Health/", "/healthz"];
+/// Paths without authentication, because probes have no token: the health service and its plain counterparts.
+const OPEN_TO_ALL: [&str; 3] = ["/grpc.health.v1.Health/", "/healthz", "/readyz"];
 const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 
 /// Builds the routes.
@@ -51,6 +51,7 @@ pub(crate) fn router(
     let plain = Router::new()
         .route("/metrics", get(answer_metrics))
         .route("/healthz", get(answer_healthz))
+        .route("/readyz", get(answer_readyz))
         .with_state(service.clone());
     let asked = service.clone();
     Ok(grpc
@@ -117,6 +118,16 @@ async fn answer_healthz(State(service): State<Service>) -> Response {
         false => (StatusCode::OK, "serving\n"),
     };
     (code, [(CONTENT_TYPE, PLAIN_TEXT)], text).into_response()
+}
+
+/// Whether the server serves and, as a replica, has every acknowledged push: the next one may be restarted.
+async fn answer_readyz(State(service): State<Service>) -> Response {
+    let group = service.control().group();
+    match group.map(|group| group.role).filter(|role| !matches!(*role, "primary" | "in sync")) {
+        Some(role) => (StatusCode::SERVICE_UNAVAILABLE, [(CONTENT_TYPE, PLAIN_TEXT)], format!("{role}\n"))
+            .into_response(),
+        None => answer_healthz(State(service)).await,
+    }
 }
 
 /// A status page, or nothing.

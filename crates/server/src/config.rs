@@ -102,6 +102,8 @@ pub struct ReplicaConfig {
     pub advertise: String,
     /// Replicas that must have a push before it is acknowledged, the primary included.
     pub min_in_sync: usize,
+    /// Whether a push is acknowledged before the other replicas have it. A failover may lose it then.
+    pub acknowledge_local: bool,
     /// Trusted certificates (PEM file) of the other replicas, for TLS.
     pub authorities: Option<PathBuf>,
 }

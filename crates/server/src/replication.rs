@@ -26,6 +26,9 @@ pub use records::{GroupRecord, GroupRecords, GroupStatus, MemoryRecords, Replica
 use crate::limit::PEER_MESSAGES_MAX;
 use crate::refusal::{Refusal, SendReply};
 
+/// Numbers of requests below are those of workers.
+const FIRST_JOB: u64 = u64::MAX / 2;
+
 /// The part that the workers and the thread of replication share.
 #[derive(Debug)]
 pub(crate) struct Replication {
@@ -38,6 +41,8 @@ pub(crate) struct Replication {
     /// Per worker, whether it applies a push.
     busy: Box<[Busy]>,
     inputs: Sender<Input>,
+    /// Whether replies to pushes do not wait for the followers.
+    acknowledges_local: bool,
     /// Messages of other replicas that wait.
     waiting: AtomicUsize,
     status: Mutex<GroupStatus>,
@@ -61,7 +66,7 @@ impl Drop for Entered<'_> {
 }
 
 impl Replication {
-    pub(crate) fn new(workers: usize, inputs: Sender<Input>) -> Replication {
+    pub(crate) fn new(workers: usize, inputs: Sender<Input>, acknowledges_local: bool) -> Replication {
         Replication {
             started: Instant::now(),
             epoch: AtomicU64::new(0),
@@ -69,6 +74,7 @@ impl Replication {
             history: AtomicU64::new(0),
             busy: (0..workers).map(|_| Busy::default()).collect(),
             inputs,
+            acknowledges_local,
             waiting: AtomicUsize::new(0),
             status: Mutex::default(),
         }
@@ -112,7 +118,7 @@ impl Replication {
 
     /// Whether replies to such a request wait for the followers.
     pub(crate) fn holds(&self, kind: Kind) -> bool {
-        kind == Kind::Push
+        kind == Kind::Push && !self.acknowledges_local
     }
 
     /// Refuses requests that this server cannot answer as the replica that it is.
@@ -172,6 +178,11 @@ impl Replication {
     /// [`Replication::hold`].
     pub(crate) fn ask(&self, request: u64, (client, sequence): (u64, u64), outcome: Outcome) {
         let _ = self.inputs.send(Input::Repeated { request, client, sequence, outcome });
+    }
+
+    /// Whether a reply with this number waits for an answer.
+    fn waits(&self, request: u64) -> bool {
+        !self.acknowledges_local || request > FIRST_JOB
     }
 
     /// Keeps a reply until the followers have its push.

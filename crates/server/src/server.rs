@@ -90,8 +90,9 @@ impl Server {
         let count = if config.workers > 0 { config.workers } else { processors().max(1) };
         let (inputs, taken) = channel();
         let mut state = State::new(config);
-        if config.replica.is_some() {
-            state.replication = Some(Arc::new(Replication::new(count, inputs.clone())));
+        if let Some(replica) = &config.replica {
+            let replication = Replication::new(count, inputs.clone(), replica.acknowledge_local);
+            state.replication = Some(Arc::new(replication));
         }
         let state = Arc::new(state);
         let addresses: Vec<Address> = listeners.iter().map(|listener| listener.address().clone()).collect();

@@ -267,7 +267,10 @@ impl Driver {
                 Action::Answer { request, answer } => match self.waiting.remove(&request) {
                     Some(Waiting::Reply(reply)) => self.reply(reply, &answer),
                     Some(Waiting::Job(job, made)) => self.reply_to_job(*job, made, &answer),
-                    _ => _ = self.waiting.insert(request, Waiting::Answered(answer)),
+                    _ if self.shared.waits(request) => {
+                        self.waiting.insert(request, Waiting::Answered(answer));
+                    }
+                    _ => {}
                 },
             }
         }

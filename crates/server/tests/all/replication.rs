@@ -26,16 +26,22 @@ struct Place {
     servers: Mutex<Vec<Option<Server>>>,
     boots: AtomicU32,
     min_in_sync: usize,
+    acknowledge_local: bool,
 }
 
 impl Place {
     fn new(servers: usize, min_in_sync: usize) -> Place {
+        Place::acknowledging(servers, min_in_sync, false)
+    }
+
+    fn acknowledging(servers: usize, min_in_sync: usize, acknowledge_local: bool) -> Place {
         let place = Place {
             records: MemoryRecords::default(),
             folder: tempfile::tempdir().unwrap(),
             servers: Mutex::new((0..servers).map(|_| None).collect()),
             boots: AtomicU32::new(0),
             min_in_sync,
+            acknowledge_local,
         };
         (0..servers).for_each(|server| place.start(server));
         place.wait(|status| status.in_sync() == servers);
@@ -52,6 +58,7 @@ impl Place {
                 server: server as u32,
                 advertise: String::new(),
                 min_in_sync: self.min_in_sync,
+                acknowledge_local: self.acknowledge_local,
                 authorities: None,
             }),
             ..Config::default()
@@ -254,6 +261,39 @@ fn a_role_is_passed_on_without_a_loss() {
             place.wait(|status| status.server != before.server && status.epoch > before.epoch);
         }
     });
+}
+
+/// With local acknowledgement no push waits for the followers, who get the pushes all the same.
+#[test]
+fn a_local_acknowledgement_does_not_wait() {
+    let place = Place::acknowledging(2, 2, true);
+    let (mut peer, table) = place.reach("t", COUNTERS);
+    let primary = place.wait(|status| status.in_sync() == 2).server as usize;
+    let ended = place.servers.lock().unwrap()[1 - primary].take();
+    drop(ended);
+    let (counts, grads) = ([1], [-1.0; DIM]);
+    for sequence in 0..3 {
+        let push = Push {
+            table,
+            client: 5,
+            sequence,
+            continues: false,
+            dim: DIM as u32,
+            lr_scale: 1.0,
+            keys: &[9],
+            counts: &counts,
+            grads: &grads,
+        };
+        let answer = ask(&mut peer, &Request::Push(push), |reply| matches!(reply, Reply::Push(_)));
+        assert_eq!(answer, Some(Ok(true)));
+    }
+    place.start(1 - primary);
+    place.wait(|status| status.in_sync() == 2 && status.backlog == 0);
+    let start = Instant::now();
+    while place.rows(0) != place.rows(1) {
+        assert!(start.elapsed() < LONG, "{:?} {:?}", place.rows(0), place.rows(1));
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sanderling_control::proto::StatusReply;
-use sanderling_control::{Client, ClientOptions};
+use sanderling_control::{Client, ClientOptions, ControlError};
 use sanderling_registry::{
-    CONFIG, ClusterConfig, GROUPS, GroupRecord, Listing, MEMBERS, MemberRecord, Options, PLACEMENT,
+    CONFIG, ClusterConfig, GROUPS, GroupRecord, Kind, Listing, MEMBERS, MemberRecord, Options, PLACEMENT,
     Placement, RegistryError, RegistryUrl,
 };
 use serde::Serialize;
@@ -66,7 +66,11 @@ impl Cluster {
     pub(super) fn view(&self, options: &ClientOptions) -> Result<View, Failure> {
         let usage = |error: &dyn std::fmt::Display| Failure::Usage(format!("--registry: {error}"));
         let url = RegistryUrl::parse(&self.registry).map_err(|error| usage(&error))?;
-        let of_environment = Options::of_environment().map_err(|error| usage(&error))?;
+        let mut of_environment = Options::of_environment().map_err(|error| usage(&error))?;
+        if url.kind == Kind::Keeper {
+            // One token for a cluster and its keeper, unless the environment names another one.
+            of_environment.token = of_environment.token.or_else(|| options.token.clone());
+        }
         let registry = url.open(&of_environment).map_err(|error| usage(&error))?;
         let listing = registry.list("", WITHIN)?;
         let mut view = view(&registry.url(), &listing)?;
@@ -74,17 +78,20 @@ impl Cluster {
             view.servers.iter().map(|server| server.control.clone()).filter(|url| !url.is_empty()).collect();
         let mut clients: Vec<Option<Client>> = servers.iter().map(|_| None).collect();
         let answers = ask_all(&servers, options, &mut clients, Client::status);
-        let answers: BTreeMap<&String, StatusReply> =
-            servers.iter().zip(answers).filter_map(|(server, answer)| Some((server, answer.ok()?))).collect();
+        let answers: BTreeMap<&String, Result<StatusReply, ControlError>> =
+            servers.iter().zip(answers).collect();
         for server in &mut view.servers {
-            let Some(status) = answers.get(&server.control) else {
+            match answers.get(&server.control) {
+                Some(Ok(status)) => {
+                    let counter = |name: &str| status.counters.get(name).copied().unwrap_or_default();
+                    server.lag = Some(counter("group_backlog") + counter("group_waiting"));
+                    server.rows = Some(counter("rows"));
+                }
                 // Its lease has not ended yet.
-                server.role = if server.role == "lost" { "lost" } else { "silent" };
-                continue;
-            };
-            let counter = |name: &str| status.counters.get(name).copied().unwrap_or_default();
-            server.lag = Some(counter("group_backlog") + counter("group_waiting"));
-            server.rows = Some(counter("rows"));
+                Some(Err(ControlError::Unreachable { .. })) => server.role = "silent",
+                Some(Err(error)) => note_line!("{error}"),
+                None => {}
+            }
         }
         Ok(view)
     }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sanderling_registry::{
-    ClusterConfig, Edit, GroupRecord as Stored, Member, MemberRecord, Options as RegistryOptions, Outcome,
-    Place, Presence, PresenceEvent, Record, Registry, RegistryError, RegistryUrl, Wanted, agree, claim,
-    group_name,
+    ClusterConfig, Edit, GroupRecord as Stored, Kind, Member, MemberRecord, Options as RegistryOptions,
+    Outcome, Place, Presence, PresenceEvent, Record, Registry, RegistryError, RegistryUrl, Wanted, agree,
+    claim, group_name,
 };
 use sanderling_server::{Config, Control, GroupRecord, GroupRecords, ReplicaConfig};
 use sanderling_transport::Address;
@@ -36,7 +36,18 @@ pub(super) struct ClusterOptions {
     pub(super) replicas: Option<u32>,
     pub(super) min_in_sync: Option<usize>,
     pub(super) advertise: Option<String>,
+    pub(super) acknowledge: Option<Acknowledge>,
     pub(super) ca_file: Option<PathBuf>,
+}
+
+/// When a push is acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Acknowledge {
+    /// When every replica in sync has it
+    InSync,
+    /// When the primary has it: a failover may lose it
+    Local,
 }
 
 /// A place that this server has taken.
@@ -56,7 +67,11 @@ impl ClusterOptions {
         let place = self.registry.clone().unwrap_or_else(|| "registry://".to_owned());
         let url = RegistryUrl::parse(&place).and_then(|url| url.in_cluster(cluster));
         let url = url.map_err(|error| usage("registry", &error))?;
-        let options = RegistryOptions::of_environment().map_err(|error| usage("registry", &error))?;
+        let mut options = RegistryOptions::of_environment().map_err(|error| usage("registry", &error))?;
+        if url.kind == Kind::Keeper && !config.admit_this_user {
+            // One token for a cluster and its keeper, unless the environment names another one.
+            options.token = options.token.or_else(|| config.token.clone());
+        }
         let registry = url.open(&options).map_err(|error| usage("registry", &error))?;
         let advertise = match &self.advertise {
             Some(text) => {
@@ -90,6 +105,7 @@ impl ClusterOptions {
             server: place.server,
             advertise: self.advertise.and(advertise).unwrap_or_default(),
             min_in_sync: self.min_in_sync.unwrap_or(1),
+            acknowledge_local: self.acknowledge == Some(Acknowledge::Local),
             authorities: self.ca_file,
         });
         Ok(Some(Joined { registry, layout, place }))
@@ -101,6 +117,7 @@ impl ClusterOptions {
             ("groups", self.groups.is_some()),
             ("replicas", self.replicas.is_some()),
             ("min-in-sync", self.min_in_sync.is_some()),
+            ("acknowledge", self.acknowledge.is_some()),
             ("advertise", self.advertise.is_some()),
             ("ca-file", self.ca_file.is_some()),
         ];
@@ -135,6 +152,7 @@ impl Joined {
     ) -> Result<Presence, Failure> {
         let Place { server, group } = self.place;
         let member = Member { server, boot: control.boot_id() };
+        let control_address = control_address.map(|url| reachable(url, &addresses));
         let record = MemberRecord { member, group, addresses, control: control_address };
         let registry = Arc::clone(&self.registry);
         let presence = Presence::start(registry, record, TERM, move |event| match event {
@@ -149,6 +167,18 @@ impl Joined {
             }
         });
         Ok(presence?)
+    }
+}
+
+/// The URL of a control plane that listens at all addresses of its host, by the host that others know.
+fn reachable(url: String, addresses: &[String]) -> String {
+    let Some(Ok(Address::Tcp(endpoints))) = addresses.first().map(|address| address.parse()) else {
+        return url;
+    };
+    match endpoints.first() {
+        Some(first) if url.contains("//0.0.0.0:") => url.replacen("0.0.0.0", &first.host, 1),
+        Some(first) if url.contains("//[::]:") => url.replacen("[::]", &first.host, 1),
+        _ => url,
     }
 }
 

@@ -6,7 +6,7 @@ use sanderling_server::Config;
 use sanderling_transport::Address;
 use serde::Deserialize;
 
-use super::cluster::ClusterOptions;
+use super::cluster::{Acknowledge, ClusterOptions};
 use crate::failure::Failure;
 use crate::output;
 use crate::quantity;
@@ -64,6 +64,9 @@ pub(super) struct Options {
     /// Replicas in sync, the primary included, below which pushes wait [default: 1]
     #[arg(long, value_name = "N", help_heading = "Cluster")]
     pub(super) min_in_sync: Option<usize>,
+    /// When a push is acknowledged: in-sync, by every replica in sync; local, by the primary alone [default: in-sync]
+    #[arg(long, value_name = "WHEN", hide_possible_values = true, help_heading = "Cluster")]
+    pub(super) acknowledge: Option<Acknowledge>,
     /// Address at which clients and other servers reach this one [default: the first TCP address]
     #[arg(long, value_name = "ADDR", help_heading = "Cluster")]
     pub(super) advertise: Option<String>,
@@ -174,6 +177,7 @@ impl Options {
             groups: self.groups,
             replicas: self.replicas,
             min_in_sync: self.min_in_sync,
+            acknowledge: self.acknowledge,
             advertise: self.advertise.clone(),
             ca_file: self.ca_file.clone(),
         }
@@ -208,6 +212,7 @@ impl Options {
             groups: self.groups.or(other.groups),
             replicas: self.replicas.or(other.replicas),
             min_in_sync: self.min_in_sync.or(other.min_in_sync),
+            acknowledge: self.acknowledge.or(other.acknowledge),
             advertise: self.advertise.or(other.advertise),
             ca_file: self.ca_file.or(other.ca_file),
             data: self.data.or(other.data),
