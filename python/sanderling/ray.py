@@ -92,11 +92,11 @@ def start(
     them stands for the number of the server or hub. Server i listens at `port` + i, hub i at `hub_port` + i. Each has
     `cpus` processors for Ray's scheduler.
 
-    With `groups`, `servers` is not used: `groups` times `replicas` servers form a cluster (`sanderling ps --cluster`),
-    whose keeper is one more actor, at `keeper_port`. `Cluster.address` is then the registry. A server whose process
-    dies is replaced at once by a replica with every acknowledged push; Ray starts it again, and it becomes a replica.
-    The keeper's records are in `keeper_data`, a folder of its node; None: a temporary one. A keeper that has lost them
-    is refused by its clients.
+    With `groups`, `servers` is not used: `groups` times `replicas` servers form a cluster (`sanderling ps --cluster`).
+    The keeper of the cluster is one more actor, at `keeper_port`. `Cluster.address` is then the registry. If the
+    process of a primary dies, a replica with every acknowledged push takes its place. Ray starts the process again, and
+    its server becomes a replica. The keeper's records are in `keeper_data`, a folder of its node; None: a temporary
+    one. A keeper that has lost them is refused by its clients.
 
     The actors are detached: they outlive this process, and end by `Cluster.shutdown`. Connections have a new token and
     no TLS, so the network must be trusted. Ray starts a process that has died again on its node: with

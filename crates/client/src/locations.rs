@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use sanderling_registry::{
-    CONFIG, ClusterConfig, GROUPS, GroupRecord, Kind, Options as RegistryOptions, Record, Registry,
-    RegistryError, RegistryUrl, Watched, group_name,
+    CONFIG, ClusterConfig, GROUPS, GroupRecord, Record, Registry, RegistryError, RegistryUrl, Watched,
+    group_name,
 };
 use sanderling_transport::Address;
 
@@ -49,12 +49,8 @@ impl Locations {
     ) -> Result<Arc<Locations>, ClientError> {
         let stop = connect.stop.as_ref();
         let of_registry = |error: RegistryError| ClientError::Cluster { reason: error.to_string() };
-        let mut options = RegistryOptions::of_environment().map_err(of_registry)?;
-        if url.kind == Kind::Keeper && !connect.token.is_empty() {
-            // One token for a cluster and its keeper, unless the environment names another one.
-            options.token.get_or_insert_with(|| connect.token.clone());
-        }
-        let registry = url.open(&options).map_err(of_registry)?;
+        let token = Some(&*connect.token).filter(|token| !token.is_empty());
+        let registry = url.open_of_cluster(token).map_err(of_registry)?;
         let locations =
             Locations { url: registry.url(), version: AtomicU64::new(1), known: Mutex::default() };
         let until = Instant::now() + within;

@@ -9,6 +9,7 @@ pub mod latency;
 pub mod latency_table;
 pub mod machine;
 pub mod numbers;
+pub mod pattern;
 pub mod plot;
 pub mod stages;
 pub mod threads;

@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
+use crate::pattern::matches;
+
 /// Points of each span of a trend: 60 s, 60 min, 24 h.
 const POINTS: [usize; 3] = [60, 60, 24];
 /// Points that make one of the next span.
@@ -174,14 +176,7 @@ impl Trends {
 
 /// Whether a name fits a pattern.
 fn fits(name: &str, pattern: &str) -> bool {
-    let mut parts = pattern.split('*');
-    let (Some(first), Some(last)) = (parts.next(), parts.next_back()) else { return name.contains(pattern) };
-    let Some(mut rest) = name.strip_prefix(first) else { return false };
-    for part in parts {
-        let Some(at) = rest.find(part) else { return false };
-        rest = &rest[at + part.len()..];
-    }
-    rest.ends_with(last)
+    if pattern.contains('*') { matches(pattern, name) } else { name.contains(pattern) }
 }
 
 /// One line of an exposition.

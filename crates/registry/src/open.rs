@@ -22,6 +22,19 @@ impl RegistryUrl {
             Kind::Etcd => Arc::new(Etcd::new(self, cluster, options)?),
         })
     }
+
+    /// Opens the registry of a cluster whose servers have this token. The environment says how to connect; where it names no
+    /// token, the one of the servers is that of their keeper, too.
+    ///
+    /// # Errors
+    /// As [`RegistryUrl::open`] and [`Options::of_environment`].
+    pub fn open_of_cluster(&self, token: Option<&str>) -> Result<Arc<dyn Registry>, RegistryError> {
+        let mut options = Options::of_environment()?;
+        if self.kind == Kind::Keeper {
+            options.token = options.token.or_else(|| token.map(str::to_owned));
+        }
+        self.open(&options)
+    }
 }
 
 #[cfg(test)]

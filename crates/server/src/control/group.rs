@@ -56,7 +56,7 @@ impl Control {
         let group = || self.group().ok_or_else(|| "this server is in no cluster".to_owned());
         let before = group()?;
         if !before.is_primary {
-            let primary = before.primary_url().unwrap_or("nobody");
+            let primary = before.primary_url().unwrap_or("no server");
             return Err(format!("this server is not the primary of group {}: {primary} is", before.group));
         }
         if before.in_sync() < 2 {

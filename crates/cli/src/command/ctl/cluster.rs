@@ -6,8 +6,8 @@ use std::time::Duration;
 use sanderling_control::proto::StatusReply;
 use sanderling_control::{Client, ClientOptions, ControlError};
 use sanderling_registry::{
-    CONFIG, ClusterConfig, GROUPS, GroupRecord, Kind, Listing, MEMBERS, MemberRecord, Options, PLACEMENT,
-    Placement, RegistryError, RegistryUrl,
+    CONFIG, ClusterConfig, GROUPS, GroupRecord, Listing, MEMBERS, MemberRecord, PLACEMENT, Placement,
+    RegistryError, RegistryUrl,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -66,12 +66,7 @@ impl Cluster {
     pub(super) fn view(&self, options: &ClientOptions) -> Result<View, Failure> {
         let usage = |error: &dyn std::fmt::Display| Failure::Usage(format!("--registry: {error}"));
         let url = RegistryUrl::parse(&self.registry).map_err(|error| usage(&error))?;
-        let mut of_environment = Options::of_environment().map_err(|error| usage(&error))?;
-        if url.kind == Kind::Keeper {
-            // One token for a cluster and its keeper, unless the environment names another one.
-            of_environment.token = of_environment.token.or_else(|| options.token.clone());
-        }
-        let registry = url.open(&of_environment).map_err(|error| usage(&error))?;
+        let registry = url.open_of_cluster(options.token.as_deref()).map_err(|error| usage(&error))?;
         let listing = registry.list("", WITHIN)?;
         let mut view = view(&registry.url(), &listing)?;
         let servers: Vec<String> =
@@ -163,13 +158,15 @@ fn view(url: &str, listing: &Listing) -> Result<View, Failure> {
         if let Some(known) = known {
             let all = [(&known.group.primary, "primary")].into_iter();
             for (member, role) in all.chain(known.group.in_sync.iter().map(|member| (member, "in sync"))) {
-                let lives = members.get(&member.server).is_some_and(|found| found.member.boot == member.boot);
-                let role = if lives { role } else { "lost" };
+                let role = match members.get(&member.server) {
+                    Some(found) if found.member.boot == member.boot => role,
+                    // Another process has the place: it is below.
+                    Some(_) => continue,
+                    None => "lost",
+                };
                 let address = known.addresses.get(&member.server).and_then(|all| all.first());
-                if lives || role == "lost" && !members.contains_key(&member.server) {
-                    listed.push(member.server);
-                    servers.push(server(member.server, role, epoch, address));
-                }
+                listed.push(member.server);
+                servers.push(server(member.server, role, epoch, address));
             }
         }
         for (&number, member) in

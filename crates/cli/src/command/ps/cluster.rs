@@ -8,9 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sanderling_registry::{
-    ClusterConfig, Edit, GroupRecord as Stored, Kind, Member, MemberRecord, Options as RegistryOptions,
-    Outcome, Place, Presence, PresenceEvent, Record, Registry, RegistryError, RegistryUrl, Wanted, agree,
-    claim, group_name,
+    ClusterConfig, Edit, GroupRecord as Stored, Member, MemberRecord, Outcome, Place, Presence,
+    PresenceEvent, Record, Registry, RegistryError, RegistryUrl, Wanted, agree, claim, group_name,
 };
 use sanderling_server::{Config, Control, GroupRecord, GroupRecords, ReplicaConfig};
 use sanderling_transport::Address;
@@ -67,12 +66,9 @@ impl ClusterOptions {
         let place = self.registry.clone().unwrap_or_else(|| "registry://".to_owned());
         let url = RegistryUrl::parse(&place).and_then(|url| url.in_cluster(cluster));
         let url = url.map_err(|error| usage("registry", &error))?;
-        let mut options = RegistryOptions::of_environment().map_err(|error| usage("registry", &error))?;
-        if url.kind == Kind::Keeper && !config.admit_this_user {
-            // One token for a cluster and its keeper, unless the environment names another one.
-            options.token = options.token.or_else(|| config.token.clone());
-        }
-        let registry = url.open(&options).map_err(|error| usage("registry", &error))?;
+        // A token that this server made for itself is not that of the cluster.
+        let token = config.token.as_deref().filter(|_| !config.admit_this_user);
+        let registry = url.open_of_cluster(token).map_err(|error| usage("registry", &error))?;
         let advertise = match &self.advertise {
             Some(text) => {
                 let address: Address = text.parse().map_err(|error| usage("advertise", &error))?;
