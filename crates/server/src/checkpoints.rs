@@ -16,6 +16,7 @@ use sanderling_wire::{Fault, Home, Restored};
 mod origin;
 mod parts;
 mod record;
+mod part;
 mod reshard;
 mod save;
 mod save_mode;
@@ -31,6 +32,7 @@ use crate::refusal::Refusal;
 use crate::tables::{Candidate, Tables};
 use parts::Source;
 use record::{BLOB, ServerRecord, TableRecord, damaged, pushes};
+pub(crate) use part::Part;
 use reshard::Resharder;
 pub(crate) use save::Saved;
 pub use save_mode::{SaveMode, SaveReport};
@@ -64,8 +66,8 @@ struct OwnPart {
 #[derive(Debug)]
 pub(crate) struct Checkpoints {
     root: PathBuf,
-    shard: u16,
-    shards: u16,
+    /// The part that this server saves.
+    part: Mutex<Part>,
     /// Maximum number of named checkpoints.
     names_max: usize,
     /// The checkpoints found by the last scan.
@@ -88,8 +90,7 @@ impl Checkpoints {
         let scanned = Mutex::new(scan::run(&root, shard, shards));
         Checkpoints {
             root,
-            shard,
-            shards,
+            part: Mutex::new(Part { shard, shards, is_even: true }),
             names_max,
             scanned,
             working,
@@ -106,7 +107,7 @@ impl Checkpoints {
 
     /// Scans the folder.
     pub(crate) fn count(&self) -> Vec<CheckpointStatus> {
-        let found = scan::run(&self.root, self.shard, self.shards);
+        let found = scan::run(&self.root, self.shard(), self.shards());
         self.scanned.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&found);
         found
     }
@@ -140,10 +141,10 @@ impl Checkpoints {
             return Err(damaged(folder, reason));
         }
         let Ok(record) = ServerRecord::read(&checkpoint, folder) else { return Ok(()) };
-        if (record.shard, record.shards) != (self.shard, self.shards) {
+        if (record.shard, record.shards) != (self.shard(), self.shards()) {
             let reason = format!(
                 "server {} of {} saved it, so {} of {} does not replace it; save under another name",
-                record.shard, record.shards, self.shard, self.shards
+                record.shard, record.shards, self.shard(), self.shards()
             );
             return Err(damaged(folder, &reason));
         }
@@ -184,7 +185,7 @@ impl Checkpoints {
 
     /// The folder of this server's part.
     fn folder(&self, name: &str) -> Result<PathBuf, Refusal> {
-        Ok(parts::folder(&self.base(name)?, self.shard, self.shards))
+        Ok(parts::folder(&self.base(name)?, self.shard(), self.shards()))
     }
 
     /// Whether there is a checkpoint of this name that concerns this server, or evidence of a lost part.
@@ -195,14 +196,14 @@ impl Checkpoints {
         };
         // Its own part existed once, and some files of it are left.
         let is_lost = |base: &Path| {
-            unfinished::lost(&parts::folder(base, self.shard, self.shards))
+            unfinished::lost(&parts::folder(base, self.shard(), self.shards()))
                 .map_or(true, |lost| lost.is_some())
         };
         let found = |base: PathBuf| {
             is_lost(&base)
                 || parts::lost(&base).map_or(true, |lost| lost.is_some())
                 || parts::find(&base)
-                    .map_or(true, |found| parts::any(&found, self.shard, self.shards, has_rows))
+                    .map_or(true, |found| parts::any(&found, self.shard(), self.shards(), has_rows))
         };
         self.base(name).is_ok_and(found)
     }
@@ -251,13 +252,13 @@ impl Checkpoints {
             Source::Own => self.own(tables, name, deltas, log)?,
             Source::Parts { folders, origin, noted } => {
                 // Servers save `latest` automatically, each at its own time.
-                if name == LATEST && !noted && self.shards > 1 {
-                    origin::note(&base, self.shard, self.shards, origin)?;
+                if name == LATEST && !noted && self.shards() > 1 {
+                    origin::note(&base, self.shard(), self.shards(), origin)?;
                 }
                 if matches!(log, LogUse::Follow { .. }) {
                     folders.iter().try_for_each(|folder| check_log_ended(folder))?;
                 }
-                let (shard, shards, log) = (self.shard, self.shards, self.log.get());
+                let (shard, shards, log) = (self.shard(), self.shards(), self.log.get());
                 let resharder = Resharder { shard, shards, log, deltas };
                 let (candidates, pushes) = resharder.read(tables, &folders)?;
                 OwnPart { candidates, pushes, saved_unix_ms: origin.saved_unix_ms, replayed: None }
@@ -275,21 +276,6 @@ impl Checkpoints {
         }
         tables.restore(candidates);
         Ok((restored, replayed))
-    }
-
-    /// Chooses the parts to restore a checkpoint from.
-    fn source(&self, name: &str) -> Result<Source, Refusal> {
-        let base = self.base(name)?;
-        unfinished::check(&self.folder(name)?)?;
-        let found = parts::find(&base)
-            .map_err(|error| Refusal::io(format!("{}: list: {error}", base.display()), &error))?;
-        if let Ok(Some(file)) = parts::lost(&base) {
-            file.parent().map_or(Ok(()), unfinished::check)?;
-        }
-        let saved_unix_ms = |folder: &Path| Ok(ServerRecord::of(folder)?.saved_unix_ms);
-        // Read after the parts: a shard with a saved part had written its note before.
-        let noted = origin::noted(&self.folder(name)?);
-        parts::choose(found, self.shard, self.shards, noted, saved_unix_ms)
     }
 
     /// The save number of a checkpoint; 0 if it has none.
@@ -316,7 +302,7 @@ impl Checkpoints {
         let folder = self.folder(name)?;
         let checkpoint = open(&folder, deltas).map_err(|error| unknown(name, error))?;
         let record = ServerRecord::read(&checkpoint, &folder)?;
-        record.check(&checkpoint, &folder, self.shard, self.shards)?;
+        record.check(&checkpoint, &folder, self.shard(), self.shards())?;
         let mut candidates = Vec::new();
         for TableRecord { name, pinned, created_unix_ms, config } in record.tables {
             let asked = description::parse(&name, &config.to_string())?;

@@ -3,6 +3,7 @@
 use sanderling_replica::{Placement as Record, SlotOwner};
 use sanderling_wire::{Fault, Home, PlacementMap, PlacementServer, even_slots, limit, slot_of};
 
+use crate::checkpoints::Part;
 use crate::refusal::Refusal;
 
 /// Version of the placement of servers that are in no cluster. It never changes.
@@ -110,6 +111,24 @@ impl Slots {
             }
         }
         Err(Refusal::busy("slots of these keys are handed over to another group".to_owned()))
+    }
+
+    /// Whether slots are on their way: a save now may have rows of a slot twice, or not at all.
+    pub(crate) fn is_moving(&self) -> bool {
+        !self.record.moves.is_empty()
+    }
+
+    /// The part of a checkpoint that this group saves; `None`: it has no slots.
+    pub(crate) fn part(&self) -> Option<Part> {
+        let groups = self.record.groups();
+        let mut having: Vec<u32> = groups.clone();
+        having.sort_unstable();
+        having.dedup();
+        let shard = having.iter().position(|group| *group == u32::from(self.group))?;
+        let even = even_slots(having.len());
+        let is_even = groups.len() == even.len()
+            && groups.iter().zip(even).all(|(group, part)| having[usize::from(part)] == *group);
+        Some(Part { shard: shard as u16, shards: having.len() as u16, is_even })
     }
 
     /// The group of each slot, as clients get it.

@@ -151,7 +151,8 @@ impl State {
 
     /// Whether this server saves its tables: of several replicas, the primary does.
     pub(crate) fn is_saving(&self) -> bool {
-        self.replication.as_ref().is_none_or(|replication| replication.status().is_primary)
+        let is_moving = self.tables.directory().slots.as_ref().is_some_and(|slots| slots.is_moving());
+        !is_moving && self.replication.as_ref().is_none_or(|replication| replication.status().is_primary)
     }
 
     pub(crate) fn is_draining(&self) -> bool {

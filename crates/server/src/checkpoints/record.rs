@@ -23,6 +23,9 @@ pub(super) const PUSHES_BLOB: &str = "pushes.json";
 pub(super) struct ServerRecord {
     pub(super) shard: u16,
     pub(super) shards: u16,
+    /// Whether the keys are those of a server of so many. Otherwise slots had moved: all parts are read.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    pub(super) is_even: bool,
     /// Time of the save. Absent in checkpoints of older versions.
     #[serde(default)]
     pub(super) saved_unix_ms: u64,
@@ -33,6 +36,14 @@ pub(super) struct ServerRecord {
     /// Place of the checkpoint in a log. None: there is no log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) log: Option<LogPosition>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn is_true(value: &bool) -> bool {
+    *value
 }
 
 /// One table in a [`ServerRecord`].

@@ -79,8 +79,8 @@ impl Checkpoints {
         let saved_unix_ms = now_unix_ms.max(self.restored_unix_ms.load(Ordering::Relaxed).saturating_add(1));
         // Each server saves this one by itself, so it has no common number.
         let number = if name == LATEST { 0 } else { number };
-        let (shard, shards, records) = (self.shard, self.shards, table_records.collect());
-        let record = ServerRecord { shard, shards, saved_unix_ms, number, tables: records, log: None };
+        let (Part { shard, shards, is_even }, records) = (self.part(), table_records.collect());
+        let record = ServerRecord { shard, shards, is_even, saved_unix_ms, number, tables: records, log: None };
         let (folder, directory) = (&*folder, &*directory);
         let saving = Saving { folder, directory, push_dedup, before, record, log, tables, is_last };
         let report = match mode {

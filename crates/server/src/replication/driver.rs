@@ -370,6 +370,11 @@ impl Driver {
         };
         let group = self.state.placement.shard;
         let slots = self.node.placement().map(|record| Arc::new(Slots::new(record, group)));
+        if let (Some(checkpoints), Some(part)) =
+            (&self.state.checkpoints, slots.as_ref().and_then(|slots| slots.part()))
+        {
+            checkpoints.set_part(part);
+        }
         self.state.tables.list(tables.iter().filter_map(entry).collect(), slots);
         self.state.refresh_workers();
     }

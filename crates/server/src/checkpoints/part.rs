@@ -1,0 +1,78 @@
+//! The part of a checkpoint that a server saves, and the parts that it restores.
+
+use std::path::Path;
+use std::sync::PoisonError;
+
+use sanderling_wire::Fault;
+
+use super::origin::{self, Origin};
+use super::parts::{self, Source};
+use super::record::ServerRecord;
+use super::{Checkpoints, LATEST, unfinished};
+use crate::refusal::Refusal;
+
+/// The part of a checkpoint that a server saves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) shard: u16,
+    /// Parts of the checkpoint.
+    pub(crate) shards: u16,
+    /// Whether each part has the keys that a server of so many has; otherwise slots have moved.
+    pub(crate) is_even: bool,
+}
+
+impl Checkpoints {
+    pub(super) fn part(&self) -> Part {
+        *self.part.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn shard(&self) -> u16 {
+        self.part().shard
+    }
+
+    pub(super) fn shards(&self) -> u16 {
+        self.part().shards
+    }
+
+    /// From now on, this server saves this part: slots have moved.
+    pub(crate) fn set_part(&self, part: Part) {
+        *self.part.lock().unwrap_or_else(PoisonError::into_inner) = part;
+    }
+
+    /// Chooses the parts to restore a checkpoint from.
+    pub(super) fn source(&self, name: &str) -> Result<Source, Refusal> {
+        let base = self.base(name)?;
+        unfinished::check(&self.folder(name)?)?;
+        let found = parts::find(&base)
+            .map_err(|error| Refusal::io(format!("{}: list: {error}", base.display()), &error))?;
+        if let Ok(Some(file)) = parts::lost(&base) {
+            file.parent().map_or(Ok(()), unfinished::check)?;
+        }
+        let saved_unix_ms = |folder: &Path| Ok(ServerRecord::of(folder)?.saved_unix_ms);
+        // Read after the parts: a shard with a saved part had written its note before.
+        let noted = origin::noted(&self.folder(name)?);
+        let chosen = parts::choose(found, self.shard(), self.shards(), noted, saved_unix_ms)?;
+        if chosen == Source::Own && self.shards() > 1 { self.own_or_all(name, &base) } else { Ok(chosen) }
+    }
+
+    /// The own part, or all parts if slots had moved when they were saved.
+    fn own_or_all(&self, name: &str, base: &Path) -> Result<Source, Refusal> {
+        let (folder, shards) = (self.folder(name)?, self.shards());
+        // A damaged part is refused where it is read.
+        let Ok(record) = ServerRecord::of(&folder) else { return Ok(Source::Own) };
+        if record.is_even {
+            return Ok(Source::Own);
+        }
+        if name == LATEST {
+            let reason = format!(
+                "{}: a cluster saved it whose slots had moved between its groups; restore one that was saved by name \
+                 (sanderling ctl save NAME)",
+                folder.display()
+            );
+            return Err(Refusal::new(Fault::UnknownCheckpoint, reason));
+        }
+        let folders = (0..shards).map(|shard| parts::folder(base, shard, shards)).collect();
+        let origin = Origin { shards, saved_unix_ms: record.saved_unix_ms };
+        Ok(Source::Parts { folders, origin, noted: true })
+    }
+}
