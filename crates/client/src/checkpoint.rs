@@ -1,6 +1,7 @@
 //! Saves and restores the tables of all servers of a cluster under a name. Knows no file.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use sanderling_observe::unique;
 use sanderling_wire::{Features, Ping, Reply, Request, Restore, Save, SaveAs};
@@ -8,6 +9,14 @@ use sanderling_wire::{Features, Ping, Reply, Request, Restore, Save, SaveAs};
 use crate::cluster::Cluster;
 use crate::engine::Engine;
 use crate::error::ClientError;
+use crate::locations::Locations;
+use crate::outage::{NOTICE_AFTER, Notice};
+use crate::placement::Placement;
+
+/// Saves during which slots moved, after which no further one is tried.
+const SAVES_MAX: u32 = 3;
+/// How often it is looked whether moves of slots have ended.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Rows, tables and bytes that the servers of a cluster saved or restored, all together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,7 +34,57 @@ impl Cluster {
     ///
     /// Servers save at the same time, each its state at its own moment, after all of them were reached. If a server
     /// fails, the others may have saved, as the error says; the failed server keeps its earlier save.
+    ///
+    /// While slots move between the groups of a cluster, their rows are in two groups or, as of other moments, in none. So a
+    /// save waits for the moves to end, and is made again if one began meanwhile.
     pub fn save(&self, name: &str, timeout: Duration) -> Result<CheckpointSize, ClientError> {
+        let Some(locations) = &self.locations else { return self.save_once(name, timeout) };
+        let start = Instant::now();
+        for _ in 0..SAVES_MAX {
+            let before = self.wait_for_moves(locations, start, timeout)?;
+            let size = self.save_once(name, timeout.saturating_sub(start.elapsed()))?;
+            if locations.read_placement()?.version == before.version {
+                return Ok(size);
+            }
+        }
+        let reason = format!(
+            "checkpoint {name:?}: slots moved between groups during each of {SAVES_MAX} saves, so rows may be missing in it \
+             or there twice; wait until sanderling ctl cluster shows no moves, and save again"
+        );
+        Err(ClientError::Cluster { reason })
+    }
+
+    /// The placement, once no slots move.
+    fn wait_for_moves(
+        &self,
+        locations: &Locations,
+        start: Instant,
+        timeout: Duration,
+    ) -> Result<Arc<Placement>, ClientError> {
+        let mut notice_at = start + NOTICE_AFTER;
+        loop {
+            let placement = locations.read_placement()?;
+            let (moves, waited) = (placement.moves, start.elapsed());
+            if moves == 0 {
+                return Ok(placement);
+            }
+            let cluster = locations.url();
+            if waited >= timeout || self.stop().is_some_and(|stop| stop.told().is_some()) {
+                let reason = format!(
+                    "cluster {cluster}: {moves} moves of slots have not ended within {timeout:?}, and nothing was saved; see \
+                     sanderling ctl cluster, and save again when they have"
+                );
+                return Err(ClientError::Cluster { reason });
+            }
+            if Instant::now() >= notice_at {
+                notice_at += waited;
+                self.outages.tell(&Notice::Moving { cluster, moves, waited, limit: timeout });
+            }
+            std::thread::sleep(LOOK.min(timeout.saturating_sub(waited)));
+        }
+    }
+
+    fn save_once(&self, name: &str, timeout: Duration) -> Result<CheckpointSize, ClientError> {
         let mut engine = self.patient_engine(timeout)?;
         let can_number = greet(&mut engine)?;
         // They are there. What comes next takes as long as there are rows.
@@ -56,7 +115,8 @@ impl Cluster {
                 _ => None,
             });
             let numbers = numbers.into_iter().collect::<Result<Vec<u64>, _>>()?;
-            check_same_save(name, &numbers, engine.addresses())?;
+            let servers = engine.with_rows().into_iter().map(|server| engine.addresses()[server].clone());
+            check_same_save(name, &numbers, &servers.collect::<Vec<String>>())?;
         }
         let sizes =
             ask_to(&mut engine, "restored", &Request::Restore(Restore { name }), |reply| match reply {
@@ -83,7 +143,7 @@ impl CheckpointSize {
 fn greet(engine: &mut Engine) -> Result<bool, ClientError> {
     let answers = engine.ask_all(&Request::Ping(Ping { reply_bytes: 0, bytes: &[] }), |_| Some(()));
     answers.into_iter().collect::<Result<Vec<()>, _>>()?;
-    Ok((0..engine.servers()).all(|server| engine.connections.can(server, Features::SAVES)))
+    Ok(engine.with_rows().into_iter().all(|server| engine.connections.can(server, Features::SAVES)))
 }
 
 /// Checks that all servers have the same save of this name, by its number at each.
@@ -110,8 +170,8 @@ fn ask_to<T>(
     read: impl Fn(Reply<'_>) -> Option<T>,
 ) -> Result<Vec<T>, ClientError> {
     let answers = engine.ask_all(request, read);
-    let did = answers.iter().zip(engine.addresses()).filter(|(answer, _)| answer.is_ok());
-    let by: Vec<String> = did.map(|(_, server)| server.clone()).collect();
+    let did = answers.iter().zip(engine.with_rows()).filter(|(answer, _)| answer.is_ok());
+    let by: Vec<String> = did.map(|(_, server)| engine.addresses()[server].clone()).collect();
     answers.into_iter().collect::<Result<Vec<T>, _>>().map_err(|error| match by.is_empty() {
         true => error,
         false => ClientError::Partly { error: Box::new(error), done, by },

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sanderling_observe::{LatencySummary, LatencyTable};
-use sanderling_registry::RegistryUrl;
+use sanderling_registry::{Registry, RegistryUrl};
 use sanderling_transport::Address;
 use sanderling_wire::{Reply, Request, StatsScope, limit};
 
 use crate::connection_set::{ConnectionSet, Targets, is_reached};
-use crate::engine::Engine;
+use crate::engine::{Engine, Subject};
 use crate::error::ClientError;
 use crate::locations::Locations;
 use crate::options::ConnectOptions;
@@ -56,15 +56,15 @@ pub struct ServerCommand {
 #[derive(Debug)]
 pub struct Cluster {
     servers: Vec<Server>,
-    placement: Placement,
-    /// Where groups are; None: the addresses stay.
-    locations: Option<Arc<Locations>>,
+    placement: Arc<Placement>,
+    /// Where groups are, and the present placement; None: addresses and placement stay.
+    pub(crate) locations: Option<Arc<Locations>>,
     options: Arc<ConnectOptions>,
     hedges: Arc<HedgeCounters>,
     times: Arc<CallTimes>,
     idle: Mutex<Vec<Session>>,
     /// Which servers are away, for all connections together.
-    outages: Arc<Outages>,
+    pub(crate) outages: Arc<Outages>,
     /// Where its connections are of use.
     origin: Origin,
 }
@@ -80,26 +80,40 @@ impl Cluster {
     /// Connects to the servers that a text names: [`addresses`], or a registry with a cluster, such as
     /// `keeper://127.0.0.1:7400/ads`, `etcd://` or `registry://ads`.
     ///
-    /// In a cluster, requests go to the primary of each group, also after another replica has become it.
+    /// In a cluster, requests go to the primary of each group, also after another replica has become it, and to the group
+    /// that has the key's slot, also after slots have moved to groups that were added.
     pub fn of(text: &str, options: ConnectOptions) -> Result<Arc<Cluster>, ClientError> {
         if !RegistryUrl::is_url(text) {
             return Cluster::connect(&addresses(text)?, options);
         }
         let url =
             RegistryUrl::parse(text).map_err(|error| ClientError::Cluster { reason: error.to_string() })?;
+        let token = Some(&*options.token).filter(|token| !token.is_empty());
+        let registry =
+            url.open_of_cluster(token).map_err(|error| ClientError::Cluster { reason: error.to_string() })?;
+        Cluster::in_registry(registry, options)
+    }
+
+    /// Connects to the cluster of a registry, as [`Cluster::of`] with the URL of one.
+    pub fn in_registry(
+        registry: Arc<dyn Registry>,
+        options: ConnectOptions,
+    ) -> Result<Arc<Cluster>, ClientError> {
         let within = options.connect_timeout.min(options.timeout);
-        let locations = Locations::open(&url, within, &options)?;
+        let locations = Locations::open(registry, within, options.stop.as_ref())?;
         let options = Arc::new(options);
         let ask_group = |group: usize| {
             let address = || locations.of(group, 0).unwrap_or(Address::Embedded);
             let targets = Targets { addresses: &[address()], groups: Some((&locations, group)) };
-            let Known { peer, placement, .. } = ask(targets, &options)?;
+            let Known { peer, .. } = ask(targets, &options)?;
             // By now a faster way may be known.
             let way = address();
-            Ok((Server { address: way.clone(), way, peer }, placement))
+            Ok(Server { address: way.clone(), way, peer })
         };
-        let found = (0..locations.groups()).map(ask_group).collect::<Result<_, ClientError>>()?;
-        Cluster::of_servers(found, options, Some(Arc::clone(&locations)))
+        let placement = locations.placement();
+        let groups = placement.with_slots().into_iter();
+        let servers = groups.map(ask_group).collect::<Result<_, ClientError>>()?;
+        Ok(Cluster::new(servers, placement, options, Some(locations)))
     }
 
     /// Reaches every server, learns who it is, and checks that together they are all shards of one cluster. Of a single
@@ -127,13 +141,12 @@ impl Cluster {
             }
             found.push((Server { address, way, peer }, placement));
         }
-        Cluster::of_servers(found, options, None)
+        Cluster::of_servers(found, options)
     }
 
     fn of_servers(
         mut found: Vec<(Server, Placement)>,
         options: Arc<ConnectOptions>,
-        locations: Option<Arc<Locations>>,
     ) -> Result<Arc<Cluster>, ClientError> {
         found.sort_by_key(|(server, _)| server.peer.shard);
         let (servers, mut placements): (Vec<Server>, Vec<Placement>) = found.into_iter().unzip();
@@ -152,17 +165,56 @@ impl Cluster {
             );
             return Err(ClientError::Cluster { reason });
         }
-        let (hedges, times, idle) = (Arc::default(), Arc::default(), Mutex::default());
-        let origin = Origin::here();
-        let outages =
-            Outages::new(servers.len(), options.timeout, options.on_wait.clone(), locations.is_some());
-        Ok(Arc::new(Cluster { servers, placement, locations, options, hedges, times, idle, outages, origin }))
+        Ok(Cluster::new(servers, Arc::new(placement), options, None))
     }
 
-    /// The servers, by shard.
+    fn new(
+        servers: Vec<Server>,
+        placement: Arc<Placement>,
+        options: Arc<ConnectOptions>,
+        locations: Option<Arc<Locations>>,
+    ) -> Arc<Cluster> {
+        let (hedges, times, idle) = (Arc::default(), Arc::default(), Mutex::default());
+        let origin = Origin::here();
+        let outages = Outages::new(options.timeout, options.on_wait.clone(), locations.is_some());
+        Arc::new(Cluster { servers, placement, locations, options, hedges, times, idle, outages, origin })
+    }
+
+    /// The servers, by shard; of a registry, those of the groups that had rows when it was connected to.
     #[must_use]
     pub fn servers(&self) -> &[Server] {
         &self.servers
+    }
+
+    /// The server of each key as of now.
+    #[must_use]
+    pub fn placement(&self) -> Arc<Placement> {
+        self.locations.as_ref().map_or_else(|| Arc::clone(&self.placement), |it| it.placement())
+    }
+
+    /// The shards that have rows as of now.
+    #[must_use]
+    pub fn shards(&self) -> Vec<usize> {
+        match &self.locations {
+            Some(locations) => locations.placement().with_slots(),
+            None => (0..self.servers.len()).collect(),
+        }
+    }
+
+    /// Name of a shard for messages: the address of its server, or the group and its registry.
+    #[must_use]
+    pub fn shard_name(&self, shard: usize) -> String {
+        let server = self.servers.iter().find(|server| server.peer.shard as usize == shard);
+        match (&self.locations, server) {
+            (Some(locations), _) => locations.name(shard),
+            (None, server) => server.map_or_else(String::new, |server| server.address.to_string()),
+        }
+    }
+
+    /// The registry with the cluster, if it has one.
+    #[must_use]
+    pub fn registry(&self) -> Option<String> {
+        self.locations.as_ref().map(|locations| locations.url())
     }
 
     /// The stop check of waits for servers.
@@ -210,14 +262,20 @@ impl Cluster {
         hedging: Option<impl FnMut() -> Hedging>,
     ) -> Result<Engine, ClientError> {
         self.check_process()?;
-        let ways: Vec<Address> = self.servers.iter().map(|server| server.way.clone()).collect();
+        let placement = self.placement();
+        let way = |shard: usize| {
+            let known = self.servers.iter().find(|server| server.peer.shard as usize == shard);
+            let now = || self.locations.as_ref().and_then(|locations| locations.of(shard, 0));
+            known.map(|server| server.way.clone()).or_else(now).unwrap_or(Address::Embedded)
+        };
+        let ways: Vec<Address> = (0..placement.servers).map(way).collect();
         let groups = self.locations.as_ref().map(|locations| (locations, 0));
         let targets = Targets { addresses: &ways, groups };
         let mut connections = ConnectionSet::new(targets, &self.options, timeout, &self.outages, hedging)?;
-        for (at, server) in self.servers.iter().enumerate() {
-            connections.expect(at, &server.peer);
+        for server in &self.servers {
+            connections.expect(server.peer.shard as usize, &server.peer);
         }
-        Ok(Engine::new(connections, self.placement.clone()))
+        Ok(Engine::new(connections, (*placement).clone(), self.locations.clone()))
     }
 
     /// Latencies of all threads by command, in microseconds, retries included.
@@ -234,8 +292,9 @@ impl Cluster {
     pub fn server_statistics(self: &Arc<Cluster>) -> Result<Vec<ServerCommand>, ClientError> {
         let mut all = Vec::new();
         self.with_session(|session| {
-            for (at, server) in self.servers.iter().enumerate() {
-                let server = server.address.to_string();
+            session.follow_placement();
+            for at in session.engine.with_rows() {
+                let server = self.address_of(at);
                 let row = |latency: &sanderling_wire::Latency<'_>| ServerCommand {
                     server: server.clone(),
                     command: latency.name.to_owned(),
@@ -259,6 +318,14 @@ impl Cluster {
             }
             Ok(all)
         })
+    }
+
+    /// Address of a shard's server, or of the primary of its group.
+    fn address_of(&self, shard: usize) -> String {
+        match self.locations.as_ref().and_then(|locations| locations.of(shard, 0)) {
+            Some(address) => address.to_string(),
+            None => self.shard_name(shard),
+        }
     }
 
     /// Pushes that were under way when a server ended: whether they were applied is unknown.
@@ -315,18 +382,19 @@ fn ask_at(address: &Address, options: &Arc<ConnectOptions>) -> Result<Known, Cli
 /// Asks a server for its identity and its placement.
 fn ask(targets: Targets<'_>, options: &Arc<ConnectOptions>) -> Result<Known, ClientError> {
     let timeout = options.connect_timeout.min(options.timeout);
-    let outages = Outages::new(1, timeout, options.on_wait.clone(), targets.groups.is_some());
+    let outages = Outages::new(timeout, options.on_wait.clone(), targets.groups.is_some());
     let connections = ConnectionSet::new(targets, options, timeout, &outages, NOT_HEDGED)?;
-    let mut engine = Engine::new(connections, Placement::even(1));
-    let (placement, urls) = engine.ask(0, "", Needs::Nothing, &Request::Placement, |reply| {
-        let Reply::Placement(map) = reply else { return None };
-        let urls = map.servers.iter().map(|server| server.url.to_owned()).collect();
-        let placement = match map.slots.is_empty() {
-            true => Placement::even(1),
-            false => Placement::new(map.version, map.servers.len(), map.slots.to_vec()),
-        };
-        Some((placement, urls))
-    })?;
+    let mut engine = Engine::new(connections, Placement::even(1), None);
+    let (placement, urls) =
+        engine.ask(0, &Subject::Nothing, Needs::Nothing, &Request::Placement, |reply| {
+            let Reply::Placement(map) = reply else { return None };
+            let urls = map.servers.iter().map(|server| server.url.to_owned()).collect();
+            let placement = match map.slots.is_empty() {
+                true => Placement::even(1),
+                false => Placement::new(map.version, map.servers.len(), map.slots.to_vec()),
+            };
+            Some((placement, urls))
+        })?;
     let peer = engine.connections.peer(0).cloned().ok_or_else(|| engine.misfit(0))?;
     Ok(Known { peer, placement, urls })
 }

@@ -5,8 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sanderling_observe::unique;
-use sanderling_transport::{Address, Error, Framing, Poller, Received, Token};
+use sanderling_transport::{Address, Error, Framing, Poller, Token};
 use sanderling_wire::{Features, HEADER_BYTES, Reply, Request, RowFormat, WireError, body_bytes, limit};
 
 use crate::error::{ClientError, Names};
@@ -15,15 +14,16 @@ use crate::options::ConnectOptions;
 use crate::outage::Outages;
 use crate::packing::Packing;
 use crate::reach::reach;
-use crate::rpc_state::{Answer, CallError, Hedging, IN_FLIGHT_MAX, Needs, Patience, Peer, RpcState, Want};
+use crate::rpc_state::{CallError, Hedging, IN_FLIGHT_MAX, MovedCall, Needs, Peer, RpcState, Timeout, Want};
 use crate::statistics::Recorder;
 use crate::stop::Watch;
 
 mod connect;
 mod group_link;
+mod grow;
+mod receive;
 mod waiting;
 
-use connect::without_place;
 use group_link::GroupLink;
 
 /// While a server takes nothing, its answers must be taken all the same, or the two would wait for each other.
@@ -49,8 +49,17 @@ const FRAMING: Framing = Framing {
     frame_bytes_max: limit::FRAME_BYTES_MAX,
 };
 
+/// Why a request has no answer of its server.
+#[derive(Debug)]
+pub(crate) enum NoAnswer {
+    /// It has failed.
+    Failed(CallError),
+    /// It is to go on at other servers of the cluster.
+    Moved(MovedCall),
+}
+
 /// Receives the result of a request: the server's index, the request's tag, and the answer.
-pub(crate) type Sink<'a> = dyn FnMut(usize, u64, Result<Reply<'_>, CallError>) + 'a;
+pub(crate) type Sink<'a> = dyn FnMut(usize, u64, Result<Reply<'_>, NoAnswer>) + 'a;
 
 /// The servers that are connected to, by shard.
 #[derive(Debug, Clone, Copy)]
@@ -90,6 +99,8 @@ pub(crate) struct ConnectionSet {
     start: Instant,
     /// When the connections were last looked at, or [`WAITING`].
     looked_us: u64,
+    /// Time in which the connections were not looked at, in all.
+    unseen_us: u64,
     watch: Watch,
     outages: Arc<Outages>,
     /// When to look next whom to tell of.
@@ -109,17 +120,10 @@ impl ConnectionSet {
     ) -> Result<ConnectionSet, ClientError> {
         let away = outages.bound();
         let Targets { addresses, groups } = targets;
+        let names = Names { servers: Arc::new([]), timeout, away };
         let link = |(at, address): (usize, &Address)| {
-            let patience = Patience { timeout, away, seed: unique() };
-            let mut rpc = RpcState::new(patience, &options.token, &options.name);
-            let group = groups.map(|(locations, first)| {
-                rpc.follow_group();
-                GroupLink::new(Arc::clone(locations), first + at)
-            });
-            // Frames that stay in memory are copied faster than compressed.
-            let compression = options.compression.filter(|_| !address.in_memory());
-            let packing = Packing::new(compression);
-            Link { address: address.clone(), group, rpc, connection: None, packing, told_us: None }
+            let group = groups.map(|(locations, first)| (Arc::clone(locations), first + at));
+            Link::new(address, group, options, &names)
         };
         let lanes = if hedging.is_some() { 2 } else { 1 };
         let links = (0..lanes).flat_map(|_| addresses.iter().enumerate()).map(link).collect();
@@ -130,7 +134,7 @@ impl ConnectionSet {
             None => address.to_string(),
         };
         let servers = addresses.iter().enumerate().map(name).collect();
-        let names = Names { servers, timeout, away };
+        let names = Names { servers, ..names };
         let poller = Poller::new(options.spin_us)?;
         Ok(ConnectionSet {
             links,
@@ -143,6 +147,7 @@ impl ConnectionSet {
             ready: Vec::new(),
             start: Instant::now(),
             looked_us: 0,
+            unseen_us: 0,
             watch: Watch::new(options.stop.clone()),
             outages: Arc::clone(outages),
             tell_at: Instant::now(),
@@ -155,6 +160,11 @@ impl ConnectionSet {
         for link in self.links.iter_mut().skip(server).step_by(self.servers) {
             link.rpc.expect(peer);
         }
+    }
+
+    /// Whether the client was told to stop, and has had its grace period.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.watch.is_over()
     }
 
     /// See [`Watch::bear_silence`].
@@ -211,6 +221,21 @@ impl ConnectionSet {
         self.start.elapsed().as_micros() as u64
     }
 
+    /// The clock of waits without a connection: it stands still while the connections are not looked at.
+    pub(crate) fn seen_us(&self) -> u64 {
+        self.now_us().saturating_sub(self.unseen_us)
+    }
+
+    /// The time of that clock at which a request ends.
+    pub(crate) fn seen_deadline_us(&self, call: &MovedCall) -> u64 {
+        call.deadline_us.saturating_sub(self.unseen_us)
+    }
+
+    /// The time-out of the requests that are begun now.
+    pub(crate) fn timeout(&self, server: usize) -> Timeout {
+        self.links[server].rpc.timeout(self.within)
+    }
+
     /// Whether a server takes this many more requests without a wait. Of more requests than can ever be under way
     /// some wait anyway: then no request may be under way.
     pub(crate) fn has_room(&self, server: usize, requests: usize) -> bool {
@@ -219,11 +244,12 @@ impl ConnectionSet {
     }
 
     /// Takes a request, waiting for answers to others (which go to `sink`) while too many are under way. It goes with
-    /// the next [`ConnectionSet::send`] or [`ConnectionSet::settle_while`].
+    /// the next [`ConnectionSet::send`] or [`ConnectionSet::turn`].
     pub(crate) fn begin(
         &mut self,
         server: usize,
         tag: u64,
+        timeout: Timeout,
         needs: Needs,
         request: &Request<'_>,
         sink: &mut Sink<'_>,
@@ -235,7 +261,7 @@ impl ConnectionSet {
             self.turn(None, sink);
         }
         let now_us = self.now_us();
-        self.links[server].rpc.begin_within(now_us, self.within, tag, needs, request)?;
+        self.links[server].rpc.begin(now_us, timeout, tag, needs, request)?;
         if let Some(recorder) = &self.recorder {
             recorder.begun(request.kind(), now_us);
         }
@@ -249,13 +275,8 @@ impl ConnectionSet {
         }
     }
 
-    /// Sends what there is to send, runs `meanwhile`, and waits until every request has its answer or has failed.
-    pub(crate) fn settle_while(&mut self, meanwhile: impl FnOnce(), sink: &mut Sink<'_>) {
-        self.send(sink);
-        meanwhile();
-        while self.outstanding() > 0 {
-            self.turn(None, sink);
-        }
+    /// Every request that was begun has its answer or has failed.
+    pub(crate) fn settled(&self) {
         if let Some(recorder) = &self.recorder {
             recorder.settled();
         }
@@ -308,6 +329,7 @@ impl ConnectionSet {
 
     /// Takes the frames that are there, without waiting for any, and does what there is to do.
     pub(crate) fn look(&mut self, sink: &mut Sink<'_>) {
+        self.notice(self.now_us(), None);
         self.race(sink);
         for link in 0..self.links.len() {
             self.receive(link, sink);
@@ -386,7 +408,7 @@ impl ConnectionSet {
         while let Some((tag, error)) = self.links[at].rpc.next_failure() {
             // A request that is under way over the other connection has not failed.
             if other == at || !self.links[other].rpc.has_hedged(tag) {
-                sink(at % self.servers, tag, Err(error));
+                sink(at % self.servers, tag, Err(NoAnswer::Failed(error)));
             }
         }
     }
@@ -396,6 +418,7 @@ impl ConnectionSet {
     fn notice(&mut self, now_us: u64, waited_for: Option<usize>) {
         let looked_us = std::mem::replace(&mut self.looked_us, now_us);
         if now_us.saturating_sub(looked_us) > UNSEEN_US_MIN {
+            self.unseen_us += now_us - looked_us;
             let links = self.links.iter_mut().enumerate().filter(|(at, _)| Some(*at) != waited_for);
             links.for_each(|(_, link)| link.rpc.postpone(now_us, looked_us));
         }
@@ -431,64 +454,6 @@ impl ConnectionSet {
         slot.write(frame);
         link.rpc.sent(now_us);
         Ok(true)
-    }
-
-    /// Takes all frames that are there.
-    fn receive(&mut self, at: usize, sink: &mut Sink<'_>) {
-        let now_us = self.now_us();
-        let other = self.other(at);
-        let ConnectionSet { links, poller, hedging, servers, recorder, outages, names, .. } = self;
-        let (server, by_second) = (at % *servers, at >= *servers);
-        let Some(connection) = links[at].connection.and_then(|token| poller.connection(token)) else {
-            return;
-        };
-        let ended = loop {
-            match connection.receiver.try_receive() {
-                Ok(Received::Frame(frame)) => {
-                    let Link { rpc, packing, group, .. } = &mut links[at];
-                    let answer = rpc.receive(now_us, frame, &mut packing.unpacker);
-                    let is_answered = matches!(answer, Answer::To(..));
-                    // Another replica than the primary answers nothing.
-                    if let Some(peer) = rpc.peer_when_up().filter(|_| is_answered || group.is_none()) {
-                        outages.ended(server, &names.servers[server], peer);
-                    }
-                    let Answer::To(done, reply) = answer else { continue };
-                    group.iter_mut().for_each(GroupLink::found);
-                    let has_rows = reply.kind().has_rows();
-                    if let Some(recorder) = recorder {
-                        recorder.answered(reply.kind(), done.began_us, now_us);
-                    }
-                    match reply {
-                        Reply::Failed(failure) => {
-                            let (fault, reason) = (failure.fault, failure.reason.to_owned());
-                            sink(server, done.tag, Err(CallError::Refused { fault, reason }));
-                        }
-                        reply => sink(server, done.tag, Ok(reply)),
-                    }
-                    if done.is_hedged {
-                        links[other].rpc.forget(done.tag);
-                    }
-                    if let (true, Some(hedging)) = (has_rows, hedging.get_mut(server)) {
-                        hedging.answered(now_us.saturating_sub(done.began_us), by_second);
-                    }
-                }
-                Ok(Received::Nothing) => break connection.sender.try_flush().err(),
-                Ok(Received::End) => {
-                    break Some(Error::Closed { peer: connection.peer().to_owned() });
-                }
-                Err(error) => break Some(error),
-            }
-        };
-        match ended {
-            // It was connected, and the server took the first frame for something else.
-            Some(error @ Error::TalksTls { .. }) => {
-                self.close(at);
-                let reason = without_place(&error, &self.links[at].address);
-                self.links[at].rpc.hopeless(now_us, reason);
-            }
-            Some(error) => self.lost(at, error.to_string()),
-            None => self.look_for_way(at),
-        }
     }
 }
 

@@ -2,23 +2,66 @@
 //! message the answer, checked for its shape, or the failure, with the names of server and table.
 //!
 //! Sessions, pipelines, synchronous steps and checkpoints make their requests with it; `split` cuts requests over rows
-//! into messages. Does not know how frames travel, nor what a row means.
+//! into messages, and `redirect` sends on what a server of a cluster does not have any more. Does not know how frames
+//! travel, nor what a row means.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
 use sanderling_observe::unique;
-use sanderling_wire::{PullReply, Reply, Request};
+use sanderling_wire::{Kind, PullReply, Reply, Request};
 
-use crate::connection_set::ConnectionSet;
+use crate::connection_set::{ConnectionSet, NoAnswer};
 use crate::error::{ClientError, Names};
+use crate::locations::Locations;
 use crate::open_table::OpenTable;
 use crate::placement::Placement;
-use crate::rpc_state::{CallError, Needs};
+use crate::rpc_state::{CallError, Needs, Timeout};
+
+mod assembly;
+use assembly::{Assembly, Part};
+
+mod following;
+
+mod redirect;
+use redirect::Parked;
 
 mod split;
 pub(crate) use split::{PooledKeys, PushBuffers, check_push};
+
+/// What a message is about.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Subject {
+    #[default]
+    Nothing,
+    /// A table by its name.
+    Name(Arc<str>),
+    Table(OpenTable),
+}
+
+impl Subject {
+    /// Name of the table, or empty.
+    fn table(&self) -> &str {
+        match self {
+            Subject::Nothing => "",
+            Subject::Name(name) => name,
+            Subject::Table(table) => table.name(),
+        }
+    }
+}
+
+/// Who has asked for a message.
+#[derive(Debug, Clone, Default)]
+enum Asker {
+    /// Whoever uses the engine.
+    #[default]
+    Caller,
+    /// The engine itself, for a part of another message.
+    Message(Box<Part>),
+    /// The engine itself, for the number of a table.
+    Opening,
+}
 
 /// A message under way.
 #[derive(Debug, Clone, Default)]
@@ -33,14 +76,21 @@ pub(crate) struct Message {
     /// The rows that it asks for, within the server's share.
     pub(crate) rows: Range<usize>,
     dim: usize,
-    /// Name of its table, or empty.
-    table: Arc<str>,
+    subject: Subject,
+    asker: Asker,
+    /// Counts messages. Parts of a message have its number.
+    number: u64,
+    /// Whether it changes rows.
+    is_change: bool,
+    /// Whether it has no answer yet.
+    is_open: bool,
 }
 
 impl Message {
     /// A message about a table that asks for no rows.
     pub(crate) fn about(table: &OpenTable, request: u64, part: usize, server: usize) -> Message {
-        Message { request, part, server, dim: table.dim(), table: table.shared_name(), ..Message::default() }
+        let subject = Subject::Table(table.clone());
+        Message { request, part, server, dim: table.dim(), subject, ..Message::default() }
     }
 
     /// The message with the keys and the rows that it asks for.
@@ -69,6 +119,9 @@ pub(crate) fn pulled<'r, 'a>(reply: &'r Reply<'a>) -> Option<&'r PullReply<'a>> 
     }
 }
 
+/// Messages that wait to go on at other servers of a cluster. With more, [`Engine::begin`] waits.
+const PARKED_MAX: usize = 256;
+
 /// Told of each message that has ended.
 pub(crate) type Each<'a> = dyn FnMut(&Message, Result<Reply<'_>, ClientError>) + 'a;
 
@@ -80,6 +133,8 @@ pub(crate) type Answers<T> = Vec<Result<T, ClientError>>;
 pub(crate) struct Engine {
     pub(crate) connections: ConnectionSet,
     pub(crate) placement: Placement,
+    /// Where the placement comes from; None: it stays.
+    locations: Option<Arc<Locations>>,
     under_way: UnderWay,
     /// Number of this client among those that push.
     client: u64,
@@ -95,10 +150,28 @@ struct UnderWay {
     names: Names,
     messages: Vec<Message>,
     free: Vec<usize>,
+    /// Messages that were begun.
+    count: u64,
+    /// Messages that wait to go on at other servers.
+    parked: Vec<Parked>,
+    /// By tag, messages that have gone on at other servers, and the answers so far.
+    assemblies: Vec<(usize, Assembly)>,
+    /// The answer to the last question for the number of a table.
+    opened: Option<Result<(u32, OpenTable), ClientError>>,
 }
 
 impl UnderWay {
-    fn add(&mut self, message: Message) -> u64 {
+    fn new(names: Names) -> UnderWay {
+        let (messages, free, count) = (Vec::new(), Vec::new(), 0);
+        UnderWay { names, messages, free, count, parked: Vec::new(), assemblies: Vec::new(), opened: None }
+    }
+
+    fn add(&mut self, mut message: Message) -> u64 {
+        self.count += 1;
+        message.is_open = true;
+        if !matches!(message.asker, Asker::Message(_)) {
+            message.number = self.count;
+        }
         let tag = self.free.pop().unwrap_or(self.messages.len());
         match self.messages.get_mut(tag) {
             Some(place) => *place = message,
@@ -107,26 +180,55 @@ impl UnderWay {
         tag as u64
     }
 
-    /// A message has its answer or has failed.
-    fn end(&mut self, tag: u64, result: Result<Reply<'_>, CallError>, each: &mut Each<'_>) {
-        let tag = tag as usize;
+    fn release(&mut self, tag: usize) {
+        self.messages[tag].is_open = false;
         self.free.push(tag);
+    }
+
+    /// A message has its answer, has failed, or is to go on elsewhere.
+    fn end(&mut self, tag: u64, result: Result<Reply<'_>, NoAnswer>, each: &mut Each<'_>) {
+        let tag = tag as usize;
         let message = &self.messages[tag];
         let result = match result {
             Ok(reply) if message.fits(&reply) => Ok(reply),
-            Ok(_) => Err(self.names.misfit(message.server, &message.table)),
-            Err(error) => Err(self.names.error(message.server, &message.table, error)),
+            Ok(_) => Err(self.names.misfit(message.server, message.subject.table())),
+            Err(NoAnswer::Failed(error)) => Err(self.error(tag, error)),
+            Err(NoAnswer::Moved(call)) => {
+                self.parked.push(Parked::new(tag, call));
+                return;
+            }
         };
-        each(message, result);
+        self.conclude(tag, result, each);
+    }
+
+    /// Tells whoever has asked for a message of its end.
+    fn conclude(&mut self, tag: usize, result: Result<Reply<'_>, ClientError>, each: &mut Each<'_>) {
+        self.release(tag);
+        match self.messages[tag].asker {
+            Asker::Caller => each(&self.messages[tag], result),
+            Asker::Message(_) => self.assemble(tag, result, each),
+            Asker::Opening => self.opened = Some(self.opening(tag, result)),
+        }
+    }
+
+    /// A call's error with the names of server and table.
+    fn error(&self, tag: usize, error: CallError) -> ClientError {
+        let message = &self.messages[tag];
+        self.names.error(message.server, message.subject.table(), error)
     }
 }
 
 impl Engine {
-    pub(crate) fn new(connections: ConnectionSet, placement: Placement) -> Engine {
+    /// `locations`: those of the cluster whose placement changes.
+    pub(crate) fn new(
+        connections: ConnectionSet,
+        placement: Placement,
+        locations: Option<Arc<Locations>>,
+    ) -> Engine {
         let servers = connections.len();
-        let under_way = UnderWay { names: connections.names(), messages: Vec::new(), free: Vec::new() };
+        let under_way = UnderWay::new(connections.names());
         let (sequences, begun) = (vec![0; servers], vec![0; servers]);
-        Engine { connections, placement, under_way, client: unique(), sequences, begun }
+        Engine { connections, placement, locations, under_way, client: unique(), sequences, begun }
     }
 
     /// Number of servers.
@@ -141,7 +243,8 @@ impl Engine {
 
     /// Whether every server takes this many more messages without a wait.
     pub(crate) fn has_room(&self, messages: usize) -> bool {
-        (0..self.servers()).all(|server| self.connections.has_room(server, messages))
+        self.under_way.parked.len() < PARKED_MAX
+            && (0..self.servers()).all(|server| self.connections.has_room(server, messages))
     }
 
     /// The client and the number of the next push to a server.
@@ -159,18 +262,36 @@ impl Engine {
         request: &Request<'_>,
         each: &mut Each<'_>,
     ) -> Result<(), ClientError> {
-        let Engine { connections, under_way, begun, .. } = self;
+        while self.under_way.parked.len() >= PARKED_MAX {
+            self.turn_once(None, each);
+        }
+        let (server, timeout) = (message.server, self.connections.timeout(message.server));
+        self.begin_by(timeout, message, needs, request, each)?;
+        self.begun[server] += 1;
+        Ok(())
+    }
+
+    /// [`Engine::begin`] with a time-out, of a message that is not counted as begun.
+    fn begin_by(
+        &mut self,
+        timeout: Timeout,
+        mut message: Message,
+        needs: Needs,
+        request: &Request<'_>,
+        each: &mut Each<'_>,
+    ) -> Result<(), ClientError> {
+        message.is_change = matches!(request.kind(), Kind::Push | Kind::Delete | Kind::Import);
+        let Engine { connections, under_way, .. } = self;
         let server = message.server;
         let tag = under_way.add(message);
-        let taken = connections.begin(server, tag, needs, request, &mut |_, tag, result| {
+        let taken = connections.begin(server, tag, timeout, needs, request, &mut |_, tag, result| {
             under_way.end(tag, result, each);
         });
         if let Err(source) = taken {
-            under_way.free.push(tag as usize);
-            let table = under_way.messages[tag as usize].table.to_string();
+            under_way.release(tag as usize);
+            let table = under_way.messages[tag as usize].subject.table().to_owned();
             return Err(ClientError::Request { table, source });
         }
-        begun[server] += 1;
         Ok(())
     }
 
@@ -187,24 +308,40 @@ impl Engine {
 
     /// [`Engine::settle`] that runs `meanwhile` after sending.
     pub(crate) fn settle_while(&mut self, meanwhile: impl FnOnce(), each: &mut Each<'_>) {
-        let Engine { connections, under_way, .. } = self;
-        connections.settle_while(meanwhile, &mut |_, tag, result| under_way.end(tag, result, each));
+        self.send(each);
+        meanwhile();
+        while self.is_waiting() {
+            self.turn_once(None, each);
+        }
+        self.connections.settled();
+    }
+
+    /// Whether a message has neither an answer nor failed.
+    fn is_waiting(&self) -> bool {
+        self.connections.outstanding() > 0 || !self.under_way.parked.is_empty()
     }
 
     /// Takes the answers that are there, without waiting for any, and does what there is to do.
     pub(crate) fn look(&mut self, each: &mut Each<'_>) {
         let Engine { connections, under_way, .. } = self;
         connections.look(&mut |_, tag, result| under_way.end(tag, result, each));
+        self.redirect(each);
     }
 
     /// Waits for answers until the given time at most. `false`: none is awaited.
     pub(crate) fn turn(&mut self, until: Instant, each: &mut Each<'_>) -> bool {
-        let Engine { connections, under_way, .. } = self;
-        let awaited = connections.outstanding() > 0;
+        let awaited = self.is_waiting();
         if awaited {
-            connections.turn(Some(until), &mut |_, tag, result| under_way.end(tag, result, each));
+            self.turn_once(Some(until), each);
         }
         awaited
+    }
+
+    fn turn_once(&mut self, until: Option<Instant>, each: &mut Each<'_>) {
+        let until = self.redirects_at().into_iter().chain(until).min();
+        let Engine { connections, under_way, .. } = self;
+        connections.turn(until, &mut |_, tag, result| under_way.end(tag, result, each));
+        self.redirect(each);
     }
 
     /// The error of an answer that is none.
@@ -216,13 +353,12 @@ impl Engine {
     pub(crate) fn begin_asking<'r>(
         &mut self,
         servers: &[usize],
-        table: &str,
+        subject: &Subject,
         ask: impl Fn(usize) -> (Needs, Request<'r>),
         each: &mut Each<'_>,
     ) {
-        let table: Arc<str> = table.into();
         for (part, &server) in servers.iter().enumerate() {
-            let message = Message { part, server, table: Arc::clone(&table), ..Message::default() };
+            let message = Message { part, server, subject: subject.clone(), ..Message::default() };
             let (needs, request) = ask(server);
             if let Err(error) = self.begin(message.clone(), needs, &request, each) {
                 each(&message, Err(error));
@@ -234,42 +370,43 @@ impl Engine {
     pub(crate) fn ask_each<'r, T>(
         &mut self,
         servers: &[usize],
-        table: &str,
+        subject: &Subject,
         ask: impl Fn(usize) -> (Needs, Request<'r>),
         mut read: impl FnMut(Reply<'_>) -> Option<T>,
     ) -> Answers<T> {
         let names = self.under_way.names.clone();
+        let table = subject.table();
         let misfit = |server: &usize| Err(names.misfit(*server, table));
         let mut answers: Answers<T> = servers.iter().map(misfit).collect();
         let mut each = |message: &Message, result: Result<Reply<'_>, ClientError>| {
             answers[message.part] =
                 result.and_then(|reply| read(reply).ok_or_else(|| names.misfit(message.server, table)));
         };
-        self.begin_asking(servers, table, ask, &mut each);
+        self.begin_asking(servers, subject, ask, &mut each);
         self.settle(&mut each);
         answers
     }
 
-    /// [`Engine::ask_each`] of all servers with one request.
+    /// [`Engine::ask_each`] of all servers that have rows with one request.
     pub(crate) fn ask_all<T>(
         &mut self,
         request: &Request<'_>,
         read: impl FnMut(Reply<'_>) -> Option<T>,
     ) -> Answers<T> {
-        let servers: Vec<usize> = (0..self.servers()).collect();
-        self.ask_each(&servers, "", |_| (Needs::Nothing, request.clone()), read)
+        let servers = self.with_rows();
+        self.ask_each(&servers, &Subject::Nothing, |_| (Needs::Nothing, request.clone()), read)
     }
 
     /// [`Engine::ask_each`] of one server.
     pub(crate) fn ask<T>(
         &mut self,
         server: usize,
-        table: &str,
+        subject: &Subject,
         needs: Needs,
         request: &Request<'_>,
         read: impl FnMut(Reply<'_>) -> Option<T>,
     ) -> Result<T, ClientError> {
-        let answer = self.ask_each(&[server], table, |_| (needs, request.clone()), read).pop();
-        answer.unwrap_or_else(|| Err(self.under_way.names.misfit(server, table)))
+        let answer = self.ask_each(&[server], subject, |_| (needs, request.clone()), read).pop();
+        answer.unwrap_or_else(|| Err(self.under_way.names.misfit(server, subject.table())))
     }
 }

@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 use sanderling_wire::{Changes, ChangesPlace, Fault, Features, Home, Reply, Request};
 
 use crate::cluster::Cluster;
+use crate::engine::Subject;
 use crate::error::ClientError;
 use crate::open_table::Number;
+use crate::placement::Placement;
 use crate::session::Session;
 
 pub use sanderling_wire::{ChangedRows, RowValues};
@@ -29,7 +31,9 @@ pub struct FollowedTable {
     name: String,
     dim: usize,
     /// Not known before it is opened, or when the server was started anew.
-    opened: Option<(Number, Home)>,
+    opened: Option<Number>,
+    /// Not known before it is opened for the first time.
+    home: Option<Home>,
     place: ChangesPlace,
     /// Start of the export or drain under way, by the clock of this process.
     began: Instant,
@@ -48,6 +52,24 @@ pub struct FollowedPage {
     pub whole_since: Option<Instant>,
 }
 
+/// The part of a table that one server has.
+#[derive(Debug, Clone, Copy)]
+pub struct TablePart {
+    home: Home,
+    server: usize,
+}
+
+impl TablePart {
+    /// Whether a key is of it, as of a placement.
+    ///
+    /// The change stream of a server in a cluster also tells of rows that are not its own: rows that are on their way to
+    /// it, and the removal of rows that are elsewhere now.
+    #[must_use]
+    pub fn has(self, placement: &Placement, key: u64) -> bool {
+        placement.server_of(self.home, key) == self.server
+    }
+}
+
 impl FollowedTable {
     /// A table by its name at the servers, with so many weights per row.
     #[must_use]
@@ -56,6 +78,7 @@ impl FollowedTable {
             name: name.to_owned(),
             dim,
             opened: None,
+            home: None,
             place: ChangesPlace::default(),
             began: Instant::now(),
         }
@@ -90,14 +113,15 @@ impl Follower {
     /// # Errors
     /// The system has no room for connections.
     pub fn new(cluster: &Arc<Cluster>, server: usize) -> Result<Follower, ClientError> {
-        Ok(Follower { session: cluster.session()?, server })
+        let mut session = cluster.session()?;
+        session.follow_placement();
+        Ok(Follower { session, server })
     }
 
-    /// Whether the server has the key of a table. The table must have been asked for before.
+    /// The server's part of a table, which must have been asked for before.
     #[must_use]
-    pub fn has(&self, table: &FollowedTable, key: u64) -> bool {
-        let placement = &self.session.engine.placement;
-        table.opened.is_some_and(|(_, home)| placement.server_of(home, key) == self.server)
+    pub fn part(&self, table: &FollowedTable) -> Option<TablePart> {
+        table.home.map(|home| TablePart { home, server: self.server })
     }
 
     /// Asks for the next page. A drain that began up to `fresh` ago, of this or another follower, is used again.
@@ -109,14 +133,15 @@ impl Follower {
         &mut self,
         table: &mut FollowedTable,
         fresh: Duration,
-        mut each: impl FnMut(&ChangedRows<'_>),
+        mut each: impl FnMut(&ChangedRows<'_>, TablePart),
     ) -> Result<FollowedPage, ClientError> {
-        let (number, _) = match table.opened {
+        let (number, home) = match table.opened.zip(table.home) {
             Some(opened) => opened,
             None => self.open(table)?,
         };
+        let part = TablePart { home, server: self.server };
         let (asked, place, dim) = (Instant::now(), table.place, table.dim);
-        let engine = &mut self.session.engine;
+        let (engine, subject) = (&mut self.session.engine, Subject::Name(table.name.as_str().into()));
         let request = Request::Changes(Changes {
             table: number.table,
             place,
@@ -124,14 +149,13 @@ impl Follower {
             keys_max: engine.rows_per_message(dim + 4).min(PAGE_KEYS) as u32,
             format: engine.connections.row_format(self.server),
         });
-        let answer =
-            engine.ask(self.server, &table.name, number.needs_memory, &request, |reply| match reply {
-                Reply::Changes(rows) if rows.dim as usize == dim => {
-                    each(&rows);
-                    Some((rows.next, rows.age_us, rows.has_more))
-                }
-                _ => None,
-            });
+        let answer = engine.ask(self.server, &subject, number.needs_memory, &request, |reply| match reply {
+            Reply::Changes(rows) if rows.dim as usize == dim => {
+                each(&rows, part);
+                Some((rows.next, rows.age_us, rows.has_more))
+            }
+            _ => None,
+        });
         let (next, age_us, has_more) = answer.inspect_err(|error| {
             let is_too_late =
                 matches!(error, ClientError::Refused { fault: Fault::StreamTooLate { .. }, .. });
@@ -173,8 +197,8 @@ impl Follower {
         if let Some(problem) = problem {
             return Err(ClientError::Cluster { reason: format!("table {name:?}: {problem}") });
         }
-        let opened = (self.session.number(server, number), home);
-        table.opened = Some(opened);
-        Ok(opened)
+        let number = self.session.number(server, number);
+        (table.opened, table.home) = (Some(number), Some(home));
+        Ok((number, home))
     }
 }

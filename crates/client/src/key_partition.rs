@@ -14,6 +14,8 @@ pub(crate) struct KeyPartition {
     keys: Vec<Vec<u64>>,
     /// The table's home at the last assignment.
     home: Option<Home>,
+    /// Version of the placement at the last assignment.
+    version: u64,
 }
 
 /// One server's keys, in the order of the request.
@@ -27,7 +29,7 @@ pub(crate) struct Share<'a> {
 impl KeyPartition {
     /// Shares the keys out.
     pub(crate) fn assign(&mut self, placement: &Placement, home: Home, keys: &[u64]) {
-        self.home = Some(home);
+        (self.home, self.version) = (Some(home), placement.version);
         self.scatter.deal(placement.servers, keys, |key| placement.server_of(home, key));
         self.keys.resize_with(placement.servers, Vec::new);
         for (server, share) in self.keys.iter_mut().enumerate() {
@@ -40,6 +42,18 @@ impl KeyPartition {
         if let Some(home) = self.home {
             self.assign(placement, home, keys);
         }
+    }
+
+    /// The same keys shared out by a newer placement; `None` if they are by this one.
+    pub(crate) fn renewed(&self, placement: &Placement) -> Option<KeyPartition> {
+        let home = self.home.filter(|_| self.version != placement.version)?;
+        let mut keys = vec![0; self.keys.iter().map(Vec::len).sum()];
+        for Share { keys: share, positions } in self.shares() {
+            share.iter().zip(positions).for_each(|(&key, &at)| keys[at as usize] = key);
+        }
+        let mut renewed = KeyPartition::default();
+        renewed.assign(placement, home, &keys);
+        Some(renewed)
     }
 
     /// Each server's keys. One server's are the given ones as they are.
@@ -206,5 +220,19 @@ mod tests {
         ragged.add(&placement, Home::Sharded, &keys, None, &offsets, 0, RunSamples::All);
         assert_eq!(ragged.shares[1].offsets, [0, 0, 0, 2, 2]);
         assert_eq!(ragged.shares[1].samples, [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn keys_are_shared_out_anew_by_another_placement() {
+        let keys = [0, 1, 42, u64::MAX];
+        let mut partition = KeyPartition::default();
+        assert!(partition.renewed(&Placement::even(2)).is_none());
+        partition.assign(&Placement::even(2), Home::Sharded, &keys);
+        assert!(partition.renewed(&Placement::even(2)).is_none());
+        let all_at_third = Placement::new(1, 3, vec![2; 4096]);
+        let renewed = partition.renewed(&all_at_third).unwrap();
+        let found: Vec<(&[u64], &[u32])> =
+            renewed.shares().map(|share| (share.keys, share.positions)).collect();
+        assert_eq!(found, [(&[][..], &[][..]), (&[], &[]), (&keys, &[0, 1, 2, 3])]);
     }
 }

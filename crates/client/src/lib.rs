@@ -45,6 +45,8 @@ pub use options::{ConnectOptions, TIMEOUT_DEFAULT, compression};
 mod outage;
 pub use outage::{NOTICE_AFTER, Notice, OnWait};
 
+mod by_server;
+
 mod origin;
 pub use origin::{Origin, note_fork};
 
@@ -66,7 +68,7 @@ pub use remote::RemoteTable;
 mod temporary;
 
 mod follower;
-pub use follower::{ChangedRows, FollowedPage, FollowedTable, Follower, RowValues};
+pub use follower::{ChangedRows, FollowedPage, FollowedTable, Follower, RowValues, TablePart};
 
 mod session;
 mod shared_push;
@@ -82,6 +84,7 @@ mod engine;
 
 mod key_partition;
 mod placement;
+pub use placement::Placement;
 
 mod connection_set;
 mod packing;

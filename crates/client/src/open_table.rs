@@ -1,28 +1,41 @@
 //! An opened table as requests need it: its shape, and the number by which each server knows it. Asks nothing.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use sanderling_store::StoreError;
 use sanderling_wire::{Home, TableInfo};
 
+use crate::by_server::ByServer;
 use crate::error::ClientError;
 use crate::rpc_state::{Needs, Peer};
 
-/// An opened table: its name, its shape and its number on each server. Sessions make their requests about it.
-#[derive(Debug)]
+/// An opened table: its name, its shape and its number on each server. Sessions make their requests about it. Copies share
+/// the numbers.
+#[derive(Debug, Clone)]
 pub struct OpenTable {
-    name: Arc<str>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    name: String,
     home: Home,
     dim: usize,
     state: usize,
     /// Configuration as the servers have it, JSON.
     config: String,
-    /// Per server, the table's number and the history of the server that it is good for; `None` where the table has no
-    /// rows.
-    numbers: Vec<Option<Number>>,
-    /// The numbers for reading requests: those of the table that has the name now.
-    read_numbers: Vec<AtomicU32>,
+    /// Numbers of servers that have a part of it. Those of groups that get their first slots later are added.
+    numbers: ByServer<NumberThere>,
+}
+
+/// A table's number at one server.
+#[derive(Debug, Default)]
+struct NumberThere {
+    /// The number and the history of the server that it is good for; nothing where the table has no rows.
+    number: OnceLock<Number>,
+    /// The number for reading requests: that of the table that has the name now.
+    read: AtomicU32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -44,78 +57,91 @@ impl Number {
 impl OpenTable {
     /// A table as a server describes it, without numbers.
     pub(crate) fn of(info: &TableInfo<'_>) -> OpenTable {
-        OpenTable {
-            name: info.name.into(),
+        let shared = Shared {
+            name: info.name.to_owned(),
             home: info.home,
             dim: info.dim as usize,
             state: info.state as usize,
             config: info.config.to_owned(),
-            numbers: Vec::new(),
-            read_numbers: Vec::new(),
-        }
+            numbers: ByServer::default(),
+        };
+        OpenTable { shared: Arc::new(shared) }
     }
 
-    /// Adds the table's number on each server.
-    pub(crate) fn with_numbers(self, numbers: Vec<Option<Number>>) -> OpenTable {
-        let table = |number: &Option<Number>| AtomicU32::new(number.map_or(0, |number| number.table));
-        OpenTable { read_numbers: numbers.iter().map(table).collect(), numbers, ..self }
+    /// Adds the table's number at a server, unless it has one.
+    pub(crate) fn add_number(&self, server: usize, number: Number) {
+        let there = self.shared.numbers.at(server);
+        there.number.get_or_init(|| {
+            there.read.store(number.table, Ordering::Relaxed);
+            number
+        });
     }
 
     /// Whether both have the same shape and configuration.
     pub(crate) fn is_like(&self, other: &OpenTable) -> bool {
-        (self.home, self.dim, self.state, &self.config) == (other.home, other.dim, other.state, &other.config)
+        let of = |table: &OpenTable| (table.home(), table.dim(), table.state());
+        of(self) == of(other) && self.config_json() == other.config_json()
+    }
+
+    /// Whether one is a copy of the other.
+    pub(crate) fn is_same(&self, other: &OpenTable) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    pub(crate) fn shared_name(&self) -> Arc<str> {
-        Arc::clone(&self.name)
+        &self.shared.name
     }
 
     /// Weights per row.
     #[must_use]
     pub fn dim(&self) -> usize {
-        self.dim
+        self.shared.dim
     }
 
     /// Values of optimizer state per row.
     #[must_use]
     pub fn state(&self) -> usize {
-        self.state
+        self.shared.state
     }
 
     /// Configuration as the servers have it: JSON, as `docs/wire-format.md` says.
     #[must_use]
     pub fn config_json(&self) -> &str {
-        &self.config
+        &self.shared.config
     }
 
     pub(crate) fn home(&self) -> Home {
-        self.home
+        self.shared.home
     }
 
-    /// The servers that have a part of it.
+    /// The servers that have told a number.
     pub(crate) fn servers(&self) -> impl Iterator<Item = usize> {
-        (0..self.numbers.len()).filter(|&server| self.numbers[server].is_some())
+        self.shared.numbers.iter().filter(|(_, there)| there.number.get().is_some()).map(|(server, _)| server)
+    }
+
+    /// The number by which a server knows the table, if it has told one.
+    #[inline]
+    pub(crate) fn told_number(&self, server: usize) -> Option<Number> {
+        self.shared.numbers.get(server)?.number.get().copied()
     }
 
     /// The number by which a server knows the table; 0, which is none, on one that has no part of it.
+    #[inline]
     pub(crate) fn number(&self, server: usize) -> Number {
-        self.numbers[server].unwrap_or_default()
+        self.told_number(server).unwrap_or_default()
     }
 
     /// The number of the table that has the name now, for requests that only read.
+    #[inline]
     pub(crate) fn read_number(&self, server: usize) -> u32 {
-        self.read_numbers.get(server).map_or(0, |number| number.load(Ordering::Relaxed))
+        self.shared.numbers.get(server).map_or(0, |there| there.read.load(Ordering::Relaxed))
     }
 
     /// Sets [`OpenTable::read_number`].
     pub(crate) fn read_from(&self, server: usize, table: u32) {
-        self.read_numbers[server].store(table, Ordering::Relaxed);
+        self.shared.numbers.at(server).read.store(table, Ordering::Relaxed);
     }
 
     /// An error unless an argument is as long as it must be.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::by_server::ByServer;
 use crate::rpc_state::Peer;
 
 /// A request to a server that has been away for longer than the bound gets this long: one that is back answers sooner.
@@ -51,6 +52,17 @@ pub enum Notice {
         /// How long it was waited for.
         waited: Duration,
     },
+    /// Slots of keys are on their way between the groups of a cluster, and a save waits for them.
+    Moving {
+        /// The cluster.
+        cluster: String,
+        /// Moves that are under way.
+        moves: usize,
+        /// How long they have been waited for.
+        waited: Duration,
+        /// When the save is given up.
+        limit: Duration,
+    },
     /// A push was under way when the server ended, so whether it was applied is unknown. It is not repeated.
     UnknownPush {
         /// Address of the server.
@@ -80,6 +92,13 @@ impl fmt::Display for Notice {
                 write!(
                     out,
                     "{group} answers after {waited:.1} s: another replica is its primary, with every acknowledged change"
+                )
+            }
+            Notice::Moving { cluster, moves, waited, limit } => {
+                let (waited, limit) = (waited.as_secs_f64(), limit.as_secs_f64());
+                write!(
+                    out,
+                    "cluster {cluster}: a save has waited {waited:.0} s (limit {limit:.0} s) for {moves} moves of slots to end"
                 )
             }
             Notice::UnknownPush { server, count } => {
@@ -143,7 +162,7 @@ impl Outage {
 pub(crate) struct Outages {
     epoch: Instant,
     bound: Duration,
-    servers: Vec<Outage>,
+    servers: ByServer<Outage>,
     /// Pushes of unknown outcome.
     unknown: AtomicU64,
     on_wait: Option<OnWait>,
@@ -152,17 +171,11 @@ pub(crate) struct Outages {
 }
 
 impl Outages {
-    pub(crate) fn new(
-        servers: usize,
-        bound: Duration,
-        on_wait: Option<OnWait>,
-        of_groups: bool,
-    ) -> Arc<Outages> {
-        let servers = std::iter::repeat_with(Outage::default).take(servers).collect();
+    pub(crate) fn new(bound: Duration, on_wait: Option<OnWait>, of_groups: bool) -> Arc<Outages> {
         Arc::new(Outages {
             epoch: Instant::now(),
             bound,
-            servers,
+            servers: ByServer::default(),
             unknown: AtomicU64::new(0),
             on_wait,
             of_groups,
@@ -180,7 +193,7 @@ impl Outages {
 
     /// Since when a server is away.
     pub(crate) fn since(&self, server: usize) -> Option<Instant> {
-        let since_us = self.servers[server].since_us.load(Ordering::Relaxed);
+        let since_us = self.servers.at(server).since_us.load(Ordering::Relaxed);
         (since_us > 0).then(|| self.epoch + Duration::from_micros(since_us - 1))
     }
 
@@ -190,7 +203,7 @@ impl Outages {
     }
 
     fn failed_at(&self, server: usize, since: Instant, now: Instant) {
-        let outage = &self.servers[server];
+        let outage = self.servers.at(server);
         let now_us = self.us(now);
         let failed_us = outage.failed_us.swap(now_us, Ordering::Relaxed);
         let forgotten_us = self.bound.max(FORGOTTEN_AFTER).as_micros() as u64;
@@ -203,7 +216,7 @@ impl Outages {
 
     /// A server has answered.
     pub(crate) fn ended(&self, server: usize, name: &str, peer: &Peer) {
-        let outage = &self.servers[server];
+        let outage = self.servers.at(server);
         let is_away = outage.since_us.load(Ordering::Relaxed) > 0;
         let is_known = outage.boot_id.load(Ordering::Relaxed) == peer.boot_id;
         if !is_away && is_known && outage.notice_us.load(Ordering::Relaxed) == 0 {
@@ -250,7 +263,7 @@ impl Outages {
         let Some(since) = self.since(server).or(is_silent.then_some(asked)) else { return };
         let (since, now) = (since.max(asked), Instant::now());
         let waited = now.saturating_duration_since(since);
-        let outage = &self.servers[server];
+        let outage = self.servers.at(server);
         let next_us = outage.notice_us.load(Ordering::Relaxed);
         if self.on_wait.is_none() || waited < NOTICE_AFTER || self.us(now) < next_us {
             return;
@@ -266,7 +279,8 @@ impl Outages {
         }
     }
 
-    fn tell(&self, notice: &Notice) {
+    /// Tells of something, if anybody is told.
+    pub(crate) fn tell(&self, notice: &Notice) {
         if let Some(OnWait(tell)) = &self.on_wait {
             tell(notice);
         }
@@ -300,7 +314,7 @@ mod tests {
 
     #[test]
     fn an_outage_lasts_from_the_first_failure_to_the_next_answer() {
-        let outages = Outages::new(2, Duration::from_secs(20), None, false);
+        let outages = Outages::new(Duration::from_secs(20), None, false);
         let start = Instant::now();
         assert_eq!(outages.since(0), None);
         outages.failed(0, start);
@@ -317,7 +331,7 @@ mod tests {
     #[test]
     fn what_nobody_has_noticed_for_long_is_no_outage() {
         for (bound, forgotten_after) in [(1, FORGOTTEN_AFTER), (600, Duration::from_secs(600))] {
-            let outages = Outages::new(1, Duration::from_secs(bound), None, false);
+            let outages = Outages::new(Duration::from_secs(bound), None, false);
             let (start, moment) = (Instant::now(), Duration::from_secs(1));
             outages.failed_at(0, start, start);
             let soon = start + forgotten_after - moment;
@@ -334,7 +348,7 @@ mod tests {
         let told = Arc::new(Mutex::new(Vec::new()));
         let tell = Arc::clone(&told);
         let on_wait = OnWait::new(move |notice| tell.lock().unwrap().push(notice.clone()));
-        let outages = Outages::new(1, Duration::from_secs(20), Some(on_wait), false);
+        let outages = Outages::new(Duration::from_secs(20), Some(on_wait), false);
         let begun = |ago_ms: u64| Instant::now() - Duration::from_millis(ago_ms);
         outages.notice(0, "a", begun(5000), false, "refused");
         // The epoch is now: an outage cannot have begun before.
@@ -365,7 +379,7 @@ mod tests {
         let told = Arc::new(Mutex::new(Vec::new()));
         let tell = Arc::clone(&told);
         let on_wait = OnWait::new(move |notice| tell.lock().unwrap().push(notice.to_string()));
-        let outages = Outages::new(1, Duration::from_secs(20), Some(on_wait), false);
+        let outages = Outages::new(Duration::from_secs(20), Some(on_wait), false);
         // No history, the first of one, a start within it, and another history.
         for (boot_id, history_id, expected) in
             [(1, 0, 0), (2, 0, 0), (3, 7, 0), (4, 7, 1), (5, 8, 1), (6, 8, 2)]
@@ -387,7 +401,7 @@ mod tests {
         let told = Arc::new(Mutex::new(Vec::new()));
         let tell = Arc::clone(&told);
         let on_wait = OnWait::new(move |notice| tell.lock().unwrap().push(notice.to_string()));
-        let outages = Outages::new(1, Duration::from_secs(20), Some(on_wait), false);
+        let outages = Outages::new(Duration::from_secs(20), Some(on_wait), false);
         let asked = Instant::now();
         std::thread::sleep(NOTICE_AFTER + Duration::from_millis(10));
         outages.notice(0, "a", asked, false, "it does not answer");

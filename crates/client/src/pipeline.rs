@@ -177,6 +177,7 @@ impl Pipeline {
         let Pipeline { engine, tables, slots, partition, ragged, buffers, .. } = self;
         let (table, request) = (&tables[table], slot as u64);
         let each: &mut Each<'_> = &mut |message, result| slots.note(message, result);
+        engine.follow_placement(each);
         match *call {
             Call::Pull { keys, absent } => {
                 let shares = partition.split(&engine.placement, table.home(), keys);

@@ -1,25 +1,65 @@
 //! The server of each key, as of a version of the placement. Small enough for a copy per thread.
 
+use sanderling_wire::limit::{SERVERS_MAX, SLOTS_MAX};
 use sanderling_wire::{Home, even_slots, slot_of};
 
-/// Slots to servers; see `docs/wire-format.md`.
+/// The server of each slot, as of a version of the placement; see `docs/wire-format.md`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Placement {
+pub struct Placement {
     /// 0: there is none, and the slots are shared out evenly.
     pub(crate) version: u64,
+    /// Servers, or groups, with those that have no slots.
     pub(crate) servers: usize,
+    /// Moves of slots that are under way.
+    pub(crate) moves: usize,
     slots: Vec<u16>,
+}
+
+impl Default for Placement {
+    fn default() -> Placement {
+        Placement::even(1)
+    }
 }
 
 impl Placement {
     /// The default placement. `servers` fit 16 bits.
     pub(crate) fn even(servers: usize) -> Placement {
-        Placement { version: 0, servers, slots: even_slots(servers) }
+        Placement { version: 0, servers, moves: 0, slots: even_slots(servers) }
     }
 
     /// The server of each slot, all below `servers`; there is at least one slot.
     pub(crate) fn new(version: u64, servers: usize, slots: Vec<u16>) -> Placement {
-        Placement { version, servers, slots }
+        Placement { version, servers, moves: 0, slots }
+    }
+
+    /// The placement of a record in a registry, in a cluster of so many groups.
+    ///
+    /// # Errors
+    /// Why it can be none.
+    pub(crate) fn of_record(
+        record: &sanderling_registry::Placement,
+        groups: u32,
+    ) -> Result<Placement, String> {
+        if record.slots == 0 || record.slots as usize > SLOTS_MAX {
+            return Err(format!("{} slots; 1 to {SLOTS_MAX} are possible", record.slots));
+        }
+        if groups == 0 || groups as usize > SERVERS_MAX {
+            return Err(format!("{groups} groups; 1 to {SERVERS_MAX} are possible"));
+        }
+        record.check(groups)?;
+        let slots = record.groups().into_iter().map(|group| group as u16).collect();
+        Ok(Placement { moves: record.moves.len(), ..Placement::new(record.version, groups as usize, slots) })
+    }
+
+    /// It is of no record.
+    pub(crate) fn unversioned(self) -> Placement {
+        Placement { version: 0, ..self }
+    }
+
+    /// Counts the changes of the record; 0: there is none.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version
     }
 
     /// The server that has the key of a table.
@@ -30,6 +70,23 @@ impl Placement {
             Home::Sharded if self.servers == 1 => 0,
             Home::Sharded => self.slots[slot_of(key, self.slots.len())].into(),
         }
+    }
+
+    /// The servers that have slots, ascending.
+    #[must_use]
+    pub fn with_slots(&self) -> Vec<usize> {
+        let mut has_slots = vec![false; self.servers];
+        self.slots.iter().for_each(|&server| has_slots[usize::from(server)] = true);
+        (0..self.servers).filter(|&server| has_slots[server]).collect()
+    }
+
+    /// Whether a server has a slot that it did not have as of another placement.
+    #[must_use]
+    pub fn has_gained(&self, before: &Placement, server: usize) -> bool {
+        let is_new = |(slot, &now): (usize, &u16)| {
+            usize::from(now) == server && before.slots.get(slot).is_none_or(|before| *before != now)
+        };
+        self.slots.iter().enumerate().any(is_new)
     }
 }
 
@@ -50,5 +107,24 @@ mod tests {
         let two = Placement::even(2);
         let found = [0, 1, 42, u64::MAX].map(|key| two.server_of(Home::Sharded, key));
         assert_eq!(found, [0, 1, 1, 0]);
+    }
+
+    #[test]
+    fn a_record_with_moves_names_the_groups_that_have_slots() {
+        let mut record = sanderling_registry::Placement::of_groups(3, &[0, 0, 2, 2]);
+        let before = Placement::of_record(&record, 3).unwrap();
+        assert_eq!((before.version(), before.servers, before.with_slots()), (3, 3, vec![0, 2]));
+        record = sanderling_registry::Placement::of_groups(4, &[0, 1, 2, 2]);
+        let after = Placement::of_record(&record, 3).unwrap();
+        assert_eq!([0, 1, 2].map(|server| after.has_gained(&before, server)), [false, true, false]);
+        assert_eq!([0, 1, 2].map(|server| before.has_gained(&after, server)), [true, false, false]);
+        for (record, groups, expected) in [
+            (sanderling_registry::Placement::of_groups(1, &[]), 1, "0 slots"),
+            (record.clone(), 2, "beyond the 2"),
+            (record, 2000, "2000 groups; 1 to 1024"),
+        ] {
+            let reason = Placement::of_record(&record, groups).unwrap_err();
+            assert!(reason.contains(expected), "{reason}");
+        }
     }
 }

@@ -24,7 +24,7 @@ const EXPORT_ROWS: usize = 1 << 14;
 #[derive(Debug, Clone)]
 pub struct RemoteTable {
     cluster: Arc<Cluster>,
-    table: Arc<OpenTable>,
+    table: OpenTable,
 }
 
 impl Deref for RemoteTable {
@@ -43,7 +43,13 @@ pub(crate) fn check_tables(cluster: &Cluster, tables: &[RemoteTable]) -> Result<
     let here = cluster.servers();
     let is_here = |table: &&RemoteTable| {
         let there = table.cluster().servers();
-        there.len() == here.len() && there.iter().zip(here).all(|(one, other)| is_same(one, other))
+        match (table.cluster().registry(), cluster.registry()) {
+            (None, None) => {
+                there.len() == here.len() && there.iter().zip(here).all(|(one, other)| is_same(one, other))
+            }
+            // Groups may have been added between two looks at it.
+            (there, here) => there == here,
+        }
     };
     let Some(table) = tables.iter().find(|table| !is_here(table)) else { return Ok(()) };
     let at = |servers: &[Server]| servers.first().map_or_else(String::new, |one| one.address.to_string());
@@ -56,7 +62,7 @@ pub(crate) fn check_tables(cluster: &Cluster, tables: &[RemoteTable]) -> Result<
 
 impl RemoteTable {
     /// Makes a table on all servers, or opens the one that is there with the same configuration. Each server gets an equal
-    /// part of `budget_bytes`.
+    /// part of `budget_bytes`; in a cluster that has grown since the table was made, the part that it has stays.
     pub fn create(cluster: &Arc<Cluster>, config: &TableConfig) -> Result<RemoteTable, ClientError> {
         RemoteTable::create_as(cluster, config, false)
     }
@@ -67,9 +73,20 @@ impl RemoteTable {
         config: &TableConfig,
         temporary: bool,
     ) -> Result<RemoteTable, ClientError> {
-        let text = describe(config, cluster.servers().len(), temporary);
+        let text = describe(config, cluster.shards().len(), temporary);
         let request = Request::Create(Create { home: Home::Sharded, name: &config.name, config: &text });
-        let table = RemoteTable::ask(cluster, &config.name, &request)?;
+        let table = match RemoteTable::ask(cluster, &config.name, &request) {
+            Err(error @ ClientError::Refused { fault: Fault::TableExists, .. })
+                if cluster.registry().is_some() =>
+            {
+                let there = RemoteTable::open(cluster, &config.name)?;
+                if !differs_by_budget(&text, there.config_json()) {
+                    return Err(error);
+                }
+                there
+            }
+            made => made?,
+        };
         if table.dim() != config.dim() {
             let (name, found, expected) = (&config.name, table.dim(), config.dim());
             let reason =
@@ -87,17 +104,18 @@ impl RemoteTable {
     /// Asks all servers for the table. Those that say it is not theirs have no part of a pinned one.
     fn ask(cluster: &Arc<Cluster>, name: &str, request: &Request<'_>) -> Result<RemoteTable, ClientError> {
         let mut shapes: Vec<OpenTable> = Vec::new();
-        let mut numbers = vec![None; cluster.servers().len()];
+        let mut numbers = Vec::new();
         let mut elsewhere = Ok(());
         cluster.with_session(|session| {
-            for (server, number) in numbers.iter_mut().enumerate() {
+            session.follow_placement();
+            for server in session.engine.with_rows() {
                 let found = session.ask(server, name, request, |reply| match reply {
                     Reply::Create(info) | Reply::Open(info) => Some((info.table, OpenTable::of(&info))),
                     _ => None,
                 });
                 match found {
                     Ok((table, shape)) => {
-                        *number = Some(session.number(server, table));
+                        numbers.push((server, session.number(server, table)));
                         shapes.push(shape);
                     }
                     Err(
@@ -125,14 +143,16 @@ impl RemoteTable {
                 format!("table {name:?} is not the same on all servers: {shape:?} and {other:?}; drop it");
             return Err(ClientError::Cluster { reason });
         }
-        Ok(RemoteTable { cluster: Arc::clone(cluster), table: Arc::new(shape.with_numbers(numbers)) })
+        numbers.into_iter().for_each(|(server, number)| shape.add_number(server, number));
+        Ok(RemoteTable { cluster: Arc::clone(cluster), table: shape })
     }
 
     /// Drops a table on all servers; was it there?
     pub fn drop_named(cluster: &Arc<Cluster>, name: &str) -> Result<bool, ClientError> {
         let mut was_there = false;
         cluster.with_session(|session| {
-            for server in 0..cluster.servers().len() {
+            session.follow_placement();
+            for server in session.engine.with_rows() {
                 let is_there = session.ask(server, "", &Request::Tables, |reply| match reply {
                     Reply::Tables(infos) => Some(infos.iter().any(|info| info.name == name)),
                     _ => None,
@@ -157,7 +177,8 @@ impl RemoteTable {
     pub fn size(&self) -> Result<(u64, u64), ClientError> {
         let (mut rows, mut bytes) = (0, 0);
         self.cluster.with_session(|session| {
-            for server in self.servers() {
+            session.follow_placement();
+            for server in session.engine.with_rows_of(self) {
                 let found =
                     session.ask(server, self.name(), &Request::Open(self.name()), |reply| match reply {
                         Reply::Open(info) => Some((info.rows, info.bytes)),
@@ -223,7 +244,7 @@ impl RemoteTable {
     }
 
     /// Calls `each` on all rows, in blocks, server after server. Rows that are made or removed meanwhile may be seen or
-    /// not.
+    /// not. While slots of keys move between the groups of a cluster, so do the rows in them, and some may come twice.
     pub fn export(&self, mut each: impl FnMut(&RowBlock<'_>)) -> Result<(), ClientError> {
         self.try_export(|rows| {
             each(rows);
@@ -237,8 +258,9 @@ impl RemoteTable {
         mut each: impl FnMut(&RowBlock<'_>) -> ControlFlow<()>,
     ) -> Result<(), ClientError> {
         self.cluster.with_session(|session| {
-            for server in self.servers() {
-                let (table, mut cursor) = (self.number(server).table, 0);
+            session.follow_placement();
+            for server in session.engine.with_rows_of(self) {
+                let (table, mut cursor) = (session.number_of(self, server)?.table, 0);
                 let rows_max =
                     session.engine.rows_per_message(self.dim() + self.state() + 5).min(EXPORT_ROWS) as u32;
                 loop {
@@ -286,6 +308,7 @@ impl RemoteTable {
         let all = WholeRows { keys, frequencies, last_uses, versions, weights, states };
         let mut part = RowColumns::default();
         self.cluster.with_session(|session| {
+            session.follow_placement();
             let rows_max = session.engine.rows_per_message(dim + state + 5).min(EXPORT_ROWS);
             let mut partition = KeyPartition::default();
             partition.assign(&session.engine.placement, self.home(), keys);
@@ -297,7 +320,8 @@ impl RemoteTable {
                     let (dim, state) = (rows.dim, rows.state);
                     let rows =
                         RowBlock { dim, state, keys, frequencies, last_uses, versions, weights, states };
-                    let request = Request::Import(Import { table: self.number(server).table, rows });
+                    let table = session.number_of(self, server)?.table;
+                    let request = Request::Import(Import { table, rows });
                     session.ask_table(self, server, false, &request, |reply| match reply {
                         Reply::Import(count) if count == positions.len() as u64 => Some(()),
                         _ => None,
@@ -310,6 +334,16 @@ impl RemoteTable {
 
     /// Is it the same opening of the same table, or a copy of it?
     pub(crate) fn is_same(&self, other: &RemoteTable) -> bool {
-        Arc::ptr_eq(&self.table, &other.table)
+        self.table.is_same(&other.table)
     }
+}
+
+/// Whether two configurations of a table are the same but for its budget.
+fn differs_by_budget(one: &str, other: &str) -> bool {
+    let without_budget = |text: &str| {
+        let mut config = serde_json::from_str::<serde_json::Value>(text).ok()?;
+        config.as_object_mut()?.remove("budget_bytes");
+        Some(config)
+    };
+    one != other && without_budget(one).is_some_and(|one| Some(one) == without_budget(other))
 }

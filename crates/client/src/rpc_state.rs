@@ -8,17 +8,19 @@
 
 use std::time::Duration;
 
-use sanderling_wire::{
-    Agreed, Buffer, Fault, Features, Hello, Offer, Push, Reply, Request, RowFormat, WireError, limit,
-};
+use sanderling_wire::{Agreed, Buffer, Fault, Features, Hello, Offer, Reply, Request, WireError, limit};
 
 use crate::outage::LAST_TRY;
 use sanderling_random::SplitMix64;
 
 mod answers;
 
+mod begin;
+pub(crate) use begin::Timeout;
+
 mod calls;
 use calls::Calls;
+pub(crate) use calls::MovedCall;
 
 mod hedge;
 pub use hedge::{Hedge, HedgeCounts};
@@ -94,6 +96,8 @@ pub(crate) struct Done {
 pub(crate) enum Answer<'a> {
     /// The answer to a request.
     To(Done, Reply<'a>),
+    /// Nothing of a request was carried out: keys of it are at another server of the cluster.
+    Moved(Done, MovedCall),
     /// Nothing for the caller.
     None,
 }
@@ -132,7 +136,8 @@ pub(crate) struct RpcState {
     peer: Option<Peer>,
     /// Which shard it must be, of how many; None: any.
     place: Option<(u32, u32)>,
-    /// Whether what a server is not the one for is asked of another one.
+    /// Whether it leads to a group of a cluster: what another replica is the primary for is asked of that one, what another
+    /// group has is handed back, and the number of shards may change.
     follows_group: bool,
     hello: Buffer,
     calls: Calls,
@@ -204,9 +209,9 @@ impl RpcState {
         self.place = Some((peer.shard, peer.shards));
     }
 
-    /// From now on, what a server refuses because another one is the primary goes over the next connection.
-    pub(crate) fn follow_group(&mut self) {
-        self.follows_group = true;
+    /// It leads to the primary of this group of a cluster, wherever that is.
+    pub(crate) fn follow_group(&mut self, group: u32) {
+        (self.follows_group, self.place) = (true, Some((group, 0)));
     }
 
     /// Asks nothing more over this connection, and goes on over another one.
@@ -229,49 +234,6 @@ impl RpcState {
     /// Is there room for another request?
     pub(crate) fn has_room(&self) -> bool {
         self.outstanding() < IN_FLIGHT_MAX
-    }
-
-    /// Takes a request; its answer, or its failure, will have the tag. It is only for a
-    /// server that has what it `needs`. `within`: a time-out below the usual one. Needs [`RpcState::has_room`].
-    pub(crate) fn begin_within(
-        &mut self,
-        now_us: u64,
-        within: Option<Duration>,
-        tag: u64,
-        needs: Needs,
-        request: &Request<'_>,
-    ) -> Result<(), WireError> {
-        let timeout = within.map_or(self.patience.timeout, |within| within.min(self.patience.timeout));
-        let timeout_us = u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX);
-        let whole;
-        let request = match request {
-            Request::Push(push) if push.continues && self.lacks(Features::PUSH_PARTS) => {
-                whole = Request::Push(Push { continues: false, ..*push });
-                &whole
-            }
-            request => request,
-        };
-        let slot = self.calls.begin(now_us, timeout_us, tag, needs, request, &self.agreed)?;
-        if within.is_some() {
-            self.calls.limit(slot);
-        }
-        if let (Phase::Up | Phase::Leaving, Some(peer)) = (self.phase, &self.peer) {
-            self.calls.check_needs(slot, peer);
-        }
-        Ok(())
-    }
-
-    /// How rows are to be asked for by one who wants them so: before the first hello as he wants, since that can be changed
-    /// when the server is known.
-    pub(crate) fn row_format(&self, wanted: RowFormat) -> RowFormat {
-        if self.lacks(Features::F16_ROWS) { RowFormat::F32 } else { wanted }
-    }
-
-    /// Whether the server is known not to have these features. Before the first hello, requests are encoded with them and
-    /// adapted when the server is known.
-    fn lacks(&self, features: Features) -> bool {
-        let is_known = matches!(self.phase, Phase::Up | Phase::Leaving);
-        is_known && !self.agreed.features.has(features)
     }
 
     /// The next action. After any action but [`Want::Nothing`], ask again.

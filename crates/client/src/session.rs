@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sanderling_store::{Absent, PushScale};
 use sanderling_wire::{Fault, Reply, Request};
 
-use crate::engine::{Engine, Message, PushBuffers};
+use crate::engine::{Engine, Message, PushBuffers, Subject};
 use crate::error::ClientError;
 use crate::key_partition::{KeyPartition, RaggedPartition};
 use crate::open_table::{Number, OpenTable};
@@ -100,7 +100,19 @@ impl Session {
         read: impl FnMut(Reply<'_>) -> Option<T>,
     ) -> Result<T, ClientError> {
         self.finish()?;
-        self.engine.ask(server, table, Needs::Nothing, request, read)
+        self.engine.ask(server, &Subject::Name(table.into()), Needs::Nothing, request, read)
+    }
+
+    /// Takes a newer placement of the cluster, if there is one.
+    pub(crate) fn follow_placement(&mut self) {
+        let Session { engine, failed, .. } = self;
+        engine.follow_placement(&mut failed.noting());
+    }
+
+    /// The number of a table at a server, which is asked for it if need be.
+    pub(crate) fn number_of(&mut self, table: &OpenTable, server: usize) -> Result<Number, ClientError> {
+        let Session { engine, failed, .. } = self;
+        engine.number(table, server, &mut failed.noting())
     }
 
     /// [`Session::ask`] about a table by its number. An answer that `continues` others is of the same start of the server.
@@ -115,7 +127,7 @@ impl Session {
         self.finish()?;
         let peer = self.engine.connections.peer(server).filter(|_| continues);
         let needs = peer.map_or(table.number(server).needs, Peer::memory);
-        self.engine.ask(server, table.name(), needs, request, read)
+        self.engine.ask(server, &Subject::Table(table.clone()), needs, request, read)
     }
 
     /// Goes on with the tables that have the names now, if a pull that only reads has found one of them gone.
@@ -138,7 +150,7 @@ impl Session {
     /// Goes on, for requests that only read, with the table that has the name now: the one that was opened is gone.
     fn follow(&mut self, table: &OpenTable) -> Result<(), ClientError> {
         let mut found = Vec::new();
-        for server in table.servers() {
+        for server in self.engine.with_rows_of(table) {
             let (number, other) =
                 self.ask(server, table.name(), &Request::Open(table.name()), |reply| match reply {
                     Reply::Open(info) => Some((info.table, OpenTable::of(&info))),
@@ -166,6 +178,7 @@ impl Session {
         scale: PushScale,
     ) -> Result<(), ClientError> {
         self.finish()?;
+        self.follow_placement();
         let Session { engine, mark, failed, buffers, .. } = self;
         failed.is_strict = true;
         let begun = engine.begin_push_keys(*mark, table, (keys, grads), scale, buffers, &mut failed.noting());
@@ -199,6 +212,7 @@ impl Session {
     /// Removes the rows of these keys; returns at least how many there were.
     pub(crate) fn remove(&mut self, table: &OpenTable, keys: &[u64]) -> Result<u64, ClientError> {
         self.finish()?;
+        self.follow_placement();
         let Session { engine, partition, .. } = self;
         let (mut removed, mut failed) = (0, Ok(()));
         let mut each = |_: &Message, result: Result<Reply<'_>, ClientError>| match result {

@@ -50,12 +50,13 @@ pub(crate) struct Watch {
     stop: Option<Stop>,
     look_at: Instant,
     since: Option<Instant>,
+    grace: Option<Duration>,
     bears_silence: bool,
 }
 
 impl Watch {
     pub(crate) fn new(stop: Option<Stop>) -> Watch {
-        Watch { stop, look_at: Instant::now(), since: None, bears_silence: false }
+        Watch { stop, look_at: Instant::now(), since: None, grace: None, bears_silence: false }
     }
 
     /// Declares a long operation, such as a save, in which servers are silent and which a stop should not interrupt:
@@ -82,8 +83,13 @@ impl Watch {
         }
         self.look_at = now + LOOK;
         let grace = stop.told().filter(|grace| grace.is_zero() || !self.bears_silence);
-        self.since = grace.map(|_| self.since.unwrap_or(now));
+        (self.since, self.grace) = (grace.map(|_| self.since.unwrap_or(now)), grace);
         self.since.zip(grace)
+    }
+
+    /// Whether the grace period is over, as of the last look.
+    pub(crate) fn is_over(&self) -> bool {
+        self.since.zip(self.grace).is_some_and(|(since, grace)| since.elapsed() >= grace)
     }
 }
 

@@ -22,10 +22,11 @@ impl RemoteTable {
         config: &TableConfig,
     ) -> Result<RemoteTable, ClientError> {
         cluster.with_session(|session| {
-            for (at, server) in cluster.servers().iter().enumerate() {
+            session.follow_placement();
+            for at in session.engine.with_rows() {
                 session.ask(at, "", &Request::Ping(Ping { reply_bytes: 0, bytes: &[] }), |_| Some(()))?;
                 if !session.engine.connections.can(at, Features::TEMPORARY) {
-                    let address = &server.address;
+                    let address = &session.engine.addresses()[at];
                     let reason = format!("{address} is too old for temporary tables; update it");
                     return Err(ClientError::Cluster { reason });
                 }

@@ -18,6 +18,7 @@ use crate::publisher::Publisher;
 
 mod checkpoints;
 mod dense;
+mod homes;
 mod place;
 mod rows;
 mod servers;
@@ -112,13 +113,15 @@ struct Progress {
 /// A followed server, or the place of checkpoints.
 #[derive(Debug)]
 struct Source {
+    /// Number of the server.
+    server: usize,
     address: String,
     progress: Mutex<Progress>,
 }
 
 impl Source {
-    fn new(address: String) -> Source {
-        Source { address, progress: Mutex::default() }
+    fn new(server: usize, address: String) -> Source {
+        Source { server, address, progress: Mutex::default() }
     }
 
     fn progress(&self) -> MutexGuard<'_, Progress> {
@@ -147,7 +150,8 @@ struct Shared {
     model: Arc<ServedModel>,
     /// The model with its newest dense part.
     newest: Mutex<Arc<ServedModel>>,
-    sources: Vec<Source>,
+    /// Servers of a cluster come and go.
+    sources: Mutex<Vec<Arc<Source>>>,
     publisher: Publisher,
     is_published: AtomicBool,
     stops: AtomicBool,
@@ -157,6 +161,31 @@ struct Shared {
 impl Shared {
     fn stops(&self) -> bool {
         self.stops.load(Ordering::Relaxed)
+    }
+
+    fn sources(&self) -> Vec<Arc<Source>> {
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The source of a server. That of a server which has joined the others is as fresh as they are.
+    fn source_of(&self, server: usize, address: &str) -> Arc<Source> {
+        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(source) = sources.iter().find(|source| source.server == server) {
+            return Arc::clone(source);
+        }
+        let source = Arc::new(Source::new(server, address.to_owned()));
+        let wholes = sources.iter().map(|source| source.progress().whole_since);
+        let oldest = wholes.collect::<Option<Vec<Moment>>>();
+        source.progress().whole_since =
+            oldest.and_then(|all| all.into_iter().max_by_key(|since| since.age()));
+        sources.push(Arc::clone(&source));
+        source
+    }
+
+    /// Forgets a server that has no rows any more.
+    fn forget_source(&self, server: usize) {
+        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        sources.retain(|source| source.server != server);
     }
 
     /// Waits until so long after a time, or until the replica is stopped.
@@ -184,7 +213,7 @@ impl Shared {
 
     /// Publishes the model when all rows of all sources are here for the first time.
     fn publish_if_whole(&self) {
-        if self.sources.iter().all(|source| source.progress().whole_since.is_some()) {
+        if self.sources().iter().all(|source| source.progress().whole_since.is_some()) {
             self.publish();
         }
     }
@@ -234,12 +263,13 @@ impl Replica {
     ) -> std::io::Result<Replica> {
         let sources = match &config.source {
             ReplicaSource::Servers { cluster, .. } => {
-                cluster.servers().iter().map(|server| Source::new(server.address.to_string())).collect()
+                let source = |shard| Arc::new(Source::new(shard, cluster.shard_name(shard)));
+                cluster.shards().into_iter().map(source).collect()
             }
-            ReplicaSource::Checkpoints(place) => vec![Source::new(place.to_string())],
+            ReplicaSource::Checkpoints(place) => vec![Arc::new(Source::new(0, place.to_string()))],
         };
         let shared = Arc::new(Shared {
-            sources,
+            sources: Mutex::new(sources),
             config,
             newest: Mutex::new(Arc::clone(&model)),
             model,
@@ -277,7 +307,8 @@ impl Replica {
 
     /// Time since all changes of then were applied, over all sources; `None` before all rows are here.
     fn lag(&self) -> Option<Duration> {
-        let lags = self.shared.sources.iter().map(|source| source.progress().whole_since);
+        let sources = self.shared.sources();
+        let lags = sources.iter().map(|source| source.progress().whole_since);
         lags.map(|since| since.map(Moment::age)).try_fold(Duration::ZERO, |lag, next| Some(lag.max(next?)))
     }
 
@@ -285,7 +316,7 @@ impl Replica {
         let config = &self.shared.config;
         // A checkpoint that cannot be followed may be newer than the rows that are here.
         let is_held_up = matches!(config.source, ReplicaSource::Checkpoints(_))
-            && self.shared.sources.iter().any(|source| source.progress().error.is_some());
+            && self.shared.sources().iter().any(|source| source.progress().error.is_some());
         is_held_up || self.lag().is_none_or(|lag| lag > config.stale_after)
     }
 
@@ -299,19 +330,19 @@ impl Replica {
             "follows": follows,
             "stale": self.is_stale(),
             "lag_s": self.lag().map(|lag| lag.as_secs_f64()),
-            "sources": self.shared.sources.iter().map(Source::json).collect::<Vec<_>>(),
+            "sources": self.shared.sources().iter().map(|source| source.json()).collect::<Vec<_>>(),
         })
     }
 
     /// The metrics of the replica.
     pub(crate) fn metrics(&self) -> String {
-        let mut text = Exposition::default();
+        let (mut text, sources) = (Exposition::default(), self.shared.sources());
         let help = "1 if changes older than --stale-after are not here, or a checkpoint cannot be followed.";
         text.single("sanderling_replica_stale", "gauge", help, u8::from(self.is_stale()));
         let mut family = |name: &str, kind: &str, help: &str, value: &dyn Fn(&Progress) -> Option<f64>| {
             let name = format!("sanderling_replica_{name}");
             text.family(&name, kind, help);
-            for source in &self.shared.sources {
+            for source in &sources {
                 if let Some(value) = value(&source.progress()) {
                     text.sample(&name, &[("source", &source.address)], value);
                 }

@@ -51,6 +51,7 @@ impl ServerTables {
             (none, Some(table)) => none.insert(table.cluster().session()?),
             (_, None) => return Ok(0),
         };
+        session.follow_placement();
         partitions.resize_with(tables.len(), Default::default);
         for (((table, part), partition), &is_fed) in
             tables.iter().zip(&*parts).zip(&mut *partitions).zip(&fed)

@@ -78,17 +78,13 @@ impl Engine {
             for (at, keys) in share.chunks(step).enumerate() {
                 let span = at * step..at * step + keys.len();
                 let message = Message::about(table, request, part, server).asking(span.clone(), span);
-                let format = self.connections.row_format(server);
+                let (number, format) =
+                    (self.number(table, server, each)?, self.connections.row_format(server));
                 let pull = Pull { table: table.read_number(server), dim, absent, format, keys };
-                self.begin(message, table.number(server).needs, &Request::Pull(pull), each)?;
+                self.begin(message, number.needs, &Request::Pull(pull), each)?;
             }
         }
         Ok(())
-    }
-
-    /// How servers pool. A mean over several servers is not the mean of theirs: each gives its sum, to be divided here.
-    pub(crate) fn pooling_there(&self, pooling: Pooling) -> Pooling {
-        if self.servers() == 1 { pooling } else { Pooling::Sum }
     }
 
     /// Cuts samples into the messages of [`Engine::begin_pull_pooled`].
@@ -124,10 +120,10 @@ impl Engine {
         for (server, run) in ragged.runs() {
             let message =
                 Message::about(table, request, 0, server).asking(run.keys.clone(), run.samples.clone());
-            let format = self.connections.row_format(server);
+            let (number, format) = (self.number(table, server, each)?, self.connections.row_format(server));
             let ragged = ragged.shares[server].ragged(run);
             let pull = PullPooled { table: table.read_number(server), dim, pooling, absent, format, ragged };
-            self.begin(message, table.number(server).needs, &Request::PullPooled(pull), each)?;
+            self.begin(message, number.needs, &Request::PullPooled(pull), each)?;
         }
         Ok(())
     }
@@ -163,15 +159,17 @@ impl Engine {
         each: &mut Each<'_>,
     ) -> Result<(), ClientError> {
         check_push(table, partition, grads, scale)?;
-        let dim = table.dim();
+        // A pull of the next minibatch may have brought a newer placement.
+        let renewed = partition.renewed(&self.placement);
+        let (partition, dim) = (renewed.as_ref().unwrap_or(partition), table.dim());
         let step = self.rows_per_message(dim + 3);
         for (server, share) in partition.shares().enumerate() {
             let parts = share.keys.chunks(step).zip(share.positions.chunks(step));
             for (part, (keys, positions)) in parts.enumerate() {
                 gather(positions, 1, counts, &mut buffers.counts);
                 gather(positions, dim, grads, &mut buffers.grads);
+                let number = self.number(table, server, each)?;
                 let (client, sequence) = self.next_push(server);
-                let number = table.number(server);
                 let push = Push {
                     table: number.table,
                     client,
@@ -201,7 +199,7 @@ impl Engine {
         let step = self.rows_per_message(2).min(DELETE_KEYS_MAX);
         for (server, share) in shares {
             for keys in share.chunks(step) {
-                let number = table.number(server);
+                let number = self.number(table, server, each)?;
                 let message = Message::about(table, request, 0, server).asking(0..keys.len(), 0..0);
                 let delete = Request::Delete(Delete { table: number.table, keys });
                 self.begin(message, number.needs, &delete, each)?;

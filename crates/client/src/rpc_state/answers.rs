@@ -1,6 +1,6 @@
 //! Handles received frames: greetings, answers, farewells, and invalid bytes.
 
-use sanderling_wire::{Codec, Fault, Frame, Identity, Parsed, Reply, WireError, on_one_line};
+use sanderling_wire::{Codec, Fault, Frame, Identity, Kind, Parsed, Reply, WireError, on_one_line};
 
 use crate::error::said;
 
@@ -75,7 +75,10 @@ impl RpcState {
 
     fn greeted(&mut self, now_us: u64, identity: &Identity<'_>) -> Result<(), WireError> {
         let place = (identity.shard, identity.shards);
-        if self.place.is_some_and(|expected| expected != place) {
+        // Groups may be added to a cluster, and servers learn of that one by one.
+        let is_other =
+            |expected: (u32, u32)| expected.0 != place.0 || !self.follows_group && expected != place;
+        if self.place.is_some_and(is_other) {
             let reason = format!("it is now shard {} of {}; connect anew", place.0, place.1);
             self.calls.fail_all(&CallError::Protocol { reason: reason.clone() });
             self.give_up(now_us, &reason);
@@ -129,6 +132,19 @@ impl RpcState {
             return Ok(Answer::None);
         }
         self.attempts = 0;
+        if let Reply::Failed(failure) = &reply
+            && let Fault::NotHere { placement_version } = failure.fault
+            && self.follows_group
+            && has_keys(kind)
+        {
+            let (done, moved) = self.calls.moved(slot, placement_version, failure.reason, self.agreed);
+            return Ok(Answer::Moved(done, moved));
+        }
         Ok(Answer::To(self.calls.answered(slot), reply))
     }
+}
+
+/// Whether a request of this kind has keys, each of which may be at another server.
+fn has_keys(kind: Kind) -> bool {
+    matches!(kind, Kind::Pull | Kind::PullPooled | Kind::Push | Kind::Delete | Kind::Import)
 }

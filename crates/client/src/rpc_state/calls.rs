@@ -58,6 +58,21 @@ impl Call {
     }
 }
 
+/// A request that a server has not carried out, since keys of it are elsewhere by a placement that the server knows.
+#[derive(Debug)]
+pub(crate) struct MovedCall {
+    /// Version of that placement.
+    pub(crate) placement_version: u64,
+    /// The server's words.
+    pub(crate) reason: String,
+    /// The request, as it was agreed on with the server.
+    pub(crate) frame: Buffer,
+    pub(crate) agreed: Agreed,
+    pub(crate) deadline_us: u64,
+    /// Has it a time-out of its own?
+    pub(crate) is_limited: bool,
+}
+
 /// See the top of this file.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
@@ -264,6 +279,22 @@ impl Calls {
         self.release(slot);
         let Call { tag, began_us, is_hedged, .. } = self.calls[slot as usize];
         Done { tag, began_us, is_hedged }
+    }
+
+    /// Ends a request that goes on at other servers, and hands its frame over.
+    pub(super) fn moved(
+        &mut self,
+        slot: u32,
+        placement_version: u64,
+        reason: &str,
+        agreed: Agreed,
+    ) -> (Done, MovedCall) {
+        let call = &mut self.calls[slot as usize];
+        let (deadline_us, is_limited) = (call.deadline_us, call.is_limited);
+        let frame = std::mem::replace(&mut call.frame, Buffer::new(limit::FRAME_BYTES_MAX));
+        let reason = reason.to_owned();
+        let moved = MovedCall { placement_version, reason, frame, agreed, deadline_us, is_limited };
+        (self.answered(slot), moved)
     }
 
     /// The server had no time for a call: to be sent again. Of a push, pulls that were sent behind it are so, too, once they

@@ -97,6 +97,11 @@ impl Hedging {
         }
     }
 
+    /// That of another server, which has answered nothing yet.
+    pub(crate) fn anew(&self) -> Hedging {
+        Hedging::new(self.when, &self.counters)
+    }
+
     fn delay_us(&self) -> Option<u64> {
         match self.when {
             Hedge::After(delay) => Some(delay.as_micros() as u64),

@@ -5,21 +5,21 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use sanderling_wire::{
     Absent, Bits, Codec, Failure, Frame, Goaway, Identity, Kind, Parsed, Pull, PullReply, Push, Pushed,
-    RowValues,
+    RowFormat, RowValues,
 };
 
 use super::*;
 
 impl RpcState {
-    /// [`RpcState::begin_within`] with the usual time-out.
-    pub(crate) fn begin(
+    /// [`RpcState::begin`] with the usual time-out.
+    pub(crate) fn begin_usual(
         &mut self,
         now_us: u64,
         tag: u64,
         needs: Needs,
         request: &Request<'_>,
     ) -> Result<(), WireError> {
-        self.begin_within(now_us, None, tag, needs, request)
+        self.begin(now_us, self.timeout(None), tag, needs, request)
     }
 }
 
@@ -113,7 +113,7 @@ impl World {
             counts: &[1],
             grads: &grads,
         };
-        self.rpc.begin(self.now_us, sequence, needs, &Request::Push(push)).expect("small");
+        self.rpc.begin_usual(self.now_us, sequence, needs, &Request::Push(push)).expect("small");
     }
 
     fn finish(&mut self, tag: u64, outcome: Result<(), CallError>) {
@@ -259,7 +259,7 @@ impl World {
     /// The tag of the request that a frame is the answer to.
     fn receive_one(&mut self, frame: &[u8]) -> Option<u64> {
         match self.rpc.receive(self.now_us, aligned(frame).bytes(), &mut Codec::new()) {
-            Answer::To(done, _) => Some(done.tag),
+            Answer::To(done, _) | Answer::Moved(done, _) => Some(done.tag),
             Answer::None => None,
         }
     }
@@ -279,6 +279,7 @@ impl World {
                     Some((done.tag, Err(CallError::Refused { fault, reason })))
                 }
                 Answer::To(_, reply) => panic!("{} was not asked for", reply.kind()),
+                Answer::Moved(done, _) => panic!("{} is elsewhere", done.tag),
                 Answer::None => None,
             };
             if let Some((tag, outcome)) = answer {
@@ -432,7 +433,7 @@ fn a_pull_does_not_overtake_a_push_that_the_server_had_no_time_for() {
     let mut world = World::new(1, Weather { busy: 1000, ..Weather::default() });
     world.push(1, Needs::Nothing);
     let pull = Pull { table: 1, dim: 1, absent: Absent::Zero, format: RowFormat::F32, keys: &[7] };
-    world.rpc.begin(0, 2, Needs::Nothing, &Request::Pull(pull)).expect("small");
+    world.rpc.begin_usual(0, 2, Needs::Nothing, &Request::Pull(pull)).expect("small");
     assert_eq!(world.rpc.want(0), Want::Connect);
     world.rpc.connected(Features::NONE).expect("a hello is small");
     let hello = world.send_one();
@@ -461,7 +462,7 @@ fn requests_that_nobody_looked_after_have_more_time() {
 fn a_request_may_take_longer_than_a_frame_can_say() {
     let patience = Patience { timeout: Duration::from_secs(7200), away: Duration::MAX, seed: 1 };
     let mut rpc = RpcState::new(patience, "", "test");
-    rpc.begin(0, 1, Needs::Nothing, &Request::Tables).expect("small");
+    rpc.begin_usual(0, 1, Needs::Nothing, &Request::Tables).expect("small");
     assert_eq!(rpc.calls.next_frame()[16..20], [0xFF; 4]);
     for (now_us, is_late) in [(u64::from(u32::MAX) + 1, false), (7_200_000_000, true)] {
         rpc.expire(now_us);

@@ -60,6 +60,7 @@ impl Session {
         missing: Option<&mut Vec<u32>>,
     ) -> Result<usize, ClientError> {
         table.length("out", keys.len() * table.dim(), out.len())?;
+        self.follow_placement();
         let mut partition = std::mem::take(&mut self.partition);
         partition.assign(&self.engine.placement, table.home(), keys);
         let mut into = [PullInto { out, missing }];
@@ -141,7 +142,9 @@ impl Session {
         absent: Absent,
         into: &mut PullInto<'_>,
     ) -> Result<usize, ClientError> {
+        self.follow_placement();
         let (alone, dim, pooling) = (self.engine.servers() == 1, table.dim(), pooled.pooling);
+        let is_divided_here = self.engine.pooling_there(pooling) != pooling;
         let mut ragged = std::mem::take(&mut self.ragged);
         self.engine.split_pooled(table, pooled, &mut ragged);
         into.out.fill(0.0);
@@ -163,7 +166,7 @@ impl Session {
             },
             || {},
         );
-        if !alone && pooling == Pooling::Mean {
+        if is_divided_here {
             into.divide(dim, pooled.offsets.windows(2).map(|span| span[1] - span[0]));
         }
         into.sort_missing();

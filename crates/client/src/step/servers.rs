@@ -13,7 +13,7 @@ use sanderling_wire::{self as wire, Meet, Member, Met, PushStep, Reply, Request,
 
 use super::{Handed, check_cancel, nap};
 use crate::cluster::Cluster;
-use crate::engine::{Engine, Message};
+use crate::engine::{Engine, Message, Subject};
 use crate::error::ClientError;
 use crate::key_partition::KeyPartition;
 use crate::remote::{RemoteTable, check_tables};
@@ -303,7 +303,9 @@ impl Servers {
             };
             (needs[server], Request::WaitStep(WaitStep { member: *member, step, said }))
         };
-        engine.begin_asking(servers, "", ask, &mut |message, result| answers.note(message, result));
+        engine.begin_asking(servers, &Subject::Nothing, ask, &mut |message, result| {
+            answers.note(message, result);
+        });
         answers
     }
 
@@ -345,7 +347,7 @@ impl Servers {
         self.settle_announced();
         let Servers { engine, member, needs, .. } = self;
         let request = Request::Meet(Meet { member: *member, round, name, bytes });
-        engine.ask(0, "", needs[0], &request, |reply| match reply {
+        engine.ask(0, &Subject::Nothing, needs[0], &request, |reply| match reply {
             Reply::Meet(Met::Waiting(missing)) => Some(Err(missing.to_vec())),
             Reply::Meet(Met::All(parts)) if parts.len() == member.workers as usize => {
                 Some(Ok(parts.into_iter().map(<[u8]>::to_vec).collect()))

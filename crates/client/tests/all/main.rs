@@ -4,6 +4,7 @@
 mod embedded;
 mod faults;
 mod fed;
+mod moves;
 mod pipeline;
 mod remote;
 mod servers;

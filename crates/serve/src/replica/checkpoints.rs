@@ -76,7 +76,7 @@ impl Loaded {
 
 /// Follows a place until the replica is stopped.
 pub(super) fn follow(shared: &Shared, place: &CheckpointPlace) {
-    let source = &shared.sources[0];
+    let source = &shared.sources()[0];
     let mut follower = None;
     while !shared.stops() {
         let begun = Instant::now();

@@ -1,18 +1,32 @@
 //! Follows running parameter servers: one thread per server asks for pages of changes and applies them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-use sanderling_client::{ChangedRows, Cluster, FollowedTable, Follower};
+use sanderling_client::{ChangedRows, Cluster, FollowedTable, Follower, TablePart};
 use sanderling_store::Table;
 
 use super::checkpoints::{self, Loaded};
+use super::homes::Homes;
 use super::place::CheckpointPlace;
 use super::rows::{RowWriter, remove_old};
 use super::{FollowError, Moment, RETRY_AFTER, Shared, Source};
 
 /// Pause after rows that do not fit.
 const FULL_RETRY_AFTER: Duration = Duration::from_secs(10);
+
+/// What the threads of all servers share.
+struct Following<'a> {
+    shared: &'a Shared,
+    cluster: &'a Arc<Cluster>,
+    homes: Homes,
+    loaded: Option<Loaded>,
+    /// The last stamp that was given. Exports of all servers have different ones: a row may come from several.
+    stamps: AtomicU32,
+}
 
 /// A table and its place in the stream of one server.
 struct Followed<'a> {
@@ -22,9 +36,20 @@ struct Followed<'a> {
     stamp: u32,
     /// Stamp of the rows that were there before the first export.
     first_stamp: u32,
+    /// Whether rows may be here that are older than the present export.
+    has_older: bool,
+    /// Version of the placement when the present export began.
+    since: u64,
     whole_since: Option<Instant>,
-    weights: Vec<f32>,
+    rows: FilteredRows,
     writer: RowWriter,
+}
+
+/// The rows of a page that are the server's.
+#[derive(Debug, Default)]
+struct FilteredRows {
+    keys: Vec<u64>,
+    weights: Vec<f32>,
 }
 
 /// Follows all servers until the replica is stopped.
@@ -42,22 +67,42 @@ pub(super) fn follow(shared: &Shared, cluster: &Arc<Cluster>, start: Option<&Che
             None
         }
     });
+    let stamps = AtomicU32::new(loaded.as_ref().map_or(0, |loaded| loaded.stamp));
+    let following = &Following { shared, cluster, homes: Homes::new(cluster), loaded, stamps };
+    let first = following.homes.read().servers();
     std::thread::scope(|scope| {
-        for server in 0..shared.sources.len() {
-            let loaded = loaded.as_ref();
-            let thread = std::thread::Builder::new().name(format!("follow-{server}"));
-            let started = thread.spawn_scoped(scope, move || follow_one(shared, cluster, server, loaded));
-            if let Err(error) = started {
-                shared.note_round(&shared.sources[server], Some(error.to_string()));
+        let mut threads = BTreeMap::new();
+        while !shared.stops() {
+            let begun = Instant::now();
+            following.homes.follow();
+            let servers = following.homes.read().servers();
+            for server in servers {
+                if threads.get(&server).is_some_and(|it: &ScopedJoinHandle<'_, ()>| !it.is_finished()) {
+                    continue;
+                }
+                let source = shared.source_of(server, &cluster.shard_name(server));
+                let is_late = threads.contains_key(&server) || !first.contains(&server);
+                let thread = std::thread::Builder::new().name(format!("follow-{server}"));
+                let of_thread = Arc::clone(&source);
+                match thread.spawn_scoped(scope, move || follow_one(following, &of_thread, is_late)) {
+                    Ok(thread) => _ = threads.insert(server, thread),
+                    Err(error) => shared.note_round(&source, Some(error.to_string())),
+                }
             }
+            shared.pause(begun, RETRY_AFTER);
         }
     });
 }
 
-/// Follows one server until the replica is stopped.
-fn follow_one(shared: &Shared, cluster: &Arc<Cluster>, server: usize, loaded: Option<&Loaded>) {
-    let run = shared.model.model.name();
-    let stamp = loaded.map_or(0, |loaded| loaded.stamp);
+/// Follows one server until the replica is stopped, or the server has no rows any more. `is_late`: rows that it has may
+/// have come from other servers before.
+fn follow_one(following: &Following<'_>, source: &Source, is_late: bool) {
+    let Following { shared, cluster, homes, loaded, .. } = following;
+    let (run, server) = (shared.model.model.name(), source.server);
+    let shards = shared.sources().len();
+    // The epochs of a checkpoint are of streams that did not tell what became of rows which moved since.
+    let loaded = loaded.as_ref().filter(|_| !is_late && !homes.read().has_changed());
+    let stamp = following.loaded.as_ref().map_or(0, |loaded| loaded.stamp);
     let mut epochs = 0;
     let mut tables: Vec<Followed<'_>> = shared
         .model
@@ -65,21 +110,34 @@ fn follow_one(shared: &Shared, cluster: &Arc<Cluster>, server: usize, loaded: Op
         .enumerate()
         .map(|(at, table)| {
             let mut stream = FollowedTable::new(&format!("{run}/{}", table.name()), table.dim());
-            let epoch = loaded.and_then(|loaded| loaded.epoch(shared.sources.len(), server, at)).unwrap_or(0);
+            let epoch = loaded.and_then(|loaded| loaded.epoch(shards, server, at)).unwrap_or(0);
             if epoch > 0 {
                 stream.go_on_from(epoch);
                 epochs += 1;
             }
-            let (weights, writer) = Default::default();
-            Followed { table, stream, stamp, first_stamp: stamp, whole_since: None, weights, writer }
+            Followed {
+                table,
+                stream,
+                stamp,
+                first_stamp: stamp,
+                has_older: is_late || following.loaded.is_some(),
+                since: homes.read().version(),
+                whole_since: None,
+                rows: FilteredRows::default(),
+                writer: RowWriter::default(),
+            }
         })
         .collect();
-    let source = &shared.sources[server];
-    let (mut follower, mut is_started) = (None, loaded.is_none());
+    let (mut follower, mut is_started) = (None, is_late || following.loaded.is_none());
     while !shared.stops() {
         let begun = Instant::now();
+        homes.follow();
+        if !homes.read().servers().contains(&server) {
+            shared.forget_source(server);
+            return;
+        }
         let round = match &mut follower {
-            Some(follower) => drain_all(shared, source, follower, &mut tables),
+            Some(follower) => drain_all(following, source, follower, &mut tables),
             None => Follower::new(cluster, server)
                 .map(|made| _ = follower.insert(made))
                 .map_err(FollowError::from),
@@ -109,7 +167,7 @@ fn started(source: &Source, epochs: usize, tables: &[Followed<'_>]) -> String {
     let (address, all) = (&source.address, tables.len());
     let exported = tables.iter().filter(|followed| followed.stamp > followed.first_stamp).count();
     let why = if epochs == 0 {
-        "the checkpoint has no epoch of its changes"
+        "the checkpoint has no epoch of its changes, or slots have moved since"
     } else {
         "it does not keep all changes since the checkpoint"
     };
@@ -121,13 +179,13 @@ fn started(source: &Source, epochs: usize, tables: &[Followed<'_>]) -> String {
 
 /// Drains all tables once.
 fn drain_all(
-    shared: &Shared,
+    following: &Following<'_>,
     source: &Source,
     follower: &mut Follower,
     tables: &mut [Followed<'_>],
 ) -> Result<(), FollowError> {
     for followed in &mut *tables {
-        drain(shared, source, follower, followed)?;
+        drain(following, source, follower, followed)?;
     }
     let oldest = tables.iter().map(|followed| followed.whole_since).min().flatten();
     if let Some(oldest) = oldest {
@@ -138,25 +196,31 @@ fn drain_all(
 
 /// Takes pages of one table until a drain has ended.
 fn drain(
-    shared: &Shared,
+    following: &Following<'_>,
     source: &Source,
     follower: &mut Follower,
     followed: &mut Followed<'_>,
 ) -> Result<(), FollowError> {
+    let Following { shared, homes, stamps, .. } = following;
     loop {
         if shared.stops() {
             return Err(FollowError::Stopped);
         }
+        if homes.read().has_gained(source.server, followed.since) {
+            followed.stream.restart();
+        }
         let begins = followed.stream.begins_export();
-        let stamp = followed.stamp + u32::from(begins);
+        let mut stamp = followed.stamp;
+        if begins {
+            followed.has_older |= stamp != followed.first_stamp;
+            stamp = stamps.fetch_add(1, Ordering::Relaxed) + 1;
+            followed.since = homes.read().version();
+        }
         let mut applied = Ok(());
-        let Followed { table, stream, weights, writer, .. } = &mut *followed;
+        let Followed { table, stream, rows, writer, .. } = &mut *followed;
         // Half of the interval, so that each round of one follower has a drain of its own.
-        let page = follower.page(stream, shared.config.fresh / 2, |rows| {
-            applied = apply(shared, table, stamp, weights, writer, rows);
-            let mut progress = source.progress();
-            progress.rows += rows.keys.len() as u64;
-            progress.removed += rows.removed.len() as u64;
+        let page = follower.page(stream, shared.config.fresh / 2, |changed, part| {
+            applied = apply(following, source, (table, part), stamp, rows, writer, changed);
         });
         let page = match page {
             // The changes since its place are not kept any more.
@@ -170,8 +234,8 @@ fn drain(
             followed.stream.restart();
             return Err(error);
         }
-        if page.is_export && page.is_last {
-            remove_older(source, follower, followed);
+        if page.is_export && page.is_last && !remove_older(homes, source, follower, followed) {
+            continue;
         }
         if page.whole_since.is_some() {
             followed.whole_since = page.whole_since;
@@ -184,27 +248,55 @@ fn drain(
 
 /// Writes the rows of a page, and removes keys.
 fn apply(
-    shared: &Shared,
-    table: &Table,
+    following: &Following<'_>,
+    source: &Source,
+    (table, part): (&Table, TablePart),
     stamp: u32,
-    weights: &mut Vec<f32>,
+    rows: &mut FilteredRows,
     writer: &mut RowWriter,
-    rows: &ChangedRows<'_>,
+    changed: &ChangedRows<'_>,
 ) -> Result<(), FollowError> {
-    for &key in rows.removed {
+    // Held until the page is applied.
+    let known = following.homes.read();
+    let is_counted = |key: &&u64| known.has(part, **key);
+    let mut removed = 0;
+    for &key in changed.removed.iter().filter(is_counted) {
         table.remove(key);
+        removed += 1;
     }
-    weights.resize(rows.values.len(), 0.0);
-    rows.values.copy_to(weights);
-    writer.write(shared, table, stamp, rows.keys, weights)
+    let FilteredRows { keys, weights } = rows;
+    weights.resize(changed.values.len(), 0.0);
+    changed.values.copy_to(weights);
+    keys.clear();
+    let dim = table.dim();
+    for (at, &key) in changed.keys.iter().enumerate() {
+        if known.has(part, key) {
+            if keys.len() < at {
+                weights.copy_within(at * dim..(at + 1) * dim, keys.len() * dim);
+            }
+            keys.push(key);
+        }
+    }
+    let written = writer.write(following.shared, table, stamp, keys, &weights[..keys.len() * dim]);
+    let mut progress = source.progress();
+    progress.rows += keys.len() as u64;
+    progress.removed += removed;
+    written
 }
 
-/// Removes the server's keys that an export, which has ended, did not have.
-fn remove_older(source: &Source, follower: &Follower, followed: &Followed<'_>) {
-    // The first rows of all have no older ones beside them.
-    if followed.first_stamp == 0 && followed.stamp == 1 {
-        return;
+/// Removes the server's keys that an export, which has ended, did not have. `false`: the server has gained slots since the
+/// export began, which must begin anew.
+fn remove_older(homes: &Homes, source: &Source, follower: &Follower, followed: &Followed<'_>) -> bool {
+    let known = homes.read();
+    if known.has_gained(source.server, followed.since) {
+        return false;
     }
-    let is_old = |key, stamp| stamp != followed.stamp && follower.has(&followed.stream, key);
-    source.progress().removed += remove_old(followed.table, is_old);
+    // The first rows of all have no older ones beside them.
+    if followed.has_older
+        && let Some(part) = follower.part(&followed.stream)
+    {
+        let is_old = |key, stamp| stamp != followed.stamp && known.is_of(part, key);
+        source.progress().removed += remove_old(followed.table, is_old);
+    }
+    true
 }

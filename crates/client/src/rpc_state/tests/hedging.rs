@@ -85,7 +85,9 @@ impl Race {
             let keys = [key(self.round, tag)];
             let (absent, format) = (Absent::Zero, RowFormat::F32);
             let pull = Pull { table: 1, dim: 1, absent, format, keys: &keys };
-            self.lanes[0].begin(self.now_us, tag, Needs::Start(1), &Request::Pull(pull)).expect("small");
+            self.lanes[0]
+                .begin_usual(self.now_us, tag, Needs::Start(1), &Request::Pull(pull))
+                .expect("small");
         }
         let mut steps = 0;
         while self.outcomes.iter().any(Option::is_none) {
@@ -261,10 +263,10 @@ fn no_pull_is_hedged_while_pushes_are_under_way() {
                 counts: &[1],
                 grads: &[1.0],
             };
-            race.lanes[0].begin(0, 1 << 63, Needs::Nothing, &Request::Push(push)).expect("small");
+            race.lanes[0].begin_usual(0, 1 << 63, Needs::Nothing, &Request::Push(push)).expect("small");
         }
         let pull = Pull { table: 1, dim: 1, absent: Absent::Zero, format: RowFormat::F32, keys: &[5] };
-        race.lanes[0].begin(0, 0, Needs::Start(1), &Request::Pull(pull)).expect("small");
+        race.lanes[0].begin_usual(0, 0, Needs::Start(1), &Request::Pull(pull)).expect("small");
         let [first, second] = &mut race.lanes;
         assert_eq!(race.hedging.wake_us(first), (!with_push).then_some(DELAY_US));
         race.hedging.race(DELAY_US - 1, first, second);

@@ -1,7 +1,7 @@
 //! Conversions between messages and the store: configurations, errors, bit sets. Knows no server.
 
 use sanderling_store::{Block, StoreError, TableConfig};
-use sanderling_wire::{Fault, set_bit};
+use sanderling_wire::{Failure, Fault, Reply, Request, set_bit};
 
 use super::Refusal;
 
@@ -34,4 +34,14 @@ pub(super) fn words(keys: usize, missing: &[u32]) -> Vec<u64> {
     let mut words = vec![0; keys.div_ceil(64)];
     missing.iter().for_each(|&at| set_bit(&mut words, at as usize));
     words
+}
+
+pub(super) fn failed<'a>(request: &Request<'_>, (fault, reason): Refusal) -> Reply<'a> {
+    Reply::Failed(Failure { kind: request.kind(), fault, reason: reason.leak() })
+}
+
+/// As `docs/wire-format.md` has it.
+pub(crate) fn host_id() -> u64 {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    u64::from_str_radix(&text.replace('-', "")[..16], 16).unwrap()
 }

@@ -3,10 +3,11 @@
 
 mod conversions;
 pub(crate) mod fed;
+pub(crate) mod placed;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -19,7 +20,8 @@ use sanderling_wire::{
     TableInfo, WireError, limit,
 };
 
-use conversions::{parse, refused, words};
+pub(crate) use conversions::host_id;
+use conversions::{failed, parse, refused, words};
 
 const FRAMING: Framing = Framing {
     header_bytes: HEADER_BYTES,
@@ -54,6 +56,10 @@ pub(crate) struct Memory {
     pub(crate) tables: Mutex<Vec<Arc<Table>>>,
     configs: Mutex<HashMap<String, String>>,
     applied: Mutex<HashMap<(u64, u64), ()>>,
+    /// The slots that the server has; `None`: all keys are its own.
+    pub(crate) place: RwLock<Option<placed::Place>>,
+    /// Pushes of keys that are its own: their numbers, and whether they continue others.
+    pub(crate) sequences: Mutex<Vec<(u64, bool)>>,
     /// By table, batch and feature.
     pub(crate) batches: Mutex<HashMap<(u32, u64, u32), fed::Kept>>,
     /// Pushes that were applied.
@@ -252,7 +258,11 @@ impl Talk {
     }
 
     fn answer(&mut self, id: u64, request: &Request<'_>) {
-        if let Err(refusal) = self.try_answer(id, request) {
+        let memory = Arc::clone(&self.memory);
+        // The slots stay until the request is carried out.
+        let place = memory.place.read().unwrap();
+        let refusal = place.as_ref().and_then(|place| place.refusal(&memory, request));
+        if let Err(refusal) = refusal.map_or_else(|| self.try_answer(id, request), Err) {
             self.reply(id, &failed(request, refusal));
         }
     }
@@ -305,7 +315,10 @@ impl Talk {
                     return Err((Fault::Unauthorized, String::new()));
                 }
                 let frame_bytes_max = self.memory.frame_bytes_max();
-                let offer = Offer { frame_bytes_max, ..Offer::of(Features::NO_CHECKSUM | Features::SAVES) };
+                let offer = Offer {
+                    frame_bytes_max,
+                    ..Offer::of(Features::NO_CHECKSUM | Features::SAVES | Features::PUSH_PARTS)
+                };
                 let agreed = offer.meet(&hello.offer).unwrap();
                 let local_url = self.memory.local_url.lock().unwrap().clone();
                 let (shard, shards) = self.shard;
@@ -483,14 +496,4 @@ impl Talk {
         }
         Ok(())
     }
-}
-
-fn failed<'a>(request: &Request<'_>, (fault, reason): Refusal) -> Reply<'a> {
-    Reply::Failed(Failure { kind: request.kind(), fault, reason: reason.leak() })
-}
-
-/// As `docs/wire-format.md` has it.
-pub(crate) fn host_id() -> u64 {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    u64::from_str_radix(&text.replace('-', "")[..16], 16).unwrap()
 }
