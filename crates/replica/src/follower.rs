@@ -24,6 +24,8 @@ pub(crate) struct Follower {
     echo: u64,
     /// When the primary was heard last.
     pub(crate) heard: u64,
+    /// Its process has ended, as far as the system says.
+    pub(crate) is_ended: bool,
 }
 
 /// A stream, received up to a record.
@@ -57,6 +59,7 @@ impl Follower {
             is_exported: false,
             echo: 0,
             heard: now,
+            is_ended: false,
         }
     }
 

@@ -214,7 +214,9 @@ impl Node {
         let (now, is_in_sync) = (self.now, self.is_in_sync());
         match &self.role {
             Role::Learner => self.tick_as_learner(),
-            Role::Follower(follower) if is_in_sync && now - follower.heard >= PROMOTE_AFTER => {
+            Role::Follower(follower)
+                if is_in_sync && (follower.is_ended || now - follower.heard >= PROMOTE_AFTER) =>
+            {
                 self.propose_promotion();
             }
             // It keeps what it has until another session begins: it may be in sync by now without knowing it.
@@ -349,7 +351,7 @@ impl Node {
             // It may be the primary already without knowing it: no lease of the present one goes on.
             (Role::Follower(_), Message::Heartbeat { .. }) if self.proposal.is_some() => {}
             (Role::Follower(follower), _) if (follower.primary, follower.session) == (from, session) => {
-                follower.heard = now;
+                (follower.heard, follower.is_ended) = (now, false);
                 match follower.take(&message, &mut self.rows, &self.push_dedup) {
                     Ok(()) => {
                         let ack = follower.ack();
@@ -398,12 +400,13 @@ impl Node {
 
     /// A process that has ended is not waited for.
     fn take_end(&mut self, member: Member) {
-        let now = self.now;
         match &mut self.role {
             Role::Follower(follower) if follower.primary == member => {
-                follower.heard = follower.heard.min(now.saturating_sub(PROMOTE_AFTER));
+                follower.is_ended = true;
+                // It may be in sync by now without knowing it.
+                self.actions.push(Action::Read);
             }
-            Role::Primary(primary) => primary.take_end(member, now),
+            Role::Primary(primary) => primary.take_end(member),
             _ => {}
         }
     }

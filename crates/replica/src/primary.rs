@@ -60,6 +60,8 @@ pub(crate) struct Session {
     export: Export,
     /// When the follower was heard last, and the latest heartbeat that it has heard.
     pub(crate) heard: u64,
+    /// Its process has ended, as far as the system says.
+    is_ended: bool,
     echo: u64,
     pub(crate) is_broken: bool,
 }
@@ -246,6 +248,7 @@ impl Primary {
                 ..Export::default()
             },
             heard: now,
+            is_ended: false,
             echo: 0,
             is_broken: false,
         };
@@ -265,7 +268,7 @@ impl Primary {
         let Message::Ack { received, part, echo, is_broken } = message else { return true };
         let is_session = |session: &&mut Session| session.number == number && session.member == member;
         let Some(session) = self.sessions.iter_mut().find(is_session) else { return false };
-        session.heard = now;
+        (session.heard, session.is_ended) = (now, false);
         session.is_broken |= is_broken;
         session.has_begun = true;
         session.echo = session.echo.max(*echo);
@@ -293,7 +296,7 @@ impl Primary {
         for session in &mut self.sessions {
             let is_close =
                 lasts.iter().zip(&session.acked).all(|(last, acked)| last - acked < RESENT_RECORDS as u64);
-            if session.is_broken || now - session.heard >= JOIN_WITHIN {
+            if session.is_broken || session.is_silent(now, JOIN_WITHIN) {
                 session.joined_at = None;
             } else if session.joined_at.is_none() && session.export.is_done && is_close {
                 session.joined_at = Some(lasts.clone());
@@ -317,7 +320,7 @@ impl Primary {
     /// A member that is silent, but not known to be replaced or broken, stays while the group needs it.
     pub(crate) fn wanted(&self, in_sync: &[Member], needed: usize, now: u64, fault: Fault) -> Vec<Member> {
         let session = |member: &Member| self.sessions.iter().find(|session| session.member == *member);
-        let is_fine = |session: &Session| !session.is_broken && now - session.heard < DROP_AFTER;
+        let is_fine = |session: &Session| !session.is_broken && !session.is_silent(now, DROP_AFTER);
         let learners = self.sessions.iter().filter(|session| {
             is_fine(session) && self.is_complete(session, fault) && !in_sync.contains(&session.member)
         });
@@ -358,9 +361,9 @@ impl Primary {
     }
 
     /// Notes that a follower's process has ended.
-    pub(crate) fn take_end(&mut self, member: Member, now: u64) {
+    pub(crate) fn take_end(&mut self, member: Member) {
         for session in self.sessions.iter_mut().filter(|session| session.member == member) {
-            session.heard = session.heard.min(now.saturating_sub(DROP_AFTER));
+            session.is_ended = true;
         }
     }
 
@@ -406,7 +409,7 @@ impl Primary {
     /// Sends heartbeats, what was not acknowledged, and removals on idle streams; drops what all followers have.
     pub(crate) fn tick(&mut self, in_sync: &[Member], now: u64, rows: &Rows, out: &mut Outbox) {
         self.sessions.retain(|session| {
-            in_sync.contains(&session.member) || (!session.is_broken && now - session.heard < DROP_AFTER)
+            in_sync.contains(&session.member) || (!session.is_broken && !session.is_silent(now, DROP_AFTER))
         });
         self.join_learners(now);
         if !now.is_multiple_of(HEARTBEAT) {
@@ -442,6 +445,10 @@ impl Primary {
 }
 
 impl Session {
+    fn is_silent(&self, now: u64, within: u64) -> bool {
+        self.is_ended || now - self.heard >= within
+    }
+
     /// The first records of a stream that the follower has not acknowledged.
     fn resend(&mut self, at: usize, stream: &Stream) -> Option<Message> {
         let acked = self.acked[at];

@@ -14,9 +14,9 @@ use sanderling_store::{Checkpoint, LogEnd, StoreError, Table, TableConfig};
 use sanderling_wire::{Fault, Home, Restored};
 
 mod origin;
+mod part;
 mod parts;
 mod record;
-mod part;
 mod reshard;
 mod save;
 mod save_mode;
@@ -30,9 +30,9 @@ use crate::event::Log;
 use crate::limit::CHECKPOINT_DEPTH_MAX;
 use crate::refusal::Refusal;
 use crate::tables::{Candidate, Tables};
+pub(crate) use part::Part;
 use parts::Source;
 use record::{BLOB, ServerRecord, TableRecord, damaged, pushes};
-pub(crate) use part::Part;
 use reshard::Resharder;
 pub(crate) use save::Saved;
 pub use save_mode::{SaveMode, SaveReport};
@@ -144,7 +144,10 @@ impl Checkpoints {
         if (record.shard, record.shards) != (self.shard(), self.shards()) {
             let reason = format!(
                 "server {} of {} saved it, so {} of {} does not replace it; save under another name",
-                record.shard, record.shards, self.shard(), self.shards()
+                record.shard,
+                record.shards,
+                self.shard(),
+                self.shards()
             );
             return Err(damaged(folder, &reason));
         }

@@ -9,7 +9,7 @@ use sanderling_replica::push_dedup::PushDedup;
 use sanderling_store::LogEnd;
 use sanderling_sync::GroupRegistry;
 use sanderling_transport::ReceiveBudget;
-use sanderling_wire::{Agreed, Fault, Home, Identity, Restored, StatsScope};
+use sanderling_wire::{Agreed, Fault, Home, Identity, Restored, Saved as SavedSize, StatsScope};
 
 use crate::batches::Batches;
 use crate::checkpoints::{Checkpoints, LATEST, LogUse, SaveMode, SaveReport, Saved};
@@ -184,6 +184,12 @@ impl State {
     }
 
     fn save_as(&self, name: &str, number: u64, mode: SaveMode, is_last: bool) -> Result<SaveReport, Refusal> {
+        let directory = self.tables.directory();
+        if directory.slots.as_ref().is_some_and(|slots| slots.part().is_none()) {
+            // The group has no slots, and so no rows.
+            let saved = SavedSize { generation: 0, rows: 0, bytes: 0 };
+            return Ok(SaveReport { saved, deltas: 0, full_because: String::new() });
+        }
         let what = Saved { name, number, mode, is_last };
         let saved = self.checkpoints()?.save(&self.tables, &self.push_dedup, &what, self.log.as_ref());
         let failure = match &saved {

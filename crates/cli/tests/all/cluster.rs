@@ -16,21 +16,21 @@ use crate::keeper::Keeper;
 use crate::process::Process;
 
 /// Time for what takes seconds. No test waits this long unless it fails.
-const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 const DIM: usize = 4;
 const KEYS: u64 = 64;
 
 /// The servers of a cluster, by the address at which each is started again.
-struct Place {
+pub(crate) struct Place {
     folder: tempfile::TempDir,
-    keeper: Keeper,
-    registry: Arc<dyn Registry>,
+    pub(crate) keeper: Keeper,
+    pub(crate) registry: Arc<dyn Registry>,
     groups: u32,
-    servers: Vec<(String, Option<Process>)>,
+    pub(crate) servers: Vec<(String, Option<Process>)>,
 }
 
 impl Place {
-    fn new(groups: u32) -> Place {
+    pub(crate) fn new(groups: u32) -> Place {
         let folder = tempfile::tempdir().unwrap();
         let keeper = Keeper::start(folder.path(), "", "127.0.0.1:0");
         let registry = keeper.open();
@@ -43,7 +43,7 @@ impl Place {
         place
     }
 
-    fn start(&mut self, at: usize) {
+    pub(crate) fn start(&mut self, at: usize) {
         let (registry, groups) = (self.keeper.url(), self.groups);
         let (listen, slot) = &mut self.servers[at];
         let options =
@@ -61,7 +61,7 @@ impl Place {
     }
 
     /// Waits until a group has a primary of at least this epoch and a follower in sync.
-    fn settled(&self, group: u32, epoch: u64) -> GroupRecord {
+    pub(crate) fn settled(&self, group: u32, epoch: u64) -> GroupRecord {
         let start = Instant::now();
         loop {
             let record = self.record(group);
@@ -76,24 +76,32 @@ impl Place {
     }
 
     /// The process of a server of this group.
-    fn at(&self, record: &GroupRecord, server: u32) -> usize {
+    pub(crate) fn at(&self, record: &GroupRecord, server: u32) -> usize {
         let address = &record.addresses[&server][0];
         self.servers.iter().position(|(listen, _)| listen == address).unwrap()
     }
 
-    fn connect(&self) -> Arc<Cluster> {
+    /// Kills the registry, and starts it again at its address.
+    pub(crate) fn restart_keeper(&mut self) {
+        let url = self.keeper.url();
+        let listen = url.trim_start_matches("keeper://").trim_end_matches("/ads").to_owned();
+        self.keeper.kill();
+        self.keeper = Keeper::start(self.folder.path(), "", &listen);
+    }
+
+    pub(crate) fn connect(&self) -> Arc<Cluster> {
         Cluster::of(&self.keeper.url(), ConnectOptions::default()).unwrap()
     }
 }
 
 /// What clients have pushed, and how long they waited.
 #[derive(Default)]
-struct Pushed {
+pub(crate) struct Pushed {
     is_over: AtomicBool,
     counts: Vec<AtomicU32>,
     acknowledged: AtomicU64,
     last_us: AtomicU64,
-    gap_us: AtomicU64,
+    pub(crate) gap_us: AtomicU64,
 }
 
 impl Pushed {
@@ -106,7 +114,7 @@ impl Pushed {
     }
 
     /// Waits until so many more pushes are acknowledged.
-    fn wait(&self, more: u64) {
+    pub(crate) fn wait(&self, more: u64) {
         let (start, until) = (Instant::now(), self.acknowledged.load(Ordering::Relaxed) + more);
         while self.acknowledged.load(Ordering::Relaxed) < until {
             assert!(start.elapsed() < LONG, "no push is acknowledged");
@@ -125,7 +133,7 @@ impl Drop for OnDrop<'_> {
 }
 
 /// Clients count keys while `disturb` ends and starts servers; then each key has its count.
-fn drill(place: &mut Place, disturb: impl FnOnce(&mut Place, &Pushed)) {
+pub(crate) fn drill(place: &mut Place, disturb: impl FnOnce(&mut Place, &Pushed)) {
     let sgd = Optimizer::Sgd { lr: 1.0, l2: 0.0 };
     let config = TableConfig::single("counters", DIM, Init::Zero, sgd);
     let cluster = place.connect();
@@ -163,11 +171,11 @@ fn drill(place: &mut Place, disturb: impl FnOnce(&mut Place, &Pushed)) {
     }
 }
 
-fn disturbances(default: u64) -> u64 {
+pub(crate) fn disturbances(default: u64) -> u64 {
     std::env::var("SANDERLING_KILLS").map_or(default, |text| text.parse().unwrap())
 }
 
-fn report(what: &str, gaps_us: &mut [u64]) {
+pub(crate) fn report(what: &str, gaps_us: &mut [u64]) {
     if std::env::var_os("SANDERLING_KILLS").is_some() && !gaps_us.is_empty() {
         gaps_us.sort_unstable();
         let at = |share: f64| gaps_us[((gaps_us.len() - 1) as f64 * share) as usize] as f64 / 1e3;
@@ -181,7 +189,7 @@ fn report(what: &str, gaps_us: &mut [u64]) {
 #[test]
 fn killed_and_stopped_servers_lose_no_acknowledged_push() {
     let mut place = Place::new(1);
-    let (mut killed, mut stopped) = (Vec::new(), Vec::new());
+    let (mut killed, mut stopped, mut promoted) = (Vec::new(), Vec::new(), Vec::new());
     drill(&mut place, |place, pushed| {
         for round in 0..disturbances(7) {
             pushed.wait(20 + round * 7 % 40);
@@ -199,8 +207,16 @@ fn killed_and_stopped_servers_lose_no_acknowledged_push() {
                 place.servers[at].1.as_ref().unwrap().signal("CONT");
                 stopped.push(pushed.gap_us.load(Ordering::Relaxed));
             } else {
+                let start = Instant::now();
                 place.servers[at].1.as_ref().unwrap().signal("KILL");
                 place.servers[at].1 = None;
+                if is_primary {
+                    while place.record(0).is_none_or(|record| record.group.epoch == group.epoch) {
+                        assert!(start.elapsed() < LONG, "no replica takes over");
+                        std::thread::sleep(Duration::from_millis(2));
+                    }
+                    promoted.push(start.elapsed().as_micros() as u64);
+                }
                 pushed.wait(10);
                 if is_primary {
                     killed.push(pushed.gap_us.load(Ordering::Relaxed));
@@ -212,6 +228,7 @@ fn killed_and_stopped_servers_lose_no_acknowledged_push() {
         }
     });
     report("primary killed", &mut killed);
+    report("registry has the next one", &mut promoted);
     report("server stopped", &mut stopped);
 }
 

@@ -9,6 +9,7 @@ use sanderling_replica::push_dedup::{PushDedup, SavedPushDedup};
 use sanderling_store::{CheckpointWriter, DeltaWriter, SkippedRows, StoreError};
 use sanderling_wire::{Home, Saved as SavedSize};
 
+use super::part::Part;
 use super::record::{BLOB, PUSHES_BLOB, ServerRecord, TableRecord};
 use super::save_mode::{SaveMode, SaveReport};
 use super::{Checkpoints, LATEST, origin, unfinished};
@@ -80,7 +81,8 @@ impl Checkpoints {
         // Each server saves this one by itself, so it has no common number.
         let number = if name == LATEST { 0 } else { number };
         let (Part { shard, shards, is_even }, records) = (self.part(), table_records.collect());
-        let record = ServerRecord { shard, shards, is_even, saved_unix_ms, number, tables: records, log: None };
+        let record =
+            ServerRecord { shard, shards, is_even, saved_unix_ms, number, tables: records, log: None };
         let (folder, directory) = (&*folder, &*directory);
         let saving = Saving { folder, directory, push_dedup, before, record, log, tables, is_last };
         let report = match mode {

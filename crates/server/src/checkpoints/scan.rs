@@ -40,7 +40,7 @@ impl Scan {
     /// Scans the folder of the checkpoint `name` and the folders below it.
     fn look(&mut self, folder: &Path, name: &str, depth: usize) {
         if depth > 0
-            && let Ok(Some(status)) = self.measure(&parts::folder(folder, self.shard(), self.shards()), name)
+            && let Ok(Some(status)) = self.measure(&parts::folder(folder, self.shard, self.shards), name)
         {
             self.found.push(status);
         }
