@@ -48,7 +48,7 @@ EDGES: dict[str, set[str]] = {
     "bench": {"random", "sample", "formats", "store", "observe", "wire", "transport", "client", "server", "terminal"}
     | {"testkit"},
     "load": {"files", "random", "store", "client", "server", "observe", "wire", "transport", "terminal", "testkit"},
-    "testkit": {"client", "server", "store", "transport", "wire"},
+    "testkit": {"client", "registry", "server", "store", "transport", "wire"},
     "cli": {"files", "sample", "formats", "inspect", "synth", "loader", "keeper", "registry", "wire", "transport"}
     | {"hub", "feed", "store", "client", "learner", "observe", "terminal", "server", "control", "job", "serve"},
     "python": {"cli", "learner", "sample", "formats", "store", "client", "hub", "feed", "job", "control", "rows"}

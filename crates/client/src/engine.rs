@@ -30,7 +30,7 @@ use redirect::Parked;
 mod split;
 pub(crate) use split::{PooledKeys, PushBuffers, check_push};
 
-/// What a message is about.
+/// The subject of a message.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Subject {
     #[default]
@@ -51,10 +51,10 @@ impl Subject {
     }
 }
 
-/// Who has asked for a message.
+/// The origin of a message.
 #[derive(Debug, Clone, Default)]
 enum Asker {
-    /// Whoever uses the engine.
+    /// The user of the engine.
     #[default]
     Caller,
     /// The engine itself, for a part of another message.

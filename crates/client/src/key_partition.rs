@@ -44,7 +44,7 @@ impl KeyPartition {
         }
     }
 
-    /// The same keys shared out by a newer placement; `None` if they are by this one.
+    /// Shares the keys out by a newer placement; `None` if they are by this one already.
     pub(crate) fn renewed(&self, placement: &Placement) -> Option<KeyPartition> {
         let home = self.home.filter(|_| self.version != placement.version)?;
         let mut keys = vec![0; self.keys.iter().map(Vec::len).sum()];

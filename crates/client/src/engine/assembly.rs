@@ -12,7 +12,7 @@ pub(super) struct Part {
     pub(super) whole: usize,
     /// Of each key, where it stands in the other message.
     pub(super) keys: Vec<u32>,
-    /// The same of the rows.
+    /// Of each row, where it stands in the other message.
     pub(super) rows: Vec<u32>,
     /// How often its keys were sent on.
     pub(super) attempts: u32,

@@ -97,7 +97,7 @@ impl Hedging {
         }
     }
 
-    /// That of another server, which has answered nothing yet.
+    /// Hedging of another server, which has answered nothing yet.
     pub(crate) fn anew(&self) -> Hedging {
         Hedging::new(self.when, &self.counters)
     }

@@ -49,12 +49,13 @@ const ORDERS: [[Learns; 3]; 3] = [
 /// Moves slots back and forth, to a third group, and off the first one.
 fn move_slots(groups: &mut Groups, folder: &tempfile::TempDir, has_third: bool) {
     type Move = (&'static [usize], fn(u32, u32) -> u32, &'static [usize]);
+    // Servers that give and get slots give theirs last: then the rows that they get are there.
     let moves: [Move; 5] = [
         (&[0], |slot, group| if slot % 2 == 0 { 1 } else { group }, &[1]),
         (&[1], |slot, _| slot * 2 / SLOTS, &[0]),
         (&[0, 1], |slot, group| if slot % 3 == 0 { 2 } else { group }, &[2]),
         (&[0], |_, group| group.max(1), &[1]),
-        (&[1, 2], |slot, _| slot * 2 / SLOTS, &[0, 1]),
+        (&[2, 1], |slot, _| slot * 2 / SLOTS, &[0]),
     ];
     for order in ORDERS {
         for (givers, group_of, receivers) in moves {
@@ -67,7 +68,6 @@ fn move_slots(groups: &mut Groups, folder: &tempfile::TempDir, has_third: bool) 
             groups.place(group_of);
             for learns in order {
                 match learns {
-                    // Servers that give and get slots at once take none before they have given theirs.
                     Learns::Giver => givers.iter().for_each(|&server| groups.tell(server)),
                     Learns::Clients => groups.publish(),
                     Learns::Receiver => receivers.iter().for_each(|&server| groups.tell(server)),
@@ -263,7 +263,14 @@ fn requests_of_a_pipeline_end_once_each_while_slots_move() {
                 assert!(found[slot].replace(result.unwrap()).is_none(), "slot {slot} ended twice");
             });
         }
-        assert_eq!(found, expected.into_iter().map(Some).collect::<Vec<_>>());
+        let expected: Vec<Option<Answered>> = expected.into_iter().map(Some).collect();
+        if found != expected {
+            let table = RemoteTable::open(cluster, "t").unwrap();
+            let mut rows = [0.0; 48 * DIM];
+            let again: Vec<usize> =
+                all.iter().map(|keys| table.pull(keys, Absent::Zero, &mut rows, None).unwrap()).collect();
+            panic!("round {round}: {found:?}, expected {expected:?}, again {again:?}");
+        }
     });
 }
 
@@ -412,7 +419,7 @@ fn a_save_waits_for_moves_and_is_repeated_when_one_began_meanwhile() {
         "version": 2, "slots": SLOTS, "runs": [{ "first": 0, "group": 0 }, { "first": 32, "group": 1 }],
         "moves": [{ "id": 1, "from": 0, "to": 1, "slots": [{ "first": 0, "count": 1 }], "state": "copying" }],
     });
-    groups.put(PLACEMENT, moving);
+    groups.registry.put(PLACEMENT, moving);
     let text = save("b", Duration::from_millis(200)).unwrap_err().to_string();
     assert!(text.contains("1 moves of slots have not ended within 200ms, and nothing was saved"), "{text}");
     assert!(!groups.servers[0].memory.saves.lock().unwrap().contains_key("b"));

@@ -2,8 +2,8 @@
 //!
 //! The streams of two groups tell of a moving row: of its copies at the new group, and of its removal at the former one.
 //! A page is applied by one placement: a row counts only at the server that has its slot. When a newer placement is taken,
-//! all pages by the former one have been applied. A server that gained slots then exports all of its rows anew, because
-//! what its stream told of them before was left out.
+//! all pages by the former one have been applied. A server that gained slots then exports all of its rows anew: rows of
+//! these slots in earlier pages were left out.
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 

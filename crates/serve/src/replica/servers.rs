@@ -18,7 +18,7 @@ use super::{FollowError, Moment, RETRY_AFTER, Shared, Source};
 /// Pause after rows that do not fit.
 const FULL_RETRY_AFTER: Duration = Duration::from_secs(10);
 
-/// What the threads of all servers share.
+/// The state that the threads of all servers share.
 struct Following<'a> {
     shared: &'a Shared,
     cluster: &'a Arc<Cluster>,
@@ -155,7 +155,7 @@ fn follow_one(following: &Following<'_>, source: &Source, is_late: bool) {
         shared.note_round(source, failed);
         if is_drained && !is_started {
             is_started = true;
-            (shared.note)(&started(source, epochs, &tables));
+            (shared.note)(&started(source, epochs, homes.read().has_changed(), &tables));
         }
         shared.publish_if_whole();
         shared.pause(begun, pause);
@@ -163,11 +163,13 @@ fn follow_one(following: &Following<'_>, source: &Source, is_late: bool) {
 }
 
 /// The line that says how a server was followed from the rows of a checkpoint on.
-fn started(source: &Source, epochs: usize, tables: &[Followed<'_>]) -> String {
+fn started(source: &Source, epochs: usize, has_moved: bool, tables: &[Followed<'_>]) -> String {
     let (address, all) = (&source.address, tables.len());
     let exported = tables.iter().filter(|followed| followed.stamp > followed.first_stamp).count();
-    let why = if epochs == 0 {
-        "the checkpoint has no epoch of its changes, or slots have moved since"
+    let why = if epochs == 0 && has_moved {
+        "slots have moved between the groups of the cluster"
+    } else if epochs == 0 {
+        "the checkpoint has no epoch of its changes"
     } else {
         "it does not keep all changes since the checkpoint"
     };

@@ -11,6 +11,7 @@ mod limits;
 mod lines;
 mod lookup;
 mod lookup_grpc;
+mod moves;
 mod predict;
 mod replica;
 mod replica_of_checkpoints;

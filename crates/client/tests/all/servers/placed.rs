@@ -2,18 +2,16 @@
 //! acts by the placement that it was told last.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use sanderling_client::{Cluster, ConnectOptions};
-use sanderling_registry::{CONFIG, Edit, MemoryRegistry, PLACEMENT, Placement, Registry, group_name};
+use sanderling_registry::Placement;
 use sanderling_store::{Table, WholeRows};
+use sanderling_testkit::TestRegistry;
 use sanderling_wire::{Fault, Request, slot_of};
-use serde_json::{Value, json};
 
 use super::{Memory, Refusal, Server, address};
 
 pub(crate) const SLOTS: u32 = 64;
-const WITHIN: Duration = Duration::from_secs(1);
 
 /// What a server knows of the placement.
 #[derive(Debug)]
@@ -54,7 +52,7 @@ impl Place {
 /// See the top of this file.
 #[derive(Debug)]
 pub(crate) struct Groups {
-    pub(crate) registry: Arc<MemoryRegistry>,
+    pub(crate) registry: TestRegistry,
     pub(crate) servers: Vec<Server>,
     pub(crate) placement: Placement,
     /// Whether groups get the tables whose rows come to them.
@@ -63,7 +61,7 @@ pub(crate) struct Groups {
 
 impl Groups {
     pub(crate) fn start(folder: &tempfile::TempDir, groups: u32) -> Groups {
-        let registry = Arc::new(MemoryRegistry::default());
+        let registry = TestRegistry::default();
         let placement = Placement::even(SLOTS, groups);
         let mut started = Groups { registry, servers: Vec::new(), placement, makes_tables: true };
         (0..groups).for_each(|_| started.add(folder));
@@ -76,23 +74,13 @@ impl Groups {
         let group = self.servers.len() as u32;
         // How many shards there are, servers learn one by one.
         let server = Server::start(&address(folder), group, group + 1);
-        let addresses = json!({ group.to_string(): [server.address.to_string()] });
-        let primary = json!({ "server": group, "boot": 1 });
-        let record =
-            json!({ "epoch": 1, "history": 1, "primary": primary, "in_sync": [], "addresses": addresses });
+        self.registry.add_group(SLOTS, group, &server.address.to_string());
         self.servers.push(server);
-        self.put(CONFIG, json!({ "slots": SLOTS, "groups": group + 1, "replicas": 1 }));
-        self.put(&group_name(group), record);
         self.tell(group as usize);
     }
 
-    pub(crate) fn put(&self, name: &str, value: Value) {
-        let revision = self.registry.get(name, WITHIN).unwrap().map_or(0, |record| record.revision);
-        self.registry.compare_and_set(name, revision, Edit::put(value), WITHIN).unwrap();
-    }
-
     pub(crate) fn connect(&self, options: ConnectOptions) -> Arc<Cluster> {
-        Cluster::in_registry(Arc::<MemoryRegistry>::clone(&self.registry), options).unwrap()
+        Cluster::in_registry(self.registry.registry(), options).unwrap()
     }
 
     /// Changes the group of each slot. Nobody knows it yet.
@@ -104,7 +92,7 @@ impl Groups {
 
     /// Tells the clients.
     pub(crate) fn publish(&self) {
-        self.put(PLACEMENT, serde_json::to_value(&self.placement).unwrap());
+        self.registry.place(self.placement.version, &self.placement.groups());
     }
 
     /// Tells a server. The rows that are not its own any more go to the group that has their slots.
