@@ -456,7 +456,7 @@ impl ConnectionSet {
                     group.iter_mut().for_each(GroupLink::found);
                     let has_rows = reply.kind().has_rows();
                     if let Some(recorder) = recorder {
-                        recorder.answered(reply.kind(), done.began_us, now_us);
+                        recorder.answered(reply.kind(), server, done.began_us, now_us);
                     }
                     match reply {
                         Reply::Failed(failure) => {
