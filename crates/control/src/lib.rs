@@ -28,7 +28,7 @@ mod client;
 
 pub use client::{Client, ClientOptions, ControlError};
 pub use control_plane::{ControlPlane, ControlPlaneError};
-pub use page::{MetricsPage, PageError};
+pub use page::{MetricsPage, PageAccess, PageError};
 pub use sanderling_http::status_pages::{self, PageOptions};
 pub use tonic::Code;
 

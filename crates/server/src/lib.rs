@@ -71,7 +71,7 @@ pub use refusal::Refusal;
 pub use replication::{GroupRecord, GroupRecords, GroupStatus, MemoryRecords, ReplicaStatus};
 pub use reply_sink::ReplySink;
 pub use sanderling_observe::LatencySummary;
-pub use sanderling_wire::{Fault, Home, Restored, Saved, StatsScope};
+pub use sanderling_wire::{Fault, Home, Restored, Saved, StatsScope, same_token};
 pub use server::Server;
 pub use server_error::ServerError;
 pub use session::{Handled, Session, When};
