@@ -18,7 +18,7 @@ mod cluster;
 pub use cluster::{CONFIG, GROUPS, MEMBERS, PLACEMENT};
 pub use sanderling_replica::Member;
 
-pub use cluster::{ClusterConfig, GroupRecord, MemberRecord, Placement, SlotRun, group_name, member_name};
+pub use cluster::{ClusterConfig, GroupRecord, MemberRecord, Placement, group_name, member_name};
 
 mod membership;
 pub use membership::{Place, Wanted, agree, claim};

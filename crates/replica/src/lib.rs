@@ -14,6 +14,7 @@ pub mod push_dedup;
 mod fault;
 mod group;
 mod message;
+mod placement;
 mod rows;
 
 mod follower;
@@ -29,3 +30,4 @@ pub use message::{
     Action, Answer, AppliedPush, Envelope, Event, Message, Operation, Push, Record, TableState,
 };
 pub use node::{Config, Node, Standing};
+pub use placement::{Move, MoveState, Placement, SlotOwner, SlotRun, SlotSpan};

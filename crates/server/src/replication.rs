@@ -151,18 +151,24 @@ impl Replication {
         }
     }
 
+    /// The refusal of a request that does not fit the tables here. Those of a primary that may have been replaced do not
+    /// count: its successor may have a table that it does not know.
+    pub(crate) fn refusal(&self, refusal: Refusal) -> Refusal {
+        if self.has_lease(Instant::now()) { refusal } else { self.not_taking() }
+    }
+
     /// Why this server takes no pushes.
     fn not_taking(&self) -> Refusal {
         let status = self.status();
         match status.primary_url() {
             _ if status.is_primary => Refusal::busy(format!(
-                "this primary has {} of {} replicas in sync, or hands over",
+                "this primary has {} of {} replicas in sync, hands over, or is cut off from them",
                 status.in_sync(),
                 status.min_in_sync
             )),
             Some(url) => {
                 let reason = format!("the primary of group {} is at {url}", status.group);
-                Refusal::new(Fault::NotHere { placement_version: status.version }, reason)
+                Refusal::new(Fault::NotPrimary { version: status.version }, reason)
             }
             None => Refusal::busy(format!("group {} has no primary yet", status.group)),
         }

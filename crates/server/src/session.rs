@@ -457,6 +457,7 @@ impl Session {
             | Request::Describe
             | Request::Leave(_)
             | Request::Keys(_) => Err(Refusal::bad("this is a parameter server; minibatches are at a hub")),
+            Request::Transfer(_) => Err(Refusal::bad("this server is in no cluster")),
             Request::SentAt(_) => Err(Refusal::bad("sent_at was not agreed on")),
             Request::Join(_) | Request::Tell(_) => {
                 Err(Refusal::bad("this is a parameter server, not a worker of a job"))

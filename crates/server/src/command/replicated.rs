@@ -31,10 +31,10 @@ pub(crate) fn push(
         _ => {
             directory = call.state.tables.directory();
             let found = directory.entries.iter().find(|entry| entry.number == push.table);
-            found.ok_or_else(|| Refusal::no_table_number(push.table))?
+            found.ok_or_else(|| replication.refusal(Refusal::no_table_number(push.table)))?
         }
     };
-    check_dim(entry, push.dim)?;
+    check_dim(entry, push.dim).map_err(|refusal| replication.refusal(refusal))?;
     let (bytes, bytes_max) = (record_bytes(push.keys.len(), push.grads.len()), call.state.frame_bytes_max);
     if bytes > bytes_max as usize {
         let fault = Fault::TooLarge { bytes: bytes as u64, bytes_max: bytes_max.into() };

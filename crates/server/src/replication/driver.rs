@@ -438,7 +438,7 @@ impl Driver {
             Answer::NotHere => {
                 let version = self.node.known().revision;
                 let reason = "another replica has become the primary; its answer counts";
-                Some(Refusal::new(Fault::NotHere { placement_version: version }, reason))
+                Some(Refusal::new(Fault::NotPrimary { version }, reason))
             }
             Answer::Busy => Some(self.shared.not_taking()),
             Answer::Stale | Answer::Refused => {
