@@ -23,12 +23,14 @@ mod everywhere;
 mod html;
 mod json;
 mod model;
+mod options;
 mod profile;
 mod text;
 
 pub use everywhere::Flag;
 pub use html::Link;
 pub use model::{Cell, Column, Page, Part, Table, period};
+pub use options::{MorePage, PageOptions, Setting};
 pub use profile::{Profile, Profiler};
 
 /// Interval between two looks at the metrics.
@@ -43,43 +45,6 @@ const JSON: &str = "application/json";
 const REFRESH_S_MAX: u32 = 3600;
 /// Name of the page that is also at `/`.
 const STATUS: &str = "status";
-
-/// Settings of the status pages of a process.
-#[derive(Debug, Clone, Default)]
-pub struct PageOptions {
-    /// Options of the process.
-    pub flags: Vec<Flag>,
-    /// Whether the pages are shown at a port that other machines reach.
-    pub shown: bool,
-    /// Takes profiles. `None`: there is no `/profile`.
-    pub profiler: Option<Profiler>,
-}
-
-type Set = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
-
-/// An option that can be set while the process runs.
-pub struct Setting {
-    name: &'static str,
-    get: Box<dyn Fn() -> String + Send + Sync>,
-    set: Set,
-}
-
-impl std::fmt::Debug for Setting {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Setting").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-impl Setting {
-    /// The option `--NAME`. `get` tells its value, `set` parses, checks, applies and logs a new one.
-    pub fn new(
-        name: &'static str,
-        get: impl Fn() -> String + Send + Sync + 'static,
-        set: impl Fn(&str) -> Result<(), String> + Send + Sync + 'static,
-    ) -> Setting {
-        Setting { name, get: Box::new(get), set: Box::new(set) }
-    }
-}
 
 /// A request for a page.
 #[derive(Debug)]
@@ -231,8 +196,11 @@ impl StatusPagesBuilder {
     /// there. Settings come first.
     #[must_use]
     pub fn options(mut self, options: PageOptions, is_reached: bool) -> StatusPagesBuilder {
-        let PageOptions { flags, shown, profiler } = options;
+        let PageOptions { flags, shown, profiler, more } = options;
         self.is_hidden = is_reached && !shown;
+        for MorePage { name, help, make } in more {
+            self = self.page(name, help, move |asked| make(asked));
+        }
         let help = "Options of the process; those that were changed are marked.";
         let settings = Arc::clone(&self.settings);
         let mut builder = self.page("flags", help, move |asked| everywhere::flags(&flags, &settings, asked));

@@ -20,6 +20,9 @@ pub use sanderling_replica::Member;
 
 pub use cluster::{ClusterConfig, GroupRecord, MemberRecord, Placement, group_name, member_name};
 
+mod cluster_view;
+pub use cluster_view::{ClusterView, ServerView};
+
 mod membership;
 pub use membership::{Place, Wanted, agree, claim};
 

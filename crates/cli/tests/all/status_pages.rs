@@ -346,6 +346,39 @@ fn a_keeper_shows_its_records() {
 }
 
 #[test]
+fn a_cluster_is_shown_by_its_keeper_and_its_servers() {
+    let folder = tempfile::tempdir().unwrap();
+    let keeper = Web::start(folder.path(), "keeper --data keeper --listen 127.0.0.1:0");
+    let line = format!(
+        "ps --cluster ads --registry keeper://{} --groups 1 --replicas 2 --listen 127.0.0.1:0 --no-local --threads 1 --no-token",
+        keeper.address
+    );
+    let servers = [(); 2].map(|()| Web::start(folder.path(), &line));
+    let deadline = Instant::now() + LONG;
+    for web in [&keeper, &servers[0], &servers[1]] {
+        let path = if web.address == keeper.address { "/cluster/ads" } else { "/cluster" };
+        while !web.get(path, &[]).text().contains("in sync              1\n") {
+            assert!(Instant::now() < deadline, "{}", web.get(path, &[]).text());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let listens = servers.iter().map(|server| server.said[0].strip_prefix("listening at ").unwrap());
+        let pieces: Vec<&str> = listens.chain(["ads", "primary", "in sync", "16,384", "2 of 2"]).collect();
+        web.check(path, &pieces);
+    }
+    found(&keeper.check("/cluster", &["ads"]), &["/cluster/ads", "/records"]);
+    assert_eq!(keeper.get("/cluster/none", &[HTML]).status, 404);
+    servers[0].check("/cluster", &["this server", "of group 0", "records that a follower", "Read 0."]);
+    found(&servers[0].crawl("/"), &["/cluster"]);
+    // Without the registry, what was known before is shown.
+    drop(keeper);
+    while !servers[1].get("/cluster", &[]).text().contains("what follows was known before") {
+        assert!(Instant::now() < deadline, "{}", servers[1].get("/cluster", &[]).text());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    servers[1].check("/cluster", &["! registry keeper://", "in sync"]);
+}
+
+#[test]
 fn a_server_of_predictions_shows_its_models() {
     let folder = serve::trained();
     let web = Web::start(folder.path(), "serve --listen 127.0.0.1:0 --slow 1us runs/clicks/model");

@@ -114,6 +114,8 @@ fn pages(is_hidden: bool) -> StatusPages {
         60 => panic!("as a test"),
         seconds => Ok(Profile { text: format!("{seconds} s"), svg: b"<svg/>".to_vec() }),
     });
+    let more = vec![MorePage::new("more", "More.", |asked| Page::new(format!("from {}", asked.from()), []))];
+    let options = PageOptions { flags, shown: !is_hidden, profiler: Some(profiler), more };
     let exposition = || {
         let mut text = Exposition::default();
         text.family("table_rows", "gauge", "Rows.");
@@ -128,7 +130,7 @@ fn pages(is_hidden: bool) -> StatusPages {
             Some(_) => None,
         })
         .settings([setting])
-        .options(PageOptions { flags, shown: !is_hidden, profiler: Some(profiler) }, true)
+        .options(options, true)
         .start(exposition)
         .expect("a thread")
 }
@@ -166,6 +168,7 @@ fn paths_have_their_pages() {
         ("/status", &["well"]),
         ("/status/", &["well"]),
         ("/tables/a%2Fb%20c", &["test: table"]),
+        ("/more?from=7", &["test: from 7"]),
         ("/vars", &["table_rows{table=\"t<0>\"}", "Metrics (1 to 100 of 11,000)", "6904 have none"]),
         ("/vars/t*10999*", &["table_rows{table=\"t<10999>\"}"]),
         ("/vars?from=10999", &["11,000 to 11,000"]),
