@@ -13,6 +13,8 @@ pub mod proto {
     tonic::include_proto!("sanderling.control");
 }
 
+mod table_samples;
+
 mod metrics;
 mod service;
 mod thread_pool;

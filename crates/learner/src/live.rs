@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sanderling_client::Cluster;
 use sanderling_observe::{Exposition, Resident, Stages};
-use sanderling_store::Table;
+use sanderling_store::{RowSampler, Table};
 
 use crate::event::Event;
 use crate::known_keys::KnownKeys;
@@ -22,6 +22,10 @@ use crate::table_counters::TableCounters;
 
 /// Warnings of a run under way; further ones are not kept.
 const WARNINGS_MAX: usize = 20;
+/// Interval of samples of rows, which cost a reader 512 look-ups per table.
+const SAMPLE_EVERY: Duration = Duration::from_secs(5);
+/// Tables whose rows are sampled: the first ones.
+const SAMPLED_TABLES_MAX: usize = 256;
 /// Below this share of a pass nothing is said of how long the rest takes.
 const SHARE_MIN: f64 = 0.01;
 
@@ -37,7 +41,9 @@ struct Run {
     stages: Stages,
     cluster: Option<Arc<Cluster>>,
     /// A run lets go of its tables before its end.
-    tables: Vec<Weak<Table>>,
+    tables: Vec<(Weak<Table>, RowSampler)>,
+    /// When rows were sampled.
+    sampled: Option<Instant>,
     counters_before: BTreeMap<String, TableCounters>,
     began: Instant,
     pass_began: Instant,
@@ -78,7 +84,8 @@ impl LiveRun {
             is_over: false,
             stages: stages.clone(),
             cluster: cluster.cloned(),
-            tables: model.tables().map(Arc::downgrade).collect(),
+            tables: model.tables().map(|table| (Arc::downgrade(table), RowSampler::default())).collect(),
+            sampled: None,
             counters_before: state.table_counters.clone(),
             began: now,
             pass_began: now,
@@ -99,6 +106,10 @@ impl LiveRun {
             let rates: BTreeMap<u64, f64> = rates.collect();
             for point in &mut report.train_curve {
                 point.examples_per_s = rates.get(&point.step).copied().unwrap_or(f64::NAN);
+            }
+            for table in &mut report.tables {
+                let live = run.report.tables.iter().find(|live| live.name == table.name);
+                table.sample = live.and_then(|live| live.sample);
             }
             report.saved.clone_from(&run.report.saved);
             (report.calls, report.servers) = run.latencies();
@@ -146,10 +157,20 @@ impl Run {
             return;
         }
         (self.report.calls, self.report.servers) = self.latencies();
-        let tables = self.tables.iter().filter_map(Weak::upgrade);
-        let tables = tables.map(|table| {
-            let before = self.counters_before.get(table.name()).copied().unwrap_or_default();
-            TableSummary {
+        let is_time = self.sampled.is_none_or(|at| at.elapsed() >= SAMPLE_EVERY);
+        if is_time {
+            self.sampled = Some(Instant::now());
+        }
+        let (old, counters_before) = (&self.report.tables, &self.counters_before);
+        let tables = self.tables.iter_mut().enumerate();
+        let tables = tables.filter_map(|(at, (table, sampler))| {
+            let table = table.upgrade()?;
+            let before = counters_before.get(table.name()).copied().unwrap_or_default();
+            let sample = match is_time && at < SAMPLED_TABLES_MAX {
+                true => Some(sampler.look(&table)),
+                false => old.iter().find(|old| old.name == table.name()).and_then(|old| old.sample),
+            };
+            Some(TableSummary {
                 name: table.name().to_owned(),
                 rows: table.len() as u64,
                 dim: table.dim(),
@@ -160,8 +181,9 @@ impl Run {
                 zero_rows: 0,
                 zero_weights: 0,
                 top: Vec::new(),
-                keys: Some(before.plus(&table.stats())),
-            }
+                keys: Some(before.plus(&table.quick_stats())),
+                sample,
+            })
         });
         let tables: Vec<TableSummary> = tables.collect();
         if !tables.is_empty() {

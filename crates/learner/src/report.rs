@@ -15,6 +15,7 @@ mod bottleneck;
 mod exposition;
 mod page;
 mod sections;
+mod tables;
 mod text;
 
 use sanderling_observe::{LatencySummary, Machine, StageTotal};

@@ -177,7 +177,18 @@ fn a_server_shows_its_state_to_people() {
         ("/status", &["serving", "pull", "push", "shard", "0 of 1"]),
         ("/connections", &[EVIL, "127.0.0.1", "requests"]),
         ("/tables", &[EVIL, "100"]),
-        (encoded, &["table <script>", "sanderling_table_rows", "adagrad"]),
+        (
+            encoded,
+            &[
+                "table <script>",
+                "sanderling_table_rows",
+                "adagrad",
+                "Estimates, of 100 random rows",
+                "row_norm, quantile 0.99",
+                "unseen_keys_ratio",
+                "0.0000  Share of random rows",
+            ],
+        ),
         ("/vars/sanderling_ro*", &["sanderling_rows  ", "100"]),
         ("/vars/table_rows", &["sanderling_table_rows{table=\"<script>"]),
         ("/hot", &[EVIL, "seen", "1.00 %"]),
@@ -192,6 +203,11 @@ fn a_server_shows_its_state_to_people() {
         &paths,
         &["/status", "/vars", "/connections", "/tables", "/hot", "/requests", "/flags", "/threads", encoded],
     );
+    let (metrics, evil) = (ps.get("/metrics", &[]), EVIL.replace('"', "\\\""));
+    for series in ["row_norm{table=\"EVIL\",quantile=\"0.5\"} ", "unseen_keys_ratio{table=\"EVIL\"} 0\n"] {
+        let series = format!("sanderling_table_{}", series.replace("EVIL", &evil));
+        assert!(metrics.text().contains(&series), "{series}: {}", metrics.text());
+    }
     for path in ["/other", "/tables/none", "/status/more", "/tables/%3Cscript%3E"] {
         assert_eq!(ps.get(path, &[HTML]).status, 404, "{path}");
     }

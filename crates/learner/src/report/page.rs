@@ -5,7 +5,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use sanderling_observe::PAGE_STYLE;
 
 use super::sections::{lower_names, of_metric};
-use super::{RunReport, UnderWay, bottleneck, numbers, sections, values_of};
+use super::{RunReport, UnderWay, bottleneck, numbers, sections, tables, values_of};
 
 /// The surroundings of a report that a process shows.
 #[derive(Debug, Clone, Copy, Default)]
@@ -60,7 +60,7 @@ pub fn render_in(report: &RunReport, frame: &Frame<'_>) -> String {
                         (sections::timings(report))
                         (sections::servers(report))
                     }
-                    (sections::tables(report))
+                    (tables::tables(report))
                     @if report.under_way.is_none() {
                         (sections::top_keys(report))
                         (sections::timings(report))

@@ -4,9 +4,7 @@ use maud::{Markup, PreEscaped, html};
 use sanderling_observe::LatencySummary;
 
 use super::summary::by_norm;
-use super::{
-    KeyNorm, Metrics, NumberMetrics, RunReport, Saved, TableSummary, bottleneck, charts, numbers, values_of,
-};
+use super::{KeyNorm, Metrics, NumberMetrics, RunReport, Saved, bottleneck, charts, numbers, values_of};
 
 /// The most validations listed; with more, the best and the last ones.
 const VALIDATIONS_MAX: usize = 12;
@@ -14,10 +12,8 @@ const VALIDATIONS_MAX: usize = 12;
 const POINTS_MAX: usize = 60;
 /// The most keys listed over all tables.
 const KEYS_MAX: usize = 20;
-/// A list of tables longer than this is folded.
-const TABLES_OPEN_MAX: usize = 30;
 
-fn section(id: &str, title: &str, lead: &str, body: &Markup) -> Markup {
+pub(super) fn section(id: &str, title: &str, lead: &str, body: &Markup) -> Markup {
     html! {
         section id=(id) {
             h2 { (title) }
@@ -241,71 +237,6 @@ pub(super) fn importance(report: &RunReport) -> Markup {
         }
     };
     section("importance", "Feature importance", &lead, &body)
-}
-
-pub(super) fn tables(report: &RunReport) -> Markup {
-    let mut tables: Vec<&TableSummary> = report.tables.iter().collect();
-    tables.sort_by(|a, b| b.rows.cmp(&a.rows).then_with(|| a.name.cmp(&b.name)));
-    let body = html! {
-        @if tables.is_empty() && !report.servers.is_empty() {
-            p.none { "The tables are on servers, whose status pages show them." }
-        } @else if tables.is_empty() {
-            p.none { "The model has no table." }
-        } @else if tables.len() > TABLES_OPEN_MAX {
-            details { summary { "All " (tables.len()) " tables" } (table_list(&tables)) }
-        } @else {
-            (table_list(&tables))
-        }
-    };
-    let lead = match report.under_way {
-        None => {
-            "Norms are L2 norms of rows; frequency counts the keys' occurrences in training. Admitted are new keys that got a row, \
-             rejected and no room are pushes of keys that did not."
-        }
-        Some(_) => {
-            "Admitted are new keys that got a row, rejected and no room are pushes of keys that did not. The report of the run \
-             has the norms of rows."
-        }
-    };
-    section("tables", "Tables", lead, &body)
-}
-
-fn table_list(tables: &[&TableSummary]) -> Markup {
-    let frequency: f64 = tables.iter().map(|table| table.frequency_total as f64).sum();
-    // Rows are looked at when the run ends, keys are counted while they come.
-    let has_rows = tables.iter().any(|table| table.norm_mean.is_finite());
-    let has_keys = tables.iter().any(|table| table.keys.is_some());
-    html! {
-        div.scroll { table {
-            thead { tr {
-                th { "table" } th.number { "rows" } th.number { "dim" } th.number { "memory" }
-                @if has_rows {
-                    th.number { "norm, mean" } th.number { "max" } th.number { "all zero" }
-                    th.number { "frequency" } th.number { "share" }
-                }
-                @if has_keys {
-                    th.number { "admitted" } th.number { "rejected" } th.number { "evicted" } th.number { "no room" }
-                }
-            } }
-            tbody { @for table in tables { tr {
-                td.name title=(table.name) { (table.name) }
-                td.number { (numbers::count(table.rows)) }
-                td.number { (table.dim) }
-                td.number { (numbers::bytes(table.bytes)) }
-                @if has_rows {
-                    td.number { (numbers::figure(table.norm_mean)) }
-                    td.number { (numbers::figure(table.norm_max)) }
-                    td.number { (numbers::count(table.zero_rows)) }
-                    td.number { (numbers::count(table.frequency_total)) }
-                    td.number { (numbers::percent(table.frequency_total as f64 / frequency)) }
-                }
-                @if has_keys {
-                    @let keys = table.keys.map(|keys| [keys.admitted, keys.rejected, keys.evicted, keys.rejected_full]);
-                    @for at in 0..4 { td.number { (keys.map_or("–".to_owned(), |keys| numbers::count(keys[at]))) } }
-                }
-            } } }
-        } }
-    }
 }
 
 pub(super) fn top_keys(report: &RunReport) -> Markup {

@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use sanderling_store::RowSample;
 use serde::{Deserialize, Serialize};
 
 use crate::metrics::nan_as_null;
@@ -38,6 +39,9 @@ pub struct TableSummary {
     /// Fates of keys over the whole run; `None` where the table is on servers.
     #[serde(default)]
     pub keys: Option<TableCounters>,
+    /// Numbers of random rows while the run went on, the last ones; `None` where the table is on servers.
+    #[serde(default)]
+    pub sample: Option<RowSample>,
 }
 
 /// One row in numbers.
@@ -125,6 +129,7 @@ impl TableTally {
             zero_weights: self.zero_weights,
             top: self.top,
             keys: None,
+            sample: None,
         }
     }
 
