@@ -7,7 +7,7 @@ use sanderling_registry::{ClusterView, ServerView};
 /// Groups and servers of a cluster, from a row on.
 #[must_use]
 pub fn cluster_parts(view: &ClusterView, from: usize) -> Vec<Part> {
-    let ClusterView { cluster, groups, replicas, slots, servers } = view;
+    let ClusterView { cluster, groups, replicas, slots, servers, moves } = view;
     let is_primary = |server: &&ServerView| server.role == "primary";
     let with = |role: &str| servers.iter().filter(|server| server.role == role).count();
     let mut facts = vec![
@@ -63,6 +63,19 @@ pub fn cluster_parts(view: &ClusterView, from: usize) -> Vec<Part> {
         )));
     }
     parts.push(Part::Table(table));
+    if !moves.is_empty() {
+        let columns = [
+            Column::number("move"),
+            Column::number("from"),
+            Column::number("to"),
+            Column::number("slots"),
+            Column::text("state"),
+        ];
+        parts.push(Part::Table(Table::new("Moves of slots", columns).part_of(moves, 0, |one| {
+            let numbers = [one.id, one.from.into(), one.to.into(), one.slots.into()];
+            numbers.map(Cell::number).into_iter().chain([Cell::text(one.state_name())]).collect()
+        })));
+    }
     let note = "A server in sync has every acknowledged push and may take over; one that is catching up has not yet. The lease of \
                 a lost one has ended. Lag and rows are those that this process knows; sanderling ctl cluster asks all servers.";
     parts.push(Part::Note(note.to_owned()));
@@ -91,7 +104,14 @@ mod tests {
             (vec![server(0, "primary"), server(1, "lost")], Some("group 1.")),
             (vec![], Some("group 0, 1.")),
         ] {
-            let view = ClusterView { cluster: "c".to_owned(), groups: 2, replicas: 2, slots: 4, servers };
+            let view = ClusterView {
+                cluster: "c".to_owned(),
+                groups: 2,
+                replicas: 2,
+                slots: 4,
+                servers,
+                moves: Vec::new(),
+            };
             let parts = cluster_parts(&view, 0);
             let warning = parts.iter().find_map(|part| match part {
                 Part::Warning(warning) => Some(warning),

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-pub use sanderling_replica::Placement;
 use sanderling_replica::{Group, Member};
+pub use sanderling_replica::{Move, MoveState, Placement, SLOTS_DEFAULT};
 use serde::{Deserialize, Serialize};
 
 /// Name of the configuration, a [`ClusterConfig`].
@@ -32,10 +32,26 @@ pub fn member_name(server: u32) -> String {
 pub struct ClusterConfig {
     /// Slots of keys, fixed for the life of the cluster.
     pub slots: u32,
-    /// Groups, which share the slots.
+    /// Groups, which share the slots. It only grows.
     pub groups: u32,
     /// Servers of a group.
     pub replicas: u32,
+    /// Groups that get no slots, and whose servers end.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub drained: Vec<u32>,
+}
+
+impl ClusterConfig {
+    /// The groups that get slots.
+    pub fn active(&self) -> impl Iterator<Item = u32> {
+        (0..self.groups).filter(|group| !self.drained.contains(group))
+    }
+
+    /// The group of a server.
+    #[must_use]
+    pub fn group_of(&self, server: u32) -> u32 {
+        server / self.replicas.max(1)
+    }
 }
 
 /// The members of a group with their addresses.

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::cluster::{
-    CONFIG, ClusterConfig, GROUPS, GroupRecord, MEMBERS, MemberRecord, PLACEMENT, Placement,
+    CONFIG, ClusterConfig, GROUPS, GroupRecord, MEMBERS, MemberRecord, Move, MoveState, PLACEMENT, Placement,
 };
 use crate::registry::{Listing, RegistryError};
 
@@ -23,6 +23,36 @@ pub struct ClusterView {
     pub slots: u32,
     /// The servers by group, the primary first.
     pub servers: Vec<ServerView>,
+    /// Moves of slots under way.
+    pub moves: Vec<MoveView>,
+}
+
+/// A move of slots between two groups.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MoveView {
+    /// Number of the move.
+    pub id: u64,
+    /// The group that has them.
+    pub from: u32,
+    /// The group that gets them.
+    pub to: u32,
+    /// Number of slots.
+    pub slots: u32,
+    /// How far it is.
+    pub state: MoveState,
+}
+
+impl MoveView {
+    fn of(one: &Move) -> MoveView {
+        MoveView { id: one.id, from: one.from, to: one.to, slots: one.count(), state: one.state }
+    }
+
+    /// The state as records have it.
+    #[must_use]
+    pub fn state_name(&self) -> String {
+        let name = serde_json::to_value(self.state).unwrap_or_default();
+        name.as_str().unwrap_or_default().to_owned()
+    }
 }
 
 /// A server of a cluster.
@@ -106,8 +136,9 @@ impl ClusterView {
             cluster: url.to_owned(),
             groups: config.groups,
             replicas: config.replicas,
-            slots: config.slots,
+            slots: placement.as_ref().map_or(config.slots, |placement| placement.slots),
             servers,
+            moves: placement.iter().flat_map(|placement| placement.moves.iter().map(MoveView::of)).collect(),
         }))
     }
 }

@@ -24,6 +24,8 @@ pub struct Config {
     pub streams: usize,
     /// Replicas that must have a push before it is acknowledged, the primary included. With fewer, it is busy.
     pub min_in_sync: usize,
+    /// The group, which has the slots that the placement says, and none before one is applied. None: it has all keys.
+    pub group: Option<u32>,
     /// Number for the group's history, if this replica begins the group; drawn at random.
     pub history: u64,
 }
@@ -71,13 +73,13 @@ impl Node {
 
     pub(crate) fn with_fault(config: Config, fault: Fault) -> Node {
         Node {
-            config,
             now: 0,
             known: Revised::default(),
             proposal: None,
             asked: 0,
             last_session: (0, 0),
-            rows: Rows::new(fault),
+            rows: Rows::new(config.group, fault),
+            config,
             push_dedup: Arc::default(),
             role: Role::Learner,
             actions: vec![Action::Read],
@@ -370,7 +372,7 @@ impl Node {
 
     /// Begins a session as a follower, or acknowledges its beginning again.
     fn begin(&mut self, (from, epoch, session): (Member, u64, u64), message: Message) {
-        let Message::Begin { starts, tables, marks, barrier } = message else { return };
+        let Message::Begin { starts, tables, marks, barrier, placement } = message else { return };
         if let Role::Follower(follower) = &self.role
             && (follower.epoch, follower.session) == (epoch, session)
         {
@@ -379,7 +381,7 @@ impl Node {
         } else if (epoch, session) > self.last_session && self.proposal.is_none() {
             self.last_session = (epoch, session);
             self.push_dedup.restore((*marks).clone());
-            if self.rows.begin(tables).is_err() {
+            if self.rows.begin(tables, placement).is_err() {
                 return self.give_up(from, session);
             }
             let follower = Follower::new((from, epoch, session), &starts, barrier, self.now);

@@ -5,6 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Slots of a cluster, as of servers without one: the least share of keys that can move.
+pub const SLOTS_DEFAULT: u32 = sanderling_wire::limit::SLOTS_DEFAULT as u32;
+
 /// The group of each slot, and the moves under way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {

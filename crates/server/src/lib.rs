@@ -71,7 +71,9 @@ pub use event::Event;
 pub use key_shares::KeyShares;
 pub use listen::{PortListener, control_address, framing, listen_for_control};
 pub use refusal::Refusal;
-pub use replication::{GroupRecord, GroupRecords, GroupStatus, MemoryRecords, ReplicaStatus};
+pub use replication::{
+    GroupRecord, GroupRecords, GroupStatus, MemoryRecords, PlacementRecords, ReplicaStatus,
+};
 pub use reply_sink::ReplySink;
 pub use sanderling_observe::LatencySummary;
 pub use sanderling_store::RowSample;

@@ -6,8 +6,10 @@
 
 mod codec;
 mod driver;
+mod moves;
 mod peers;
 mod records;
+mod transfer;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
@@ -15,13 +17,16 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use sanderling_replica::push_dedup::Outcome;
-use sanderling_replica::{AppliedPush, Member};
+use sanderling_replica::{AppliedPush, Member, Progress};
 use sanderling_wire::{Fault, Kind, Replicate};
 
 pub(crate) use codec::record_bytes;
 pub(crate) use driver::{Around, Change, Driver, Input, Made};
+pub use moves::PlacementRecords;
+pub(crate) use moves::{MoveChange, MoveThread};
 pub(crate) use peers::PeerOptions;
 pub use records::{GroupRecord, GroupRecords, GroupStatus, MemoryRecords, ReplicaStatus};
+pub(crate) use transfer::answer_to;
 
 use crate::limit::PEER_MESSAGES_MAX;
 use crate::refusal::{Refusal, SendReply};
@@ -35,6 +40,8 @@ pub(crate) struct Replication {
     started: Instant,
     /// The epoch whose pushes are taken; 0: none are.
     epoch: AtomicU64,
+    /// That epoch, also while workers are stopped between two pushes.
+    leads: AtomicU64,
     /// Until when pulls are answered, in microseconds since the start.
     lease_until_us: AtomicU64,
     history: AtomicU64,
@@ -46,6 +53,8 @@ pub(crate) struct Replication {
     /// Messages of other replicas that wait.
     waiting: AtomicUsize,
     status: Mutex<GroupStatus>,
+    /// The epoch and the version of the placement that all replicas in sync have applied in it, and the move under way.
+    placed: Mutex<((u64, u64), Progress)>,
 }
 
 /// A worker's flag, on a cache line of its own.
@@ -70,6 +79,7 @@ impl Replication {
         Replication {
             started: Instant::now(),
             epoch: AtomicU64::new(0),
+            leads: AtomicU64::new(0),
             lease_until_us: AtomicU64::new(0),
             history: AtomicU64::new(0),
             busy: (0..workers).map(|_| Busy::default()).collect(),
@@ -77,6 +87,7 @@ impl Replication {
             acknowledges_local,
             waiting: AtomicUsize::new(0),
             status: Mutex::default(),
+            placed: Mutex::default(),
         }
     }
 
@@ -108,7 +119,29 @@ impl Replication {
     fn open(&self, epoch: u64, lease_until: Option<Instant>) {
         let since_start = |at: Instant| at.saturating_duration_since(self.started).as_micros() as u64;
         self.lease_until_us.store(lease_until.map_or(u64::MAX, since_start), Ordering::Release);
+        self.leads.store(epoch, Ordering::Release);
         self.epoch.store(epoch, Ordering::SeqCst);
+    }
+
+    /// The epoch in which this server takes changes; 0: it does not.
+    fn epoch(&self) -> u64 {
+        self.leads.load(Ordering::Acquire)
+    }
+
+    /// The epoch in which this server takes changes, and the version of the placement that all replicas in sync have
+    /// applied in it.
+    fn placed(&self) -> (u64, u64) {
+        let (known, epoch) = (self.placed.lock().unwrap_or_else(PoisonError::into_inner).0, self.epoch());
+        (epoch, if known.0 == epoch { known.1 } else { 0 })
+    }
+
+    /// The move that this group receives.
+    pub(crate) fn progress(&self) -> Progress {
+        self.placed.lock().unwrap_or_else(PoisonError::into_inner).1
+    }
+
+    fn set_placed(&self, placed: (u64, u64), progress: Progress) {
+        *self.placed.lock().unwrap_or_else(PoisonError::into_inner) = (placed, progress);
     }
 
     fn has_lease(&self, now: Instant) -> bool {

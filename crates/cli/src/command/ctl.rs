@@ -2,6 +2,7 @@
 
 mod cluster;
 mod drop;
+mod groups;
 mod registry;
 mod show;
 
@@ -19,6 +20,7 @@ use crate::token::read_token;
 use crate::width;
 use cluster::Cluster;
 use drop::Drop;
+use groups::{Groups, Rebalance};
 use registry::Registry;
 use show::Answers;
 
@@ -132,6 +134,11 @@ Examples:
     Drop(Drop),
     /// Show the groups of a cluster with their servers, roles and lag
     Cluster(Cluster),
+    /// Add a group of replicas to a cluster, or drain one
+    #[command(subcommand)]
+    Groups(Groups),
+    /// Share the slots of a cluster out anew among its groups, while requests go on
+    Rebalance(Rebalance),
     /// Let another replica become the primary of the group, and wait until it is
     #[command(after_help = "Example:\n  sanderling ctl --server 10.0.0.5:7100 hand-over")]
     HandOver,
@@ -176,7 +183,11 @@ impl Order {
             Order::Restore { name } => Answers::Restored(name.clone(), vec![(url, client.restore(name)?)]),
             Order::Checkpoints => Answers::Checkpoints(vec![(url, client.checkpoints()?)]),
             Order::HandOver => Answers::HandedOver(vec![(url, client.hand_over()?)]),
-            Order::Drop(_) | Order::Registry(_) | Order::Cluster(_) => {
+            Order::Drop(_)
+            | Order::Registry(_)
+            | Order::Cluster(_)
+            | Order::Groups(_)
+            | Order::Rebalance(_) => {
                 unreachable!("it is not one question to each server")
             }
             Order::Drain => Answers::Draining(vec![(url, client.drain()?)]),
@@ -196,6 +207,12 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let options = ClientOptions { token: token.transpose()?, ca: args.ca_file.clone() };
     if let Order::Registry(order) = &args.order {
         return order.run(options.token, args.ca_file.as_deref(), args.json);
+    }
+    if let Order::Groups(order) = &args.order {
+        return order.run(options.token.as_deref(), args.json);
+    }
+    if let Order::Rebalance(order) = &args.order {
+        return order.run(options.token.as_deref(), args.json);
     }
     let mut clients: Vec<Option<Client>> = args.server.iter().map(|_| None).collect();
     let clears = !args.json && std::io::stdout().is_terminal();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{Node, Role};
 use crate::fault::Fault;
 use crate::message::{Action, Answer, AppliedPush, Operation, Push, Record};
+use crate::placement::SlotOwner;
 use crate::primary::{Outbox, Primary};
 use crate::push_dedup::Verdict;
 
@@ -27,6 +28,10 @@ impl Node {
         if fault != Fault::RepeatAnsweredEarly && primary.join_pending(client, sequence, request) {
             return Ok(());
         }
+        let places = self.check_places(push.keys.iter());
+        if fault == Fault::PlacesBeforeMarks {
+            places.clone()?;
+        }
         let mut window = None;
         match self.push_dedup.begin(&mut window, client, sequence) {
             Verdict::Apply => {}
@@ -34,10 +39,11 @@ impl Node {
             Verdict::UnderWay => return Err(Answer::Busy),
             Verdict::Stale => return Err(Answer::Stale),
         }
-        let applied = self.rows.push(push).ok();
+        let applied = if places.is_ok() { self.rows.push(push).ok() } else { None };
         window
             .into_iter()
             .for_each(|window| window.finish(sequence, applied.as_ref().map(|push| push.outcome)));
+        places?;
         let Some(applied) = applied else { return Err(self.refusal()) };
         let mut out = Outbox::new();
         if let Role::Primary(primary) = &mut self.role {
@@ -45,6 +51,18 @@ impl Node {
         }
         self.send_all(out);
         Ok(())
+    }
+
+    /// Whether this group has the slots of these keys.
+    fn check_places<'a>(&self, mut keys: impl Iterator<Item = &'a u64>) -> Result<(), Answer> {
+        keys.try_for_each(|&key| match self.rows.owner_of(key) {
+            SlotOwner::Here => Ok(()),
+            SlotOwner::InHandOver => Err(Answer::Busy),
+            SlotOwner::Elsewhere(_) => {
+                let version = self.rows.placement.as_ref().map_or(0, |placement| placement.version);
+                Err(Answer::Elsewhere { version })
+            }
+        })
     }
 
     /// The answer to a request that does not fit the rows here. Those of a primary that may have been replaced do not
@@ -69,10 +87,10 @@ impl Node {
 
     pub(super) fn operate(&mut self, request: u64, operation: &Operation) -> Result<(), Answer> {
         self.taking()?;
-        self.rows.operate(operation, true).map_err(|_| self.refusal())?;
+        let outcome = self.rows.operate(operation, true).map_err(|_| self.refusal())?;
         let (must_have, mut out) = (self.must_have(), Outbox::new());
         if let Role::Primary(primary) = &mut self.role {
-            primary.send_barrier(request, operation, &must_have, &self.rows, &mut out);
+            primary.send_barrier((request, outcome), operation, &must_have, &self.rows, &mut out);
         }
         self.send_all(out);
         Ok(())
@@ -83,6 +101,9 @@ impl Node {
         let has_lease = primary.has_lease(&self.must_have(), self.now);
         if primary.handing_over.is_some() || !has_lease && self.rows.fault != Fault::PullsWithoutLease {
             return Answer::Busy;
+        }
+        if let Err(answer) = self.check_places(keys.iter()) {
+            return answer;
         }
         match self.rows.pull(table, keys) {
             Some(weights) => Answer::Rows { epoch: primary.epoch, weights },

@@ -60,10 +60,11 @@ impl Place {
                 min_in_sync: self.min_in_sync,
                 acknowledge_local: self.acknowledge_local,
                 authorities: None,
+                move_bytes_per_s: u64::MAX,
             }),
             ..Config::default()
         };
-        let started = Server::start_replica(&config, Box::new(self.records.clone()), |_| {}).unwrap();
+        let started = Server::start_replica(&config, Box::new(self.records.clone()), None, |_| {}).unwrap();
         self.servers.lock().unwrap()[server] = Some(started);
     }
 
@@ -315,7 +316,7 @@ fn a_follower_says_where_the_primary_is() {
         Request::Drop("t"),
     ] {
         let (fault, reason) = follower.ask(&request, |_| ()).unwrap_err();
-        assert!(matches!(fault, Fault::NotHere { .. }), "{request:?}: {fault:?}");
+        assert!(matches!(fault, Fault::NotPrimary { .. }), "{request:?}: {fault:?}");
         assert!(reason.contains(&url), "{request:?}: {reason}");
     }
     // With the follower gone, the group has fewer replicas than each push needs.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sanderling_control::proto::StatusReply;
 use sanderling_control::{Client, ClientOptions, ControlError};
-use sanderling_registry::{ClusterView, RegistryUrl, ServerView};
+use sanderling_registry::{ClusterView, MoveView, RegistryUrl, ServerView};
 
 use super::{Watch, ask_all};
 use crate::failure::Failure;
@@ -68,7 +68,7 @@ impl Cluster {
 
 /// A cluster as lines.
 pub(super) fn text(view: &ClusterView) -> String {
-    let ClusterView { cluster, groups, replicas, slots, servers } = view;
+    let ClusterView { cluster, groups, replicas, slots, servers, moves } = view;
     let plural = |n: u32, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     let (groups, slots) = (plural(*groups, "group"), output::count(u64::from(*slots)));
     let mut text = format!("{cluster}: {groups} of {}, {slots} slots\n", plural(*replicas, "replica"));
@@ -91,6 +91,16 @@ pub(super) fn text(view: &ClusterView) -> String {
     match rows.is_empty() {
         true => text.push_str("no servers yet"),
         false => text.push_str(&output::columns_within(&header, &rows, &[2, 7, 8], width::of_stdout())),
+    }
+    if !moves.is_empty() {
+        let row = |one: &MoveView| {
+            let numbers = [one.id.to_string(), one.from.to_string(), one.to.to_string()];
+            numbers.into_iter().chain([output::count(one.slots.into()), one.state_name()]).collect()
+        };
+        let rows: Vec<Vec<String>> = moves.iter().map(row).collect();
+        let header = ["move", "from", "to", "slots", "state"];
+        text.push_str("\n\n");
+        text.push_str(&output::columns_within(&header, &rows, &[], width::of_stdout()));
     }
     text
 }

@@ -67,6 +67,9 @@ pub(super) struct Options {
     /// When a push is acknowledged: in-sync, by every replica in sync; local, by the primary alone [default: in-sync]
     #[arg(long, value_name = "WHEN", hide_possible_values = true, help_heading = "Cluster")]
     pub(super) acknowledge: Option<Acknowledge>,
+    /// Megabytes of rows per second that a move of slots to this server copies [default: 100]
+    #[arg(long, value_name = "MB", help_heading = "Cluster")]
+    pub(super) move_rate: Option<u32>,
     /// Address at which clients and other servers reach this one [default: the first TCP address]
     #[arg(long, value_name = "ADDR", help_heading = "Cluster")]
     pub(super) advertise: Option<String>,
@@ -178,6 +181,7 @@ impl Options {
             replicas: self.replicas,
             min_in_sync: self.min_in_sync,
             acknowledge: self.acknowledge,
+            move_rate: self.move_rate,
             advertise: self.advertise.clone(),
             ca_file: self.ca_file.clone(),
         }
@@ -213,6 +217,7 @@ impl Options {
             replicas: self.replicas.or(other.replicas),
             min_in_sync: self.min_in_sync.or(other.min_in_sync),
             acknowledge: self.acknowledge.or(other.acknowledge),
+            move_rate: self.move_rate.or(other.move_rate),
             advertise: self.advertise.or(other.advertise),
             ca_file: self.ca_file.or(other.ca_file),
             data: self.data.or(other.data),
