@@ -378,7 +378,7 @@ fn a_cluster_is_shown_by_its_keeper_and_its_servers() {
             std::thread::sleep(Duration::from_millis(20));
         }
         let listens = servers.iter().map(|server| server.said[0].strip_prefix("listening at ").unwrap());
-        let pieces: Vec<&str> = listens.chain(["ads", "primary", "in sync", "16,384", "2 of 2"]).collect();
+        let pieces: Vec<&str> = listens.chain(["ads", "primary", "in sync", "4,096", "2 of 2"]).collect();
         web.check(path, &pieces);
     }
     found(&keeper.check("/cluster", &["ads"]), &["/cluster/ads", "/records"]);
