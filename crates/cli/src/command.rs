@@ -22,3 +22,4 @@ pub(crate) mod serve_from;
 pub(crate) mod similar;
 pub(crate) mod synth;
 pub(crate) mod train;
+pub(crate) mod watch;

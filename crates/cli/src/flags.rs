@@ -19,7 +19,7 @@ pub(crate) struct CommandLine<'a>(pub(crate) &'a [OsString]);
 impl CommandLine<'_> {
     /// Settings of the status pages of a process with this name. `file` is that of [`CommandLine::flags`].
     pub(crate) fn pages(&self, file: &toml::Table, shown: bool, process: &'static str) -> PageOptions {
-        PageOptions { flags: self.flags(file), shown, profiler: Some(profiler(process)) }
+        PageOptions { flags: self.flags(file), shown, profiler: Some(profiler(process)), more: Vec::new() }
     }
 
     /// The options of the subcommand. `file` has those that a file gives, with `_` for `-`.

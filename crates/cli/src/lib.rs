@@ -24,12 +24,14 @@ mod profile;
 mod quality;
 mod reading;
 mod run_config;
+mod run_pages;
 mod saved_model;
 mod scores;
 mod timing;
 
 pub use command::train::{DEEP_MODELS, RETRIEVAL_MODELS};
 pub use deep::{DeepEnd, DeepError, DeepModel, DeepModels, DeepRows, OnnxExport, Purpose};
+pub use run_pages::show_run;
 pub use sanderling_terminal::renamed::OPTIONS as RENAMED_OPTIONS;
 
 /// Parameter server, feature hub and trainers for click models with large embedding tables.
@@ -66,6 +68,7 @@ enum Command {
     Export(command::export::Args),
     Compare(command::compare::Args),
     Runs(command::runs::Args),
+    Watch(command::watch::Args),
     Download(command::download::Args),
     Convert(command::convert::Args),
     Hub(Box<command::hub::Args>),
@@ -107,7 +110,7 @@ where
     let line = flags::CommandLine(&args);
     let programs = command::external::Programs::beside(args.first());
     let result = match cli.command {
-        Command::Train(args) => command::train::run(&args),
+        Command::Train(args) => command::train::run(&args, &line),
         Command::Eval(args) => command::eval::run(&args, deep),
         Command::Predict(args) => command::predict::run(&args, deep),
         Command::Inspect(args) => command::inspect::run(&args),
@@ -116,6 +119,7 @@ where
         Command::Export(args) => command::export::run(&args, deep),
         Command::Compare(args) => command::compare::run(&args),
         Command::Runs(args) => command::runs::run(&args),
+        Command::Watch(args) => command::watch::run(&args),
         Command::Download(args) => command::download::run(&args, deep),
         Command::Convert(args) => command::convert::run(&args),
         Command::Hub(args) => command::hub::run(&args, &line),

@@ -52,6 +52,17 @@ pub struct ServerCommand {
     pub summary: LatencySummary,
 }
 
+/// The calls of this process to one server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerCalls {
+    /// The server's address, as it was given.
+    pub server: String,
+    /// How it is reached: `shm`, `unix`, `tcp` or `tls`.
+    pub transport: String,
+    /// The numbers, since this process began; all 0 before the first answer.
+    pub summary: LatencySummary,
+}
+
 /// The servers of a cluster, by shard. Cheap to share.
 #[derive(Debug)]
 pub struct Cluster {
@@ -284,6 +295,18 @@ impl Cluster {
     #[must_use]
     pub fn latencies(&self) -> LatencyTable {
         self.times.table()
+    }
+
+    /// Latencies of single RPC calls of all threads by server, retries included.
+    #[must_use]
+    pub fn server_latencies(&self) -> Vec<ServerCalls> {
+        let (times, tls) = (self.times.by_server(), self.options.tls.is_some());
+        let of = |server: &Server| ServerCalls {
+            server: server.address.to_string(),
+            transport: way_name(&server.way, tls).to_owned(),
+            summary: times.get(&(server.peer.shard as usize)).copied().unwrap_or_default(),
+        };
+        self.servers.iter().map(of).collect()
     }
 
     /// Statistics of the executed commands, by server and command, since the start of each server.

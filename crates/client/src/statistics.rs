@@ -1,12 +1,12 @@
 //! Latencies as the client sees them: of single RPC calls, retries included, and of all RPC calls of one request,
-//! which go to several servers or in several frames. Every thread records its own; a reader adds them up. Knows no
-//! connection and reads no clock.
+//! which go to several servers or in several frames. Every thread records its own; a reader adds them up, by command or
+//! by server. Knows no connection and reads no clock.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use sanderling_observe::{Latency, LatencyTable};
+use sanderling_observe::{Latency, LatencySummary, LatencyTable};
 use sanderling_wire::Kind;
 
 /// How the two are called in a table.
@@ -17,6 +17,8 @@ const ALL: &str = "all RPC calls of one request";
 struct Noted {
     /// By command, of calls and of requests; nothing for commands that were never used.
     latencies: BTreeMap<(Kind, &'static str), Latency>,
+    /// Of calls of any command, by the number of the server.
+    servers: BTreeMap<usize, Latency>,
     /// Requests under way, by command: when their first call was begun, and when their last answer came, in us.
     open: Vec<(Kind, u64, u64)>,
 }
@@ -29,6 +31,9 @@ impl Noted {
     fn add(&mut self, other: &Noted) {
         for (&key, latency) in &other.latencies {
             self.latencies.entry(key).or_default().merge(latency);
+        }
+        for (&server, latency) in &other.servers {
+            self.servers.entry(server).or_default().merge(latency);
         }
     }
 }
@@ -55,8 +60,7 @@ impl CallTimes {
         Recorder { noted, times: Arc::clone(self) }
     }
 
-    /// Added up, by command.
-    pub(crate) fn table(&self) -> LatencyTable {
+    fn sum(&self) -> Noted {
         let mut sum = Noted::default();
         sum.add(&lock(&self.past));
         for thread in self.threads.lock().unwrap_or_else(PoisonError::into_inner).iter() {
@@ -64,6 +68,17 @@ impl CallTimes {
                 sum.add(&lock(&noted));
             }
         }
+        sum
+    }
+
+    /// Of calls of any command, by the number of the server; nothing for servers that were never asked.
+    pub(crate) fn by_server(&self) -> BTreeMap<usize, LatencySummary> {
+        self.sum().servers.iter().map(|(&server, latency)| (server, latency.summary())).collect()
+    }
+
+    /// Added up, by command.
+    pub(crate) fn table(&self) -> LatencyTable {
+        let sum = self.sum();
         let mut table = LatencyTable::new(&["command", "of"]);
         for kind in Kind::ALL {
             for of in [SINGLE, ALL] {
@@ -92,10 +107,12 @@ impl Recorder {
         }
     }
 
-    /// A call has its answer.
-    pub(crate) fn answered(&self, kind: Kind, began_us: u64, now_us: u64) {
+    /// A call has the answer of the server with this number.
+    pub(crate) fn answered(&self, kind: Kind, server: usize, began_us: u64, now_us: u64) {
         let mut noted = lock(&self.noted);
-        noted.note(kind, SINGLE, now_us.saturating_sub(began_us));
+        let took_us = now_us.saturating_sub(began_us);
+        noted.note(kind, SINGLE, took_us);
+        noted.servers.entry(server).or_default().record(Duration::from_micros(took_us));
         if let Some((_, _, last_us)) = noted.open.iter_mut().find(|(of, ..)| *of == kind) {
             *last_us = now_us;
         }
@@ -131,13 +148,13 @@ mod tests {
         one.begun(Kind::Push, 0);
         one.begun(Kind::Pull, 100);
         one.begun(Kind::Pull, 110);
-        one.answered(Kind::Push, 0, 150);
-        one.answered(Kind::Pull, 110, 200);
-        one.answered(Kind::Pull, 100, 400);
+        one.answered(Kind::Push, 0, 0, 150);
+        one.answered(Kind::Pull, 0, 110, 200);
+        one.answered(Kind::Pull, 1, 100, 400);
         one.settled();
         one.settled();
         other.begun(Kind::Pull, 10);
-        other.answered(Kind::Pull, 10, 510);
+        other.answered(Kind::Pull, 1, 10, 510);
         other.settled();
         // A request that failed.
         other.begun(Kind::Save, 1000);
@@ -163,6 +180,8 @@ mod tests {
                 (command.into(), of.into(), count.into(), min.into(), max.into())
             });
             assert_eq!(found.collect::<Vec<_>>(), expected);
+            let servers = times.by_server().into_iter().map(|(server, sum)| (server, sum.count, sum.max_ns));
+            assert_eq!(servers.collect::<Vec<_>>(), [(0, 2, 150_000), (1, 2, 500_000)]);
         };
         check();
         drop((one, other));

@@ -13,6 +13,8 @@ pub mod proto {
     tonic::include_proto!("sanderling.control");
 }
 
+mod table_samples;
+
 mod metrics;
 mod service;
 mod thread_pool;
@@ -28,7 +30,7 @@ mod client;
 
 pub use client::{Client, ClientOptions, ControlError};
 pub use control_plane::{ControlPlane, ControlPlaneError};
-pub use page::{MetricsPage, PageError};
+pub use page::{MetricsPage, PageAccess, PageError};
 pub use sanderling_http::status_pages::{self, PageOptions};
 pub use tonic::Code;
 

@@ -3,6 +3,7 @@
 use sanderling_observe::{Exposition, Labels, LatencySummary};
 
 use crate::proto::{Latency, StatusReply, Table};
+use crate::table_samples::{self, TableSamples};
 
 const MS_PER_S: f64 = 1e3;
 
@@ -103,13 +104,16 @@ pub(crate) fn text(
     by_command: &[Latency],
     by_peer: &[Latency],
     log_syncs: Option<LatencySummary>,
+    samples: &[TableSamples],
 ) -> String {
-    text_of(status, tables, by_command, Some(by_peer), log_syncs)
+    let mut text = text_of(status, tables, by_command, Some(by_peer), log_syncs);
+    table_samples::exposition(&mut text, samples);
+    text.finish()
 }
 
 /// The metrics that are quickly told: all but those of peers and of huge pages.
 pub(crate) fn quick_text(status: &StatusReply, tables: &[Table], by_command: &[Latency]) -> String {
-    text_of(status, tables, by_command, None, None)
+    text_of(status, tables, by_command, None, None).finish()
 }
 
 /// The names of the metrics of a table that are quickly told.
@@ -124,7 +128,7 @@ fn text_of(
     by_command: &[Latency],
     by_peer: Option<&[Latency]>,
     log_syncs: Option<LatencySummary>,
-) -> String {
+) -> Exposition {
     let mut text = Exposition::default();
     let (shard, shards) = (status.shard.to_string(), status.shards.to_string());
     text.family("sanderling_info", "gauge", "Always 1; the labels say who the server is.");
@@ -171,7 +175,7 @@ fn text_of(
         let help = "Time of writing the end of a group of the delta log and syncing it.";
         text.latencies("sanderling_log_sync", help, &[(Labels::new(), syncs)]);
     }
-    text.finish()
+    text
 }
 
 /// Summaries with their labels. The peer is a label only where there is one.
@@ -213,7 +217,7 @@ mod tests {
         };
         let of_peer = Latency { peer: "p".to_owned(), max_ns: 5_000_000_000, ..pull.clone() };
         let syncs = LatencySummary { count: 3, sum_ns: 6_000_000, ..LatencySummary::default() };
-        let text = text(&status, &[table], &[pull], &[of_peer], Some(syncs));
+        let text = text(&status, &[table], &[pull], &[of_peer], Some(syncs), &[]);
         for line in [
             "sanderling_serving 1",
             "sanderling_uptime_seconds 1.5",

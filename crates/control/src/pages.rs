@@ -13,6 +13,7 @@ use sanderling_server::{
 
 use crate::metrics;
 use crate::service;
+use crate::table_samples::TableSamples;
 
 const NS_PER_US: f64 = 1e3;
 
@@ -240,8 +241,12 @@ fn table(control: &Control, name: &str, asked: &Asked<'_>) -> Option<Page> {
         Some((metric, series))
     });
     let numbers = Table::of_series("Metrics of the table", noted, 0);
-    let title = format!("table {name}");
-    Some(Page::new(title, [Part::Facts(facts), Part::Table(numbers), Part::Text(table.config)]))
+    let estimates = TableSamples::of(control, table.number, name).table();
+    let note = "Rows are drawn when the page is asked for, at most every 5 s; 64 of them are followed until the next time. Keys are of \
+                sampled requests (--sample-every), of the last minutes.";
+    let (title, note) = (format!("table {name}"), Part::Note(note.to_owned()));
+    let config = Part::Text(table.config);
+    Some(Page::new(title, [Part::Facts(facts), Part::Table(estimates), note, Part::Table(numbers), config]))
 }
 
 /// Names of the tables by number.

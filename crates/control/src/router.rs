@@ -21,6 +21,7 @@ use crate::limit::{REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 use crate::metrics;
 use crate::proto::control_server::ControlServer;
 use crate::service::{self, Service};
+use crate::table_samples::TableSamples;
 
 /// Paths without authentication, because probes have no token: the health service and its plain counterparts.
 const OPEN_TO_ALL: [&str; 3] = ["/grpc.health.v1.Health/", "/healthz", "/readyz"];
@@ -104,7 +105,8 @@ async fn answer_metrics(State(service): State<Service>) -> Response {
         let tables: Vec<_> = control.tables().into_iter().map(service::table).collect();
         let latencies = |scope| control.stats(scope).into_iter().map(service::latency).collect::<Vec<_>>();
         let (by_command, by_peer) = (latencies(StatsScope::Commands), latencies(StatsScope::Peers));
-        metrics::text(&service::status(control), &tables, &by_command, &by_peer, control.log_syncs())
+        let (status, samples) = (service::status(control), TableSamples::of_all(control));
+        metrics::text(&status, &tables, &by_command, &by_peer, control.log_syncs(), &samples)
     });
     match text.await {
         Ok(text) => ([(CONTENT_TYPE, EXPOSITION_CONTENT_TYPE)], text).into_response(),

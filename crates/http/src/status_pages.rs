@@ -1,4 +1,5 @@
-//! Status pages: what a process tells of itself, as text for curl and as HTML for a browser, on the port of its metrics.
+//! Status pages: what a process tells of itself, as text for curl, as HTML for a browser and as JSON for programs, on the port
+//! of its metrics.
 //!
 //! A process gives each page as a [`Page`], a model without a form. This module adds the pages that are the same for all:
 //! `/vars` (metrics with their trends), `/threads` and `/flags`. It knows no token: the port's own routes admit a request.
@@ -20,15 +21,17 @@ use sanderling_observe::Trends;
 
 mod everywhere;
 mod html;
+mod json;
 mod model;
+mod options;
 mod profile;
 mod text;
 
 pub use everywhere::Flag;
+pub use html::Link;
 pub use model::{Cell, Column, Page, Part, Table, period};
+pub use options::{MorePage, PageOptions, Setting};
 pub use profile::{Profile, Profiler};
-
-use html::Link;
 
 /// Interval between two looks at the metrics.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -36,45 +39,12 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; form-action 'none'";
 const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
+const HTML: &str = "text/html; charset=utf-8";
+const JSON: &str = "application/json";
+/// Longest time after which a browser may be told to load a page again.
+const REFRESH_S_MAX: u32 = 3600;
 /// Name of the page that is also at `/`.
 const STATUS: &str = "status";
-
-/// Settings of the status pages of a process.
-#[derive(Debug, Clone, Default)]
-pub struct PageOptions {
-    /// Options of the process.
-    pub flags: Vec<Flag>,
-    /// Whether the pages are shown at a port that other machines reach.
-    pub shown: bool,
-    /// Takes profiles. `None`: there is no `/profile`.
-    pub profiler: Option<Profiler>,
-}
-
-type Set = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
-
-/// An option that can be set while the process runs.
-pub struct Setting {
-    name: &'static str,
-    get: Box<dyn Fn() -> String + Send + Sync>,
-    set: Set,
-}
-
-impl std::fmt::Debug for Setting {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Setting").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-impl Setting {
-    /// The option `--NAME`. `get` tells its value, `set` parses, checks, applies and logs a new one.
-    pub fn new(
-        name: &'static str,
-        get: impl Fn() -> String + Send + Sync + 'static,
-        set: impl Fn(&str) -> Result<(), String> + Send + Sync + 'static,
-    ) -> Setting {
-        Setting { name, get: Box::new(get), set: Box::new(set) }
-    }
-}
 
 /// A request for a page.
 #[derive(Debug)]
@@ -100,7 +70,30 @@ impl Asked<'_> {
     }
 }
 
+/// The form of a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// For a browser.
+    Html,
+    /// For a terminal.
+    Text,
+    /// For a program that asks for `?json`.
+    Json,
+}
+
+/// A request for a page that its process renders.
+#[derive(Debug)]
+pub struct AskedForm<'a> {
+    /// The form.
+    pub form: Form,
+    /// The status pages.
+    pub links: &'a [Link],
+    /// Seconds after which a browser is to load the page again; 0: never. `None`: nothing is said.
+    pub refresh_s: Option<u32>,
+}
+
 type Make = Box<dyn Fn(&Asked<'_>) -> Option<Page> + Send + Sync>;
+type MakeFront = Box<dyn Fn(&AskedForm<'_>) -> Option<String> + Send + Sync>;
 
 /// One page, or the pages below one name.
 struct Entry {
@@ -121,6 +114,7 @@ struct Shared {
     settings: Arc<[Setting]>,
     profiler: Option<Profiler>,
     has_root: bool,
+    front: Option<MakeFront>,
     is_hidden: bool,
     trends: Arc<Mutex<Trends>>,
     _looks: Option<Looks>,
@@ -155,6 +149,7 @@ pub struct StatusPagesBuilder {
     settings: Arc<[Setting]>,
     profiler: Option<Profiler>,
     has_root: bool,
+    front: Option<MakeFront>,
     is_hidden: bool,
 }
 
@@ -201,8 +196,11 @@ impl StatusPagesBuilder {
     /// there. Settings come first.
     #[must_use]
     pub fn options(mut self, options: PageOptions, is_reached: bool) -> StatusPagesBuilder {
-        let PageOptions { flags, shown, profiler } = options;
+        let PageOptions { flags, shown, profiler, more } = options;
         self.is_hidden = is_reached && !shown;
+        for MorePage { name, help, make } in more {
+            self = self.page(name, help, move |asked| make(asked));
+        }
         let help = "Options of the process; those that were changed are marked.";
         let settings = Arc::clone(&self.settings);
         let mut builder = self.page("flags", help, move |asked| everywhere::flags(&flags, &settings, asked));
@@ -212,6 +210,16 @@ impl StatusPagesBuilder {
         }
         builder.profiler = profiler;
         builder
+    }
+
+    /// Shows at `/` a page that the process renders, while it has one: instead of its status.
+    #[must_use]
+    pub fn front(
+        mut self,
+        make: impl Fn(&AskedForm<'_>) -> Option<String> + Send + Sync + 'static,
+    ) -> StatusPagesBuilder {
+        self.front = Some(Box::new(make));
+        self
     }
 
     /// Leaves `/` to the process.
@@ -229,15 +237,24 @@ impl StatusPagesBuilder {
         let vars = "Metrics and their trends over 60 s, 60 min and 24 h; /vars/PATTERN with * for any text.";
         let threads = "Threads of the process by processor time.";
         let builder = self.pages("vars", vars, |asked| Some(everywhere::vars(asked)));
-        let StatusPagesBuilder { process, entries, settings, profiler, has_root, is_hidden } =
+        let StatusPagesBuilder { process, entries, settings, profiler, has_root, front, is_hidden } =
             builder.page("threads", threads, everywhere::threads);
         let trends = Arc::new(Mutex::new(Trends::default()));
         let looks = match is_hidden {
             true => None,
             false => Some(look(Arc::clone(&trends), exposition)?),
         };
-        let shared =
-            Shared { process, entries, settings, profiler, has_root, is_hidden, trends, _looks: looks };
+        let shared = Shared {
+            process,
+            entries,
+            settings,
+            profiler,
+            has_root,
+            front,
+            is_hidden,
+            trends,
+            _looks: looks,
+        };
         Ok(StatusPages(Arc::new(shared)))
     }
 }
@@ -273,6 +290,7 @@ impl StatusPages {
             settings: Arc::new([]),
             profiler: None,
             has_root: true,
+            front: None,
             is_hidden: false,
         }
     }
@@ -338,16 +356,37 @@ impl StatusPages {
                           --status-pages to show them\n";
             return Some((StatusCode::NOT_FOUND, reason).into_response());
         }
+        let query = uri.query().unwrap_or_default().split('&');
+        let query = query.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+        let query: BTreeMap<String, String> =
+            query.map(|(name, value)| (decode(name), decode(value))).collect();
+        let form = match (query.contains_key("json"), accepts_html(headers)) {
+            (true, _) => Form::Json,
+            (false, true) => Form::Html,
+            (false, false) => Form::Text,
+        };
+        let refresh_s = query.get("refresh").and_then(|text| text.parse().ok());
+        let refresh_s: Option<u32> = refresh_s.filter(|seconds| *seconds <= REFRESH_S_MAX);
+        let links = self.0.entries.iter().map(|entry| Link { name: entry.name, help: entry.help });
+        let links: Vec<Link> = links.collect();
+        if let (true, Some(front)) = (is_root, &self.0.front)
+            && let Some(body) = front(&AskedForm { form, links: &links, refresh_s })
+        {
+            return Some(respond(kind(form), body));
+        }
         let mut page = {
             let trends = lock(&self.0.trends);
-            let query = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
-            let query = query.map(|(name, value)| (decode(name), decode(value))).collect();
             (entry.make)(&Asked { rest: rest.as_deref(), trends: &trends, query })?
         };
         if is_root {
             page.parts.push(self.list());
         }
-        Some(self.show(&page, headers))
+        let body = match form {
+            Form::Html => html::render(&self.0.process, &links, &page, refresh_s.unwrap_or(0)),
+            Form::Text => text::render(&self.0.process, &page),
+            Form::Json => json::render(&self.0.process, &page),
+        };
+        Some(respond(kind(form), body))
     }
 
     /// The list of all pages.
@@ -360,16 +399,13 @@ impl StatusPages {
         table.row([Cell::link("/metrics", "/metrics"), Cell::text("Metrics for Prometheus.")]);
         Part::Table(table)
     }
+}
 
-    fn show(&self, page: &Page, headers: &HeaderMap) -> Response {
-        match accepts_html(headers) {
-            true => {
-                let links = self.0.entries.iter().map(|entry| Link { name: entry.name, help: entry.help });
-                let links: Vec<Link> = links.collect();
-                respond("text/html; charset=utf-8", html::render(&self.0.process, &links, page))
-            }
-            false => respond(PLAIN_TEXT, text::render(&self.0.process, page)),
-        }
+fn kind(form: Form) -> &'static str {
+    match form {
+        Form::Html => HTML,
+        Form::Text => PLAIN_TEXT,
+        Form::Json => JSON,
     }
 }
 

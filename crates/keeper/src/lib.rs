@@ -16,6 +16,9 @@ mod committer;
 
 mod metrics;
 
+mod cluster_page;
+pub use cluster_page::cluster_parts;
+
 mod pages;
 
 mod router;

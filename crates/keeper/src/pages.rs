@@ -1,11 +1,14 @@
 //! The status pages of a keeper: its state and the records of its clusters.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
 use sanderling_http::status_pages::{Asked, Cell, Column, Page, Part, StatusPages, Table, period};
 use sanderling_observe::{Resident, numbers};
+use sanderling_registry::{CONFIG, ClusterView, Listing, Record};
 
+use crate::cluster_page::cluster_parts;
 use crate::keeper::KeeperConfig;
 use crate::router::Service;
 
@@ -21,10 +24,16 @@ pub(crate) fn pages(
     config: &KeeperConfig,
     is_reached: bool,
 ) -> std::io::Result<StatusPages> {
-    let (one, other, noted) = (Arc::clone(service), Arc::clone(service), Arc::clone(service));
+    let [one, other, third, noted] = [(); 4].map(|()| Arc::clone(service));
     let (started, folder) = (Instant::now(), config.data.display().to_string());
     StatusPages::of("sanderling keeper")
         .page("status", "State of the keeper and its disk.", move |_| status(&one, started, &folder))
+        .pages("cluster", "Clusters; /cluster/NAME has the groups and servers of one.", move |asked| {
+            match asked.rest {
+                None => Some(clusters(&third, asked)),
+                Some(name) => cluster(&third, name, asked),
+            }
+        })
         .pages("records", "Records by name; /records/PREFIX has those of a cluster.", move |asked| {
             Some(records(&other, asked))
         })
@@ -77,4 +86,67 @@ fn records(service: &Service, asked: &Asked<'_>) -> Page {
         vec![Cell::text(&**name), Cell::number(held.revision), Cell::text(lease), Cell::text(value)]
     });
     Page::new("records", [Part::Table(table)])
+}
+
+/// All clusters.
+fn clusters(service: &Service, asked: &Asked<'_>) -> Page {
+    let names: BTreeSet<String> = {
+        let published = service.shared.published();
+        let names =
+            published.machine.list("").filter_map(|(name, _)| name.strip_suffix(CONFIG)?.strip_suffix('/'));
+        names.map(str::to_owned).collect()
+    };
+    let columns = [
+        Column::text("cluster"),
+        Column::number("groups"),
+        Column::number("replicas"),
+        Column::number("servers"),
+        Column::number("primaries"),
+    ];
+    let table = Table::new("Clusters", columns).part_of(names, asked.from(), |name| {
+        let known = match view(service, &name) {
+            Some(Ok(view)) => {
+                let with = |role| view.servers.iter().filter(|server| server.role == role).count();
+                let servers = view.servers.len() - with("lost");
+                [
+                    view.groups.to_string(),
+                    view.replicas.to_string(),
+                    servers.to_string(),
+                    with("primary").to_string(),
+                ]
+            }
+            _ => [const { String::new() }; 4].map(|_| "-".to_owned()),
+        };
+        std::iter::once(Cell::below("cluster", &name)).chain(known.map(Cell::Number)).collect()
+    });
+    Page::new("cluster", [Part::Table(table)])
+}
+
+/// One cluster; `None`: there is no such one.
+fn cluster(service: &Service, name: &str, asked: &Asked<'_>) -> Option<Page> {
+    let title = format!("cluster {name}");
+    Some(match view(service, name)? {
+        Ok(view) => Page::new(title, cluster_parts(&view, asked.from())),
+        Err(reason) => Page::new(title, [Part::Warning(reason)]),
+    })
+}
+
+/// A cluster by its records, or which of them is damaged.
+fn view(service: &Service, name: &str) -> Option<Result<ClusterView, String>> {
+    let root = format!("{name}/");
+    let listing = {
+        let published = service.shared.published();
+        let record = |name: &str, held: &sanderling_registry::state_machine::Held| Record {
+            name: name.strip_prefix(&root).unwrap_or(name).to_owned(),
+            revision: held.revision,
+            lease: held.lease,
+            value: serde_json::from_str(held.value.as_str()).unwrap_or_default(),
+        };
+        let records = published.machine.list(&root).map(|(name, held)| record(name, held)).collect();
+        Listing { revision: published.machine.revision(), records }
+    };
+    match ClusterView::of(name, &listing) {
+        Ok(view) => Some(Ok(view?)),
+        Err(error) => Some(Err(error.to_string())),
+    }
 }

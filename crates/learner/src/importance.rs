@@ -5,19 +5,22 @@
 //! a row's features and the bias add up to its logit; they are its Shapley values (Shapley 1953), the value of a feature that
 //! is left out being 0.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+use crate::metrics::nan_as_null;
 
 /// The importance of one feature.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FeatureImportance {
     /// The feature.
     pub feature: String,
     /// Weighted mean over rows of the absolute contribution to the logit.
+    #[serde(with = "nan_as_null")]
     pub mean_abs_contribution: f64,
 }
 
 /// Feature importance and the rows that it was measured on.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Importance {
     /// Rows.
     pub rows: u64,

@@ -100,6 +100,12 @@ pub use table_counters::TableCounters;
 
 mod metrics_log;
 
+mod live;
+pub use live::LiveRun;
+
+mod run_record;
+pub use run_record::read_record;
+
 mod run;
 pub use run::{CALIBRATION_BINS, RESTORES_MAX, ROC_POINTS, RunOptions, Summary, train};
 

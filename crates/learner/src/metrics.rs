@@ -53,7 +53,7 @@ pub struct Metrics {
     pub numbers: Option<NumberMetrics>,
 }
 
-fn not_measured() -> f64 {
+pub(crate) fn not_measured() -> f64 {
     f64::NAN
 }
 
@@ -64,14 +64,14 @@ fn base_entropy(positives: f64) -> f64 {
 }
 
 /// JSON has no NaN: it is written as null.
-mod nan_as_null {
+pub(crate) mod nan_as_null {
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
         if value.is_finite() { serializer.serialize_f64(*value) } else { serializer.serialize_none() }
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
         Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
     }
 }

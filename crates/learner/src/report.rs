@@ -1,36 +1,59 @@
-//! The report of a run: one HTML file without scripts and external files.
+//! The report of a run, of one under way or of one that has ended: a page without scripts and external files, or text.
 //!
 //! All of its contents come in a [`RunReport`] as plain numbers and text. Knows no trainer, no table and no file: the
 //! caller of [`render`] gathers the numbers and writes the text.
 
 mod charts;
 mod numbers;
-mod page;
-mod sections;
+
+mod under_way;
+
 mod summary;
 mod zeros;
 
-use sanderling_observe::{Machine, StageTotal};
-use serde::{Serialize, Serializer};
+mod bottleneck;
+mod exposition;
+mod page;
+mod sections;
+mod tables;
+mod text;
+
+use sanderling_observe::{LatencySummary, Machine, StageTotal};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use crate::importance::{FeatureImportance, Importance};
 pub use crate::measured::{SeenMetrics, TestMetrics};
 pub use crate::metrics::{CalibrationBin, Metrics, NumberMetrics, RocPoint};
+use crate::metrics::{nan_as_null, not_measured};
 pub use crate::progressive::ProgressivePoint;
-pub use page::render;
+pub use bottleneck::bottleneck;
+pub use exposition::exposition;
+pub use page::{Frame, PageLink, render, render_in};
 pub use summary::{KeyNorm, TOP_KEYS_MAX, TableSummary, TableTally};
+pub use text::render_text;
+pub use under_way::UnderWay;
 pub(crate) use zeros::zero_weights;
 
-/// All that a report shows.
-#[derive(Debug, Clone, Serialize)]
+/// Points of a curve that are kept; beyond, every second one goes.
+pub const CURVE_POINTS_MAX: usize = 2048;
+
+/// All that a report shows. As JSON it is the file `run.json` in the folder of a run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RunReport {
     /// Name of the run.
     pub name: String,
+    /// How far the run is; `None`: it has ended.
+    #[serde(default)]
+    pub under_way: Option<UnderWay>,
+    /// Whether it was stopped before its end; `--resume` continues it.
+    #[serde(default)]
+    pub stopped: bool,
     /// The model in a few words, such as "factorization machine, rank 10".
     pub model: String,
     /// Start of the run, seconds since 1970 (UTC).
     pub started_unix_s: u64,
     /// Wall time of training, evaluation between passes included.
+    #[serde(with = "nan_as_null")]
     pub train_s: f64,
     /// Training examples, over all passes.
     pub examples: u64,
@@ -41,6 +64,7 @@ pub struct RunReport {
     /// Training threads.
     pub threads: usize,
     /// Training examples per second of wall time.
+    #[serde(with = "nan_as_null")]
     pub examples_per_s: f64,
     /// The main metrics: of the validation file, or progressive over the first pass.
     pub metrics: Metrics,
@@ -59,10 +83,10 @@ pub struct RunReport {
     /// Progressive validation: one point per run that led to this model and predicted its data first.
     pub progressive_curve: Vec<ProgressivePoint>,
     /// ROC curve, from (0, 0) to (1, 1); serialized as pairs.
-    #[serde(serialize_with = "roc_pairs")]
+    #[serde(serialize_with = "roc_pairs", deserialize_with = "roc_points")]
     pub roc: Vec<RocPoint>,
     /// Calibration, by ascending prediction; serialized as triples.
-    #[serde(serialize_with = "calibration_triples")]
+    #[serde(serialize_with = "calibration_triples", deserialize_with = "calibration_bins")]
     pub calibration: Vec<CalibrationBin>,
     /// Warnings about the predictions, in sentences.
     pub warnings: Vec<String>,
@@ -74,6 +98,15 @@ pub struct RunReport {
     pub stages: Vec<StageTotal>,
     /// The training examples whose time that is: of a run that was resumed, those of this session.
     pub timed_examples: u64,
+    /// Requests to servers as the trainer saw them; none with tables in its process.
+    #[serde(default)]
+    pub calls: Vec<Calls>,
+    /// The servers that the trainer asked.
+    #[serde(default)]
+    pub servers: Vec<ServerCalls>,
+    /// The last save.
+    #[serde(default)]
+    pub saved: Option<Saved>,
     /// Where it ran.
     pub machine: Machine,
     /// The most memory that the process held.
@@ -92,8 +125,41 @@ pub struct RunReport {
     pub config: String,
 }
 
+/// Latencies of the requests of one command.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Calls {
+    /// The command, such as "pull".
+    pub command: String,
+    /// Which of them: single calls, or all calls of one request.
+    pub of: String,
+    /// The numbers.
+    pub latency: LatencySummary,
+}
+
+/// Latencies of the calls to one server.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ServerCalls {
+    /// Its address.
+    pub server: String,
+    /// How it is reached: `shm`, `unix`, `tcp` or `tls`.
+    pub transport: String,
+    /// The numbers.
+    pub latency: LatencySummary,
+}
+
+/// A save of the model or of the state to resume from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Saved {
+    /// Its folder.
+    pub path: String,
+    /// When it was complete, seconds since 1970 (UTC).
+    pub unix_s: u64,
+    /// Steps of the run until then.
+    pub step: u64,
+}
+
 /// Metrics at one moment of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CurvePoint {
     /// Batches learned so far, over all passes.
     pub step: u64,
@@ -102,22 +168,41 @@ pub struct CurvePoint {
     /// Examples learned so far, over all passes.
     pub examples: u64,
     /// Area under the ROC curve; NaN with one class only.
+    #[serde(with = "nan_as_null")]
     pub auc: f64,
     /// Mean logistic loss, natural logarithm.
+    #[serde(with = "nan_as_null")]
     pub logloss: f64,
     /// Mean predicted probability.
+    #[serde(with = "nan_as_null")]
     pub prob_mean: f64,
     /// Share of positives.
+    #[serde(with = "nan_as_null")]
     pub real_mean: f64,
     /// The errors of a regression.
     pub numbers: Option<NumberMetrics>,
+    /// Examples per second of training since the point before; NaN (JSON: null) where it was not noted.
+    #[serde(with = "nan_as_null", default = "not_measured")]
+    pub examples_per_s: f64,
+}
+
+/// Adds a point to a curve; when there are too many, every second one goes.
+pub fn add_point<P>(curve: &mut Vec<P>, point: P) {
+    if curve.len() >= CURVE_POINTS_MAX {
+        let mut index = 0;
+        curve.retain(|_| {
+            index += 1;
+            index % 2 == 0
+        });
+    }
+    curve.push(point);
 }
 
 impl CurvePoint {
     /// Metrics as a point of a curve.
     pub fn new(step: u64, pass: u32, examples: u64, metrics: &Metrics) -> Self {
         let Metrics { auc, logloss, prob_mean, real_mean, numbers, .. } = *metrics;
-        Self { step, pass, examples, auc, logloss, prob_mean, real_mean, numbers }
+        Self { step, pass, examples, auc, logloss, prob_mean, real_mean, numbers, examples_per_s: f64::NAN }
     }
 
     /// The values of [`RunReport::metric_names`].
@@ -144,4 +229,26 @@ fn roc_pairs<S: Serializer>(points: &[RocPoint], serializer: S) -> Result<S::Ok,
 
 fn calibration_triples<S: Serializer>(bins: &[CalibrationBin], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(bins.iter().map(|bin| (bin.prob_mean, bin.real_mean, bin.weight)))
+}
+
+/// An undefined number is null, as the area under a curve of one class.
+fn number(value: Option<f64>) -> f64 {
+    value.unwrap_or(f64::NAN)
+}
+
+fn roc_points<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<RocPoint>, D::Error> {
+    let pairs: Vec<[Option<f64>; 2]> = Vec::deserialize(deserializer)?;
+    let point =
+        |[x, y]: [Option<f64>; 2]| RocPoint { false_positive_rate: number(x), true_positive_rate: number(y) };
+    Ok(pairs.into_iter().map(point).collect())
+}
+
+fn calibration_bins<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<CalibrationBin>, D::Error> {
+    let triples: Vec<[Option<f64>; 3]> = Vec::deserialize(deserializer)?;
+    let bin = |[predicted, real, weight]: [Option<f64>; 3]| CalibrationBin {
+        prob_mean: number(predicted),
+        real_mean: number(real),
+        weight: number(weight),
+    };
+    Ok(triples.into_iter().map(bin).collect())
 }

@@ -4,9 +4,11 @@
 mod folder;
 mod name;
 mod outcome;
+mod record;
 mod restores;
 mod resume;
 mod scans;
+mod summary;
 mod test_sets;
 mod warm_start;
 
@@ -19,21 +21,17 @@ use sanderling_client::{ClientError, Cluster, Fault};
 use sanderling_files::refuse_url;
 use sanderling_formats::input::refuse_hubs;
 use sanderling_store::Checkpoint;
-use serde::Serialize;
 
 use crate::config::Config;
 use crate::distributed::{self, JobOptions};
 use crate::error::LearnError;
 use crate::event::Event;
-use crate::importance::Importance;
 use crate::kept::{self, KeptTables};
-use crate::known_keys::KnownKeys;
-use crate::measured::{SeenMetrics, TestMetrics};
-use crate::metrics::{NumberMetrics, Scores};
+use crate::live::LiveRun;
+use crate::metrics::Scores;
 use crate::metrics_log::{self, METRICS, MetricsLog};
 use crate::model::Model;
 use crate::model_diagnostics::{check_replaceable, is_saved};
-use crate::progressive::ProgressivePoint;
 use crate::report;
 use crate::run_marker::{self, RunMarker};
 use crate::state::{PROGRESSIVE_ROWS_MAX, RunState, data_bytes};
@@ -42,11 +40,13 @@ use crate::timing::Timing;
 use crate::train::{StageList, Trainer};
 use folder::{claim, create_run_dir};
 use name::name_run;
-use outcome::Outcome;
+use outcome::{Begun, Outcome};
+use record::Record;
 pub use restores::RESTORES_MAX;
 use restores::Restores;
 use resume::resume;
 use scans::{check_inputs, explain_training, validate_again};
+pub use summary::Summary;
 use test_sets::test_sets;
 use warm_start::EarlierModel;
 
@@ -73,6 +73,8 @@ pub struct RunOptions {
     pub ends_with_servers: bool,
     /// Parameter servers that hold the tables; `None`: this process does.
     pub servers: Option<Arc<Cluster>>,
+    /// Shows the run to other threads while it goes on.
+    pub live: LiveRun,
     /// The workers and the algorithm of a job; `None`: one process trains as `train.*` configures.
     pub job: Option<JobOptions>,
 }
@@ -87,6 +89,7 @@ impl Default for RunOptions {
             keeps_earlier: false,
             ends_with_servers: false,
             servers: None,
+            live: LiveRun::default(),
             job: None,
         }
     }
@@ -103,83 +106,6 @@ impl RunOptions {
         let from = self.from.as_ref().filter(|_| !self.resume).and_then(|path| path.canonicalize().ok());
         from.zip(run_dir.canonicalize().ok()).is_some_and(|(from, dir)| from.starts_with(dir))
     }
-}
-
-/// The result of a run.
-#[derive(Clone, Debug, Serialize)]
-pub struct Summary {
-    /// Name of the run.
-    pub name: String,
-    /// Area under the ROC curve of the best validation; null if there was only one class.
-    ///
-    /// Without validation it is of the first pass over the training data, each row scored before it was learned from.
-    pub auc: Option<f64>,
-    /// Mean logistic loss of the same rows.
-    pub logloss: Option<f64>,
-    /// Mean prediction over the same rows.
-    pub prob_mean: Option<f64>,
-    /// Share of positives among the same rows.
-    pub real_mean: Option<f64>,
-    /// Logloss relative to predicting the share of positives; null if there was only one class.
-    pub normalized_entropy: Option<f64>,
-    /// Of a regression, whose AUC and logloss are null: the errors over the same rows.
-    #[serde(flatten)]
-    pub numbers: Option<NumberMetrics>,
-    /// Rows that those metrics were measured on: `valid` or `train`.
-    ///
-    /// `train` are the rows of the first pass, each scored before it was learned from. `train_seen` (rows that an
-    /// earlier pass has learned from) occurs only for runs that an earlier version began.
-    pub measured_on: &'static str,
-    /// Number of those rows.
-    pub measured_examples: u64,
-    /// Metrics of the last pass over training (seen) data, without validation after several passes.
-    ///
-    /// They say nothing about new rows.
-    pub seen: Option<SeenMetrics>,
-    /// Rows trained on, over all passes.
-    pub examples: u64,
-    /// Rows trained on per second of training, validation and saving left out.
-    pub examples_per_s: f64,
-    /// Seconds of training.
-    pub train_s: f64,
-    /// Steps.
-    pub steps: u64,
-    /// Passes done.
-    pub passes: u64,
-    /// The pass that the saved model is from, first is 1.
-    pub best_pass: u64,
-    /// Rows of all tables.
-    pub rows: u64,
-    /// Weights of all rows that are exactly zero, as L1 makes them.
-    pub zero_weights: u64,
-    /// Bytes of all tables in memory.
-    pub table_bytes: u64,
-    /// Largest resident memory of the process.
-    pub memory_peak_bytes: u64,
-    /// Bad rows left out of the last pass.
-    pub bad_rows: u64,
-    /// Bad rows left out of the last validation.
-    pub valid_bad_rows: u64,
-    /// Whether the run was stopped before its end; it can be resumed.
-    pub stopped: bool,
-    /// Metrics of the saved model on the test sets; empty for a stopped run.
-    pub tests: Vec<TestMetrics>,
-    /// The model that the run began from.
-    pub from: Option<PathBuf>,
-    /// Progressive validation, the last point of this run; empty where no run predicted its data first.
-    pub progressive_curve: Vec<ProgressivePoint>,
-    /// Warnings about the predictions; `None` without any.
-    pub warnings: Vec<String>,
-    /// Known keys of the validation files by feature; `None` without validation in this session.
-    pub known: Vec<KnownKeys>,
-    /// Feature importance over the best validation's rows, or training rows; null without either.
-    pub importance: Option<Importance>,
-    /// The model's directory; empty for workers on other hosts than the first, as are table sizes.
-    pub model: PathBuf,
-    /// The report.
-    pub report: PathBuf,
-    /// The run's time.
-    pub timing: Timing,
 }
 
 /// Trains as the configuration says. Setting `stop` ends the run at the next step with everything saved.
@@ -252,6 +178,8 @@ struct StartedRun {
     earlier: Option<EarlierModel>,
     /// The marker of a run that is not resumed.
     mark: Option<RunMarker>,
+    /// The record of a session under way.
+    record: Option<Record>,
     /// Whether its name has a number after that of the configuration, which the observer knows.
     is_numbered: bool,
     /// Whether it has come to where the workers of a job meet, if it is one.
@@ -280,6 +208,7 @@ fn lead(
     let _claim = claim(&run_dir)?;
     let result = run_in(&run_dir, config, options, stop, observer, begun);
     let mut is_saved = options.resume;
+    let record = begun.record.take();
     if let Some(mark) = begun.mark.take_if(|_| result.is_err()) {
         is_saved = [&model_dir, &last_dir].into_iter().any(|dir| is_of(dir, mark.run_id));
         if !is_saved {
@@ -287,6 +216,9 @@ fn lead(
             mark.take_back();
             metrics_log::put_back(&run_dir.join(METRICS));
         }
+    }
+    if let (Some(record), Err(error)) = (record, &result) {
+        record.fail(error, is_saved);
     }
     result.map_err(|error| match error {
         LearnError::Client(error) if is_saved && has_lost_rows(&error) => LearnError::RowsLost(error),
@@ -365,19 +297,25 @@ fn run_in(
         true => MetricsLog::resume(&log_path, &state)?,
         false => MetricsLog::create(&log_path, has_earlier)?,
     };
+    let live = &options.live;
+    let stages = options.job.as_ref().map_or_else(StageList::default, |_| distributed::STAGE_LIST);
     let mut bad_row_messages = Vec::new();
     let mut watch = |event: &Event<'_>| {
         log.write(event);
+        live.note(event);
         if let Event::BadRows { messages, .. } = event {
             bad_row_messages = messages.to_vec();
         }
         observer(event);
     };
-    let stages = options.job.as_ref().map_or_else(StageList::default, |_| distributed::STAGE_LIST);
     let dirs = (model_dir.clone(), last_dir);
     let examples_before = state.examples;
+    let first = Begun { words: words.clone(), threads, started_unix_s, model_dir: &model_dir };
+    let first = first.report(model.config(), &state);
     let mut trainer = Trainer::new(model, state, scores, dirs, stages, stop, &mut watch);
     (trainer.threads, trainer.has_earlier) = (threads, has_earlier);
+    live.begin(first, &trainer.stages, options.servers.as_ref(), &trainer.model, &trainer.state);
+    begun.record = Some(Record::start(run_dir, live)?);
     trainer.predict_first()?;
     begun.meets = true;
     let job_end = match &options.job {
@@ -467,8 +405,9 @@ fn run_in(
         summary.warnings.push(format!("{what}: {unknown}"));
     }
     let timed = (stages, state.examples - examples_before);
-    let page = outcome.report(&summary, timed, bad_row_messages, started_unix_s);
+    let page = live.end(outcome.report(&summary, timed, bad_row_messages, started_unix_s));
     std::fs::write(&report_path, report::render(&page)).map_err(LearnError::io(&report_path))?;
+    begun.record.take().map_or(Ok(()), Record::finish)?;
     if let Some(cluster) = servers {
         summary.timing.calls = cluster.latencies();
     }

@@ -11,6 +11,7 @@ use crate::distributed::Algorithm;
 use crate::error::LearnError;
 use crate::metrics::{Metrics, Scores};
 use crate::progressive::ProgressivePoint;
+use crate::report::add_point;
 use crate::table_counters::TableCounters;
 
 /// The state inside a checkpoint.
@@ -19,9 +20,6 @@ pub(crate) const STATE_BLOB: &str = "run.json";
 pub(crate) const SCORES_BLOB: &str = "scores.bin";
 /// Progressive scores of a pass are exact up to this many rows; beyond, AUC is taken over bins.
 pub(crate) const PROGRESSIVE_ROWS_MAX: usize = 1 << 22;
-/// Points of the learning curves that are kept; beyond, every second one goes.
-const CURVE_POINTS_MAX: usize = 2048;
-
 /// Bytes of the training files, if they can be told.
 pub(crate) fn data_bytes(config: &Config) -> Result<Option<u64>, LearnError> {
     Ok(sanderling_formats::input::expand(&config.data.train.0)?.iter().map(|file| file.bytes).sum())
@@ -106,14 +104,8 @@ impl RunState {
 
     /// Adds a point of the training curve; when there are too many, every second one goes.
     pub(crate) fn add_train_point(&mut self, metrics: Metrics) {
-        if self.train_curve.len() == CURVE_POINTS_MAX {
-            let mut index = 0;
-            self.train_curve.retain(|_| {
-                index += 1;
-                index % 2 == 0
-            });
-        }
-        self.train_curve.push((self.step, self.examples, self.pass + 1, metrics));
+        let point = (self.step, self.examples, self.pass + 1, metrics);
+        add_point(&mut self.train_curve, point);
     }
 
     /// The state as blobs of a checkpoint.

@@ -20,7 +20,8 @@ pub struct TableCounters {
 }
 
 impl TableCounters {
-    fn plus(self, stats: &TableStats) -> Self {
+    /// With those of a table since it was opened.
+    pub(crate) fn plus(self, stats: &TableStats) -> Self {
         TableCounters {
             admitted: self.admitted + stats.admitted,
             rejected: self.rejected + stats.rejected,

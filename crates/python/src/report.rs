@@ -17,6 +17,8 @@ use crate::value::from_python;
 #[serde(deny_unknown_fields)]
 struct Facts {
     name: String,
+    #[serde(default)]
+    stopped: bool,
     model: String,
     started_unix_s: u64,
     train_s: f64,
@@ -51,6 +53,8 @@ struct Line {
     logloss: Option<f64>,
     prob_mean: Option<f64>,
     real_mean: Option<f64>,
+    #[serde(default)]
+    examples_per_s: Option<f64>,
     #[serde(flatten)]
     numbers: Option<NumberMetrics>,
 }
@@ -67,6 +71,7 @@ impl Line {
             prob_mean: number(self.prob_mean),
             real_mean: number(self.real_mean),
             numbers: self.numbers,
+            examples_per_s: number(self.examples_per_s),
         }
     }
 }
@@ -104,6 +109,8 @@ pub(crate) fn render_report<'py>(
             roc: if scores.is_empty() { Vec::new() } else { scores.roc(ROC_POINTS) },
             calibration: if scores.is_empty() { Vec::new() } else { scores.calibration(CALIBRATION_BINS) },
             name: facts.name,
+            under_way: None,
+            stopped: facts.stopped,
             model: facts.model,
             started_unix_s: facts.started_unix_s,
             train_s: facts.train_s,
@@ -119,6 +126,10 @@ pub(crate) fn render_report<'py>(
             valid_curve: facts.valid_curve.iter().map(Line::point).collect(),
             stages: facts.stages,
             timed_examples: facts.examples,
+            // Requests to servers are not timed by command.
+            calls: Vec::new(),
+            servers: Vec::new(),
+            saved: None,
             machine: Machine::detect(),
             memory_peak_bytes: Resident::read().peak_bytes,
             bad_rows: facts.bad_rows,

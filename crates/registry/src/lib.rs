@@ -23,6 +23,9 @@ pub use cluster::{
     member_name,
 };
 
+mod cluster_view;
+pub use cluster_view::{ClusterView, MoveView, ServerView};
+
 mod membership;
 pub use membership::{Place, Wanted, agree, claim};
 

@@ -2,12 +2,13 @@
 
 mod group;
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sanderling_observe::LatencySummary;
-use sanderling_store::{Table, TableStats};
+use sanderling_store::{RowSample, Table, TableStats};
 use sanderling_transport::Connection;
 use sanderling_wire::{Fault, Features, Home, Restored, StatsScope, same_token};
 
@@ -17,6 +18,7 @@ use crate::clock::unix_ms;
 use crate::connections::ConnectionStatus;
 use crate::delta_log::DeltaLog;
 use crate::event::{Event, Log};
+use crate::key_shares::KeyShares;
 use crate::logins::Plane;
 use crate::refusal::Refusal;
 use crate::state::State;
@@ -221,6 +223,28 @@ impl Control {
     #[must_use]
     pub fn hot_keys(&self) -> HotKeyList {
         self.state.traces.hot_keys()
+    }
+
+    /// Samples of the rows of all tables, by number, at most some seconds old; of many tables some are older.
+    #[must_use]
+    pub fn row_samples(&self) -> HashMap<u32, RowSample> {
+        let directory = self.state.tables.directory();
+        self.state.row_samples.retain(&directory.entries);
+        self.state.row_samples.look(&directory.entries)
+    }
+
+    /// A sample of the rows of a table, by its number.
+    #[must_use]
+    pub fn row_sample(&self, number: u32) -> Option<RowSample> {
+        let directory = self.state.tables.directory();
+        let entry = directory.entries.iter().find(|entry| entry.number == number)?;
+        self.state.row_samples.look(std::slice::from_ref(entry)).remove(&number)
+    }
+
+    /// Sampled keys of requests, by the number of the table.
+    #[must_use]
+    pub fn key_shares(&self) -> HashMap<u32, KeyShares> {
+        self.state.traces.key_shares()
     }
 
     /// The times in which groups of the delta log were synced, on a server that has one.

@@ -20,6 +20,8 @@ mod batches;
 mod clock;
 
 mod hot_keys;
+mod key_shares;
+mod row_samples;
 mod traces;
 
 mod changes;
@@ -66,6 +68,7 @@ pub use connections::ConnectionStatus;
 pub use control::{Control, Status, TableStatus};
 pub use descriptors::raise_limit;
 pub use event::Event;
+pub use key_shares::KeyShares;
 pub use listen::{PortListener, control_address, framing, listen_for_control};
 pub use refusal::Refusal;
 pub use replication::{
@@ -73,7 +76,8 @@ pub use replication::{
 };
 pub use reply_sink::ReplySink;
 pub use sanderling_observe::LatencySummary;
-pub use sanderling_wire::{Fault, Home, Restored, Saved, StatsScope};
+pub use sanderling_store::RowSample;
+pub use sanderling_wire::{Fault, Home, Restored, Saved, StatsScope, same_token};
 pub use server::Server;
 pub use server_error::ServerError;
 pub use session::{Handled, Session, When};

@@ -59,6 +59,12 @@ pub const TRACES_MAX: usize = 64;
 pub const SAMPLED_KEYS_MAX: usize = 256;
 /// Counters of keys that are told apart, per worker. Of further keys, the rarest are forgotten.
 pub const HOT_KEYS_MAX: usize = 1024;
+/// Keys of a sampled pull that are looked up, to learn how many have no row.
+pub const LOOKED_UP_KEYS_MAX: usize = 32;
+/// Tables with samples of rows and keys. Further tables have none.
+pub const SAMPLED_TABLES_MAX: usize = 1024;
+/// Samples of rows that one look at all tables takes anew, each of 512 rows. Others are older.
+pub const SAMPLES_PER_LOOK_MAX: usize = 32;
 /// Interval in which the counts of keys are halved.
 pub const HOT_HALVED_EVERY: Duration = Duration::from_secs(60);
 /// Default of how many requests there are for each sampled one.

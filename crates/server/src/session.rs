@@ -285,6 +285,10 @@ impl Session {
         let Workspace { view, scratch, tracer, worker, replicated, .. } = workspace;
         tracer.decoded(&request, waited);
         view.refresh(&self.state.tables);
+        tracer.look_up(&request, |key| {
+            let entry = request.table().and_then(|number| view.table(number).ok());
+            entry.is_none_or(|entry| entry.table.contains(key))
+        });
         let (kind, id) = (header.kind, header.id);
         let mut call = Call {
             state: &self.state,

@@ -23,6 +23,7 @@ use crate::logins::{Logins, Plane};
 use crate::placement::Placement;
 use crate::refusal::Refusal;
 use crate::replication::Replication;
+use crate::row_samples::RowSamples;
 use crate::statistics::{CommandLatency, Statistics};
 use crate::tables::{Entry, Tables};
 use crate::traces::Traces;
@@ -46,6 +47,7 @@ pub(crate) struct State {
     pub(crate) receiving: ReceiveBudget,
     pub(crate) statistics: Statistics,
     pub(crate) traces: Traces,
+    pub(crate) row_samples: RowSamples,
     pub(crate) started: Instant,
     pub(crate) token: Option<String>,
     /// Whether processes of this user need no token.
@@ -102,6 +104,7 @@ impl State {
             receiving: ReceiveBudget::new(RECEIVE_BYTES_MAX),
             statistics: Statistics::default(),
             traces: Traces::new(config.sample_every, config.slow),
+            row_samples: RowSamples::default(),
             started: Instant::now(),
             token: config.token.clone(),
             admit_this_user: config.admit_this_user,

@@ -1,7 +1,7 @@
 //! Sampled and slow requests with their stages, and the keys of sampled requests. Each worker keeps its latest ones; a
 //! reader takes those of all workers. A request that is neither sampled nor slow costs a subtraction and a comparison.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,7 +10,8 @@ use sanderling_wire::{Kind, Request};
 
 use crate::clock::unix_ms;
 use crate::hot_keys::HotKeys;
-use crate::limit::{HOT_HALVED_EVERY, SAMPLED_KEYS_MAX, TRACES_MAX};
+use crate::key_shares::{KeyShares, KeySharesByTable};
+use crate::limit::{HOT_HALVED_EVERY, LOOKED_UP_KEYS_MAX, SAMPLED_KEYS_MAX, TRACES_MAX};
 
 /// A request that was sampled or slow.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,6 +68,7 @@ struct Kept {
     slow: VecDeque<RequestTrace>,
     sampled: VecDeque<RequestTrace>,
     hot: HotKeys,
+    shares: KeySharesByTable,
     halved: Option<Instant>,
 }
 
@@ -125,6 +127,15 @@ impl Traces {
             sum.merge(&hot);
         }
         HotKeyList { keys: sum.sorted(), error: sum.error(), total: sum.total() }
+    }
+
+    /// Sampled keys by the number of the table.
+    pub(crate) fn key_shares(&self) -> HashMap<u32, KeyShares> {
+        let mut sum = KeySharesByTable::default();
+        for kept in lock(&self.workers).iter() {
+            sum.merge(&lock(kept).shares);
+        }
+        sum.into_map()
     }
 }
 
@@ -190,12 +201,29 @@ impl Tracer {
             let halved = *kept.halved.get_or_insert(decoded);
             if decoded.saturating_duration_since(halved) >= HOT_HALVED_EVERY {
                 kept.hot.halve();
+                kept.shares.halve();
                 kept.halved = Some(decoded);
             }
             let first = (self.random as usize) % step;
             keys.iter().skip(first).step_by(step).for_each(|&key| kept.hot.add(table, key));
+            kept.shares.add(table, keys.iter().skip(first).step_by(step).copied());
         }
         (marks.decoded, marks.worked) = (Some(decoded), Some(Instant::now()));
+    }
+
+    /// Looks some keys of a sampled pull up, to learn how many have no row.
+    pub(crate) fn look_up(&mut self, request: &Request<'_>, has_row: impl Fn(u64) -> bool) {
+        let (Some(marks), Some(keys)) = (&mut self.marks, pulled_keys(request)) else { return };
+        let Some(table) = marks.table else { return };
+        let step = keys.len().div_ceil(LOOKED_UP_KEYS_MAX).max(1);
+        let first = (self.random as usize) % step;
+        let (mut pulled, mut unseen) = (0, 0);
+        for &key in keys.iter().skip(first).step_by(step) {
+            (pulled, unseen) = (pulled + 1, unseen + u64::from(!has_row(key)));
+        }
+        lock(&self.kept).shares.add_pulled(table, pulled, unseen);
+        // It is no part of any stage.
+        marks.worked = Some(Instant::now());
     }
 
     /// The work on the request is done, and its reply is written.
@@ -270,6 +298,14 @@ impl Tracer {
 
     fn keep(&self, trace: RequestTrace) {
         lock(&self.kept).add(trace);
+    }
+}
+
+/// The keys of a request for rows.
+fn pulled_keys<'a>(request: &Request<'a>) -> Option<&'a [u64]> {
+    match request {
+        Request::Pull(_) | Request::PullPooled(_) => keys(request),
+        _ => None,
     }
 }
 

@@ -70,6 +70,7 @@ pub use table::kept_folders::{
     KeptTable, create_kept_folder, forget_all_kept, forget_kept, is_kept_device, kept_names, kept_table,
     kept_tables, pages_cost,
 };
+pub use table::sample::{RowSample, RowSampler, SAMPLE_ROWS};
 pub use table::stats::TableStats;
 pub use update::ordered::{RowVersions, is_newer_version};
 pub use update::push::{CheckedPush, PushClock};

@@ -13,6 +13,8 @@ from sanderling.torch.deep_run import DeepRun
 from sanderling.torch.run_log import Line
 
 _OF_NUMBERS = ("mse", "rmse", "mae")
+# Numbers that only some lines have.
+_OPTIONAL = (*_OF_NUMBERS, "examples_per_s")
 
 
 def measured(run: DeepRun) -> tuple[Line, str]:
@@ -122,14 +124,14 @@ def write_report(run: DeepRun, summary: Line) -> None:
     names = ("step", "pass", "trained_examples", "auc", "logloss", "prob_mean", "real_mean")
     curves = {
         kind: [
-            {name: line[name] for name in (*names, *_OF_NUMBERS) if name in names or name in line}
+            {name: line[name] for name in (*names, *_OPTIONAL) if name in names or name in line}
             for line in lines
             if line["kind"] == kind
         ]
         for kind in ("step", "valid")
     }
     metrics, _ = measured(run)
-    same = ("name", "train_s", "examples", "passes", "best_pass", "examples_per_s")
+    same = ("name", "stopped", "train_s", "examples", "passes", "best_pass", "examples_per_s")
     facts = {
         **{name: summary[name] for name in same},
         "model": f"{run.config.model.type} in PyTorch",

@@ -230,7 +230,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
             Order::Cluster(order) => {
                 let view = order.view(&options)?;
                 let json = serde_json::to_string(&view).map_err(std::io::Error::from)?;
-                (Some(if args.json { json } else { view.text() }), Vec::new())
+                (Some(if args.json { json } else { cluster::text(&view) }), Vec::new())
             }
             order => {
                 let order = |client: &mut Client| order.ask(client, number);

@@ -84,7 +84,7 @@ pub(crate) fn run(args: Args, line: &CommandLine<'_>) -> Result<u8, Failure> {
     raise_limit();
     let (file, entries) = args.config.as_deref().map(Options::read).transpose()?.unwrap_or_default();
     let options = args.options.or(file);
-    let pages = line.pages(&entries, options.status_pages, "sanderling ps");
+    let mut pages = line.pages(&entries, options.status_pages, "sanderling ps");
     let wanted = options.control()?;
     options.data.as_ref().map_or(Ok(()), |folder| output::not_a_url("--data", folder))?;
     let has_no_token = options.token_file.is_none() && !options.no_token;
@@ -111,6 +111,7 @@ pub(crate) fn run(args: Args, line: &CommandLine<'_>) -> Result<u8, Failure> {
     if let Some(own) = &mut own {
         own.publish(control_port, server.addresses());
     }
+    pages.more.extend(joined.as_ref().map(|joined| joined.page(&server.control())));
     let plane = match listener {
         Ok(listener) => Some(ControlPlane::start(listener, server.control(), pages)?),
         Err(reason) => {

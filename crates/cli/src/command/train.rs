@@ -6,11 +6,12 @@ use std::sync::Arc;
 use clap::builder::NonEmptyStringValueParser;
 use sanderling_learner::config::Inputs;
 use sanderling_learner::distributed::JobOptions;
-use sanderling_learner::{Config, Event, RunOptions, Summary};
+use sanderling_learner::{Config, Event, LiveRun, RunOptions, Summary};
 
 use sanderling_formats::Format;
 
 use crate::failure::{Failure, INTERRUPTED};
+use crate::flags::CommandLine;
 use crate::jobs::JobArgs;
 use crate::output;
 use crate::profile::{Profile, Written};
@@ -23,8 +24,10 @@ use crate::timing;
 use crate::width;
 
 mod lines;
+mod status;
 mod workers;
 use lines::{describe, is_for_the_quiet};
+use status::StatusArgs;
 use workers::WorkerArgs;
 
 /// Values of `model.type` for deep models, which the Python package trains in PyTorch.
@@ -61,6 +64,8 @@ Examples:
   sanderling train clicks.toml --threads 2 --passes 3 --json | tail -1 | jq .auc
   # write a CPU flame graph
   sanderling train clicks.toml --profile
+  # watch it in a browser, at http://127.0.0.1:9400
+  sanderling train clicks.toml --status-listen 127.0.0.1:9400
 
 Output: runs/<name> with model/ (for eval, predict, inspect), report.html, metrics.jsonl and summary.json, and a table of \
 stage times on standard error (sanderling compare shows two runs side by side). Ctrl-C saves and stops the run; --resume \
@@ -147,6 +152,8 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t, value_name = "ACTION", help_heading = "Parameter servers")]
     on_lost_rows: OnLostRows,
     #[command(flatten)]
+    status: StatusArgs,
+    #[command(flatten)]
     reading: ReadArgs,
 }
 
@@ -232,7 +239,7 @@ impl Args {
     }
 }
 
-pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
+pub(crate) fn run(args: &Args, line: &CommandLine<'_>) -> Result<u8, Failure> {
     args.refuse_data()?;
     args.refuse_model()?;
     output::not_a_url("--runs-dir", &args.runs_dir)?;
@@ -252,8 +259,10 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         keeps_earlier: args.name.is_none(),
         ends_with_servers: args.on_lost_rows == OnLostRows::End,
         servers,
+        live: LiveRun::default(),
         job,
     };
+    let _shown = args.status.show(&options.live, line)?;
     let profile = args.profile.then(Profile::start).transpose()?;
     let result = sanderling_learner::train(config, &options, &stop, &mut |event| match event {
         Event::Training { pass, passes, scan } => {

@@ -22,4 +22,5 @@ mod serve_checkpoints;
 mod status_pages;
 mod sync;
 mod torn_export;
+mod watch;
 mod workers;

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Lines, Read};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use sanderling_testkit::{HttpReply, RawClient, TABLE, http};
@@ -15,30 +15,40 @@ use crate::serve;
 const PAGE_BYTES_MAX: usize = 200 << 10;
 /// A name of a table and of a client.
 const EVIL: &str = "<script>alert('1')</script>/&\"é%";
-const HTML: &str = "accept: text/html,application/xhtml+xml,*/*;q=0.8";
+pub(crate) const HTML: &str = "accept: text/html,application/xhtml+xml,*/*;q=0.8";
 /// Longer than anything here takes.
-const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// A process with a port for HTTP; it is killed if a test forgets it.
-struct Web {
-    child: Child,
+pub(crate) struct Web {
+    pub(crate) child: Child,
     /// The address of the port.
-    address: String,
+    pub(crate) address: String,
     /// The lines before the one with the address.
-    said: Vec<String>,
-    _lines: Lines<BufReader<ChildStdout>>,
+    pub(crate) said: Vec<String>,
+    _lines: Lines<BufReader<Box<dyn Read + Send + Sync>>>,
     /// The header with its token.
     login: Option<String>,
 }
 
 impl Web {
     /// Starts a command below a folder, and waits for the line that names its port.
-    fn start(folder: &Path, line: &str) -> Web {
+    pub(crate) fn start(folder: &Path, line: &str) -> Web {
+        Web::start_at(folder, line, false)
+    }
+
+    /// [`Web::start`]; a training, whose result is on standard output, names its port on standard error, and reads what the
+    /// test writes.
+    pub(crate) fn start_at(folder: &Path, line: &str, is_training: bool) -> Web {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sanderling"));
         command.args(line.split_whitespace()).current_dir(folder);
-        let mut child =
-            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let (mut lines, mut said) = (BufReader::new(child.stdout.take().unwrap()).lines(), Vec::new());
+        command.stdin(if is_training { Stdio::piped() } else { Stdio::null() });
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let stream: Box<dyn Read + Send + Sync> = match is_training {
+            true => Box::new(child.stderr.take().unwrap()),
+            false => Box::new(child.stdout.take().unwrap()),
+        };
+        let (mut lines, mut said) = (BufReader::new(stream).lines(), Vec::new());
         let address = lines.by_ref().find_map(|line| {
             let line = line.unwrap();
             let address =
@@ -48,24 +58,26 @@ impl Web {
         });
         let Some(address) = address else {
             let mut errors = String::new();
-            child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+            if let Some(mut stream) = child.stderr.take() {
+                stream.read_to_string(&mut errors).unwrap();
+            }
             panic!("{line}: {said:?} {errors}");
         };
         Web { child, address, said, _lines: lines, login: None }
     }
 
-    fn with_token(mut self, token: &str) -> Web {
+    pub(crate) fn with_token(mut self, token: &str) -> Web {
         self.login = Some(format!("authorization: Bearer {token}"));
         self
     }
 
-    fn get(&self, path: &str, headers: &[&str]) -> HttpReply {
+    pub(crate) fn get(&self, path: &str, headers: &[&str]) -> HttpReply {
         let headers: Vec<&str> = headers.iter().copied().chain(self.login.as_deref()).collect();
         http(&self.address, "GET", path, &headers, b"")
     }
 
     /// Looks at a page as text and as HTML, whose text must hold these pieces. Returns the paths of its links.
-    fn check(&self, path: &str, pieces: &[&str]) -> BTreeSet<String> {
+    pub(crate) fn check(&self, path: &str, pieces: &[&str]) -> BTreeSet<String> {
         let (text, html) = (self.get(path, &[]), self.get(path, &[HTML]));
         for (reply, kind) in [(&text, "text/plain; charset=utf-8"), (&html, "text/html; charset=utf-8")] {
             assert_eq!((reply.status, reply.header("content-type")), (200, Some(kind)), "{path}: {reply:?}");
@@ -82,16 +94,20 @@ impl Web {
         }
         let links = html.split(" href=\"").skip(1).map(|rest| rest.split('"').next().unwrap());
         links
-            .map(|link| if link.starts_with('?') { format!("{path}{link}") } else { link.to_owned() })
+            .map(|link| match link.starts_with('?') {
+                true => format!("{}{link}", path.split('?').next().unwrap()),
+                false => link.to_owned(),
+            })
             .collect()
     }
 
     /// Follows all links from a page on, each once, and returns their paths.
-    fn crawl(&self, path: &str) -> BTreeSet<String> {
+    pub(crate) fn crawl(&self, path: &str) -> BTreeSet<String> {
         let (mut seen, mut open) = (BTreeSet::new(), vec![path.to_owned()]);
         while let Some(path) = open.pop() {
-            // A profile takes its time, and is tested elsewhere.
-            if seen.insert(path.clone()) && path != "/metrics" && !path.starts_with("/profile?") {
+            // A profile takes its time, and is tested elsewhere. JSON has no links.
+            let is_page = path != "/metrics" && path != "/?json" && !path.starts_with("/profile?");
+            if seen.insert(path.clone()) && is_page {
                 open.extend(self.check(&path, &[]));
             }
         }
@@ -100,7 +116,7 @@ impl Web {
     }
 
     /// Takes a profile of a second, as text and as a drawing.
-    fn check_profile(&self, process: &str) {
+    pub(crate) fn check_profile(&self, process: &str) {
         let (text, drawing) = (self.get("/profile?seconds=1", &[]), self.get("/profile?seconds=1", &[HTML]));
         if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
             assert_eq!((text.status, drawing.status), (500, 500));
@@ -113,7 +129,7 @@ impl Web {
     }
 
     /// Waits until the process has noted a metric.
-    fn wait_for_metric(&self, name: &str) {
+    pub(crate) fn wait_for_metric(&self, name: &str) {
         let deadline = Instant::now() + LONG;
         while !self.get(&format!("/vars/{name}"), &[]).text().contains(&format!("\n{name}")) {
             assert!(Instant::now() < deadline, "{name} was not noted");
@@ -129,11 +145,11 @@ impl Drop for Web {
     }
 }
 
-fn found(paths: &BTreeSet<String>, expected: &[&str]) {
+pub(crate) fn found(paths: &BTreeSet<String>, expected: &[&str]) {
     expected.iter().for_each(|path| assert!(paths.contains(*path), "{path} is not among {paths:?}"));
 }
 
-fn with_token_file() -> tempfile::TempDir {
+pub(crate) fn with_token_file() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("token"), "secret").unwrap();
     let private = Command::new("chmod").args(["600", "token"]).current_dir(folder.path()).status().unwrap();
@@ -161,7 +177,18 @@ fn a_server_shows_its_state_to_people() {
         ("/status", &["serving", "pull", "push", "shard", "0 of 1"]),
         ("/connections", &[EVIL, "127.0.0.1", "requests"]),
         ("/tables", &[EVIL, "100"]),
-        (encoded, &["table <script>", "sanderling_table_rows", "adagrad"]),
+        (
+            encoded,
+            &[
+                "table <script>",
+                "sanderling_table_rows",
+                "adagrad",
+                "Estimates, of 100 random rows",
+                "row_norm, quantile 0.99",
+                "unseen_keys_ratio",
+                "0.0000  Share of random rows",
+            ],
+        ),
         ("/vars/sanderling_ro*", &["sanderling_rows  ", "100"]),
         ("/vars/table_rows", &["sanderling_table_rows{table=\"<script>"]),
         ("/hot", &[EVIL, "seen", "1.00 %"]),
@@ -176,6 +203,11 @@ fn a_server_shows_its_state_to_people() {
         &paths,
         &["/status", "/vars", "/connections", "/tables", "/hot", "/requests", "/flags", "/threads", encoded],
     );
+    let (metrics, evil) = (ps.get("/metrics", &[]), EVIL.replace('"', "\\\""));
+    for series in ["row_norm{table=\"EVIL\",quantile=\"0.5\"} ", "unseen_keys_ratio{table=\"EVIL\"} 0\n"] {
+        let series = format!("sanderling_table_{}", series.replace("EVIL", &evil));
+        assert!(metrics.text().contains(&series), "{series}: {}", metrics.text());
+    }
     for path in ["/other", "/tables/none", "/status/more", "/tables/%3Cscript%3E"] {
         assert_eq!(ps.get(path, &[HTML]).status, 404, "{path}");
     }
@@ -327,6 +359,39 @@ fn a_keeper_shows_its_records() {
     found(&keeper.crawl("/"), &["/status", "/vars", "/records", "/flags", "/threads"]);
     assert_eq!(http(&keeper.address, "GET", "/status", &[HTML], b"").status, 401);
     assert_eq!(keeper.get("/other", &[HTML]).status, 404);
+}
+
+#[test]
+fn a_cluster_is_shown_by_its_keeper_and_its_servers() {
+    let folder = tempfile::tempdir().unwrap();
+    let keeper = Web::start(folder.path(), "keeper --data keeper --listen 127.0.0.1:0");
+    let line = format!(
+        "ps --cluster ads --registry keeper://{} --groups 1 --replicas 2 --listen 127.0.0.1:0 --no-local --threads 1 --no-token",
+        keeper.address
+    );
+    let servers = [(); 2].map(|()| Web::start(folder.path(), &line));
+    let deadline = Instant::now() + LONG;
+    for web in [&keeper, &servers[0], &servers[1]] {
+        let path = if web.address == keeper.address { "/cluster/ads" } else { "/cluster" };
+        while !web.get(path, &[]).text().contains("in sync              1\n") {
+            assert!(Instant::now() < deadline, "{}", web.get(path, &[]).text());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let listens = servers.iter().map(|server| server.said[0].strip_prefix("listening at ").unwrap());
+        let pieces: Vec<&str> = listens.chain(["ads", "primary", "in sync", "4,096", "2 of 2"]).collect();
+        web.check(path, &pieces);
+    }
+    found(&keeper.check("/cluster", &["ads"]), &["/cluster/ads", "/records"]);
+    assert_eq!(keeper.get("/cluster/none", &[HTML]).status, 404);
+    servers[0].check("/cluster", &["this server", "of group 0", "records that a follower", "Read 0."]);
+    found(&servers[0].crawl("/"), &["/cluster"]);
+    // Without the registry, what was known before is shown.
+    drop(keeper);
+    while !servers[1].get("/cluster", &[]).text().contains("what follows was known before") {
+        assert!(Instant::now() < deadline, "{}", servers[1].get("/cluster", &[]).text());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    servers[1].check("/cluster", &["! registry keeper://", "in sync"]);
 }
 
 #[test]

@@ -43,7 +43,7 @@ impl ConnectionSet {
                     };
                     let has_rows = reply.kind().has_rows();
                     if let Some(recorder) = recorder {
-                        recorder.answered(reply.kind(), done.began_us, now_us);
+                        recorder.answered(reply.kind(), server, done.began_us, now_us);
                     }
                     match reply {
                         Reply::Failed(failure) => {

@@ -17,13 +17,16 @@ const TREND_HEIGHT: f32 = 16.0;
 const LINE_CHARS_MAX: usize = 24;
 
 /// A page that the navigation names.
-pub(super) struct Link {
-    pub(super) name: &'static str,
-    pub(super) help: &'static str,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Link {
+    /// Its name.
+    pub name: &'static str,
+    /// A sentence about it.
+    pub help: &'static str,
 }
 
-/// The page as HTML.
-pub(super) fn render(process: &str, links: &[Link], page: &Page) -> String {
+/// The page as HTML, loaded again after so many seconds; 0: never.
+pub(super) fn render(process: &str, links: &[Link], page: &Page, refresh_s: u32) -> String {
     let process = plain(process);
     html! {
         (DOCTYPE)
@@ -32,6 +35,7 @@ pub(super) fn render(process: &str, links: &[Link], page: &Page) -> String {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
+                @if refresh_s > 0 { meta http-equiv="refresh" content=(refresh_s); }
                 title { (plain(&page.title)) " · " (process) }
                 style { (PreEscaped(PAGE_STYLE)) (PreEscaped(STYLE)) }
             }
@@ -42,7 +46,12 @@ pub(super) fn render(process: &str, links: &[Link], page: &Page) -> String {
                         h1 { (plain(&page.title)) }
                         nav {
                             @for link in links { a href={ "/" (link.name) } title=(link.help) { (link.name) } " " }
-                            a href="/metrics" title="Metrics for Prometheus." { "metrics" }
+                            a href="/metrics" title="Metrics for Prometheus." { "metrics" } " "
+                            @if refresh_s > 0 {
+                                a href="?refresh=0" title="Do not load this page again by itself." { "hold" }
+                            } @else {
+                                a href="?refresh=5" title="Load this page again every 5 s." { "follow" }
+                            }
                         }
                     }
                     @for shown in &page.parts { (part(shown)) }

@@ -9,7 +9,7 @@ const PAGE_BYTES_MAX: usize = 200 << 10;
 const EVIL: &str = "<script>alert('1')</script>&\"\u{1b}[31m\n";
 
 fn check(page: &Page, text: &[&str], html: &[&str]) {
-    let (as_text, as_html) = (text::render("ps", page), html::render("ps", &[], page));
+    let (as_text, as_html) = (text::render("ps", page), html::render("ps", &[], page, 0));
     text.iter().for_each(|line| assert!(as_text.lines().any(|found| found == *line), "{line:?}:\n{as_text}"));
     html.iter().for_each(|piece| assert!(as_html.contains(piece), "{piece:?}:\n{as_html}"));
     let shown = as_html.replace("</style>", "").replace("<style>", "");
@@ -35,8 +35,13 @@ fn a_model_is_text_and_html() {
         Part::Warning("w".to_owned()),
         Part::Text("one\ntwo\u{7}".to_owned()),
     ];
+    let page = Page::new("p", parts);
+    let json: serde_json::Value = serde_json::from_str(&json::render("ps", &page)).expect("JSON");
+    assert_eq!(json["parts"][0]["facts"]["name"], "a<b");
+    let row = serde_json::json!({ "table": "b", "rows": [1.0, 2.0, 2.0, 2.0, 1.0] });
+    assert_eq!((&json["parts"][1]["rows"][1], &json["parts"][1]["rows"][0]["rows"]), (&row, &12.into()));
     check(
-        &Page::new("p", parts),
+        &page,
         &["ps: p", "Tables", "! w", "one", "two\u{fffd}"],
         &[
             "a&lt;b",
@@ -109,6 +114,8 @@ fn pages(is_hidden: bool) -> StatusPages {
         60 => panic!("as a test"),
         seconds => Ok(Profile { text: format!("{seconds} s"), svg: b"<svg/>".to_vec() }),
     });
+    let more = vec![MorePage::new("more", "More.", |asked| Page::new(format!("from {}", asked.from()), []))];
+    let options = PageOptions { flags, shown: !is_hidden, profiler: Some(profiler), more };
     let exposition = || {
         let mut text = Exposition::default();
         text.family("table_rows", "gauge", "Rows.");
@@ -123,7 +130,7 @@ fn pages(is_hidden: bool) -> StatusPages {
             Some(_) => None,
         })
         .settings([setting])
-        .options(PageOptions { flags, shown: !is_hidden, profiler: Some(profiler) }, true)
+        .options(options, true)
         .start(exposition)
         .expect("a thread")
 }
@@ -161,6 +168,7 @@ fn paths_have_their_pages() {
         ("/status", &["well"]),
         ("/status/", &["well"]),
         ("/tables/a%2Fb%20c", &["test: table"]),
+        ("/more?from=7", &["test: from 7"]),
         ("/vars", &["table_rows{table=\"t<0>\"}", "Metrics (1 to 100 of 11,000)", "6904 have none"]),
         ("/vars/t*10999*", &["table_rows{table=\"t<10999>\"}"]),
         ("/vars?from=10999", &["11,000 to 11,000"]),
@@ -181,6 +189,49 @@ fn paths_have_their_pages() {
         assert_eq!(ask(&pages, path, "*/*"), None, "{path}");
     }
     assert!(pages.answer(&Method::POST, &Uri::from_static("/status"), &HeaderMap::new()).is_none());
+}
+
+#[test]
+fn pages_are_json_and_are_loaded_again_when_asked() {
+    let pages = pages(false);
+    let (_, json) = ask(&pages, "/flags?json", "text/html").expect("a page");
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!((&json["process"], &json["page"]), (&"test".into(), &"flags".into()));
+    assert_eq!(
+        (&json["parts"][0]["rows"][1]["value"], &json["parts"][0]["total"]),
+        (&EVIL.into(), &2.into())
+    );
+    for (path, expected, other) in [
+        ("/status", "?refresh=5\"", "http-equiv"),
+        ("/status?refresh=7", "<meta http-equiv=\"refresh\" content=\"7\">", "?refresh=5"),
+        ("/status?refresh=0", "?refresh=5\"", "http-equiv"),
+        ("/status?refresh=3601", "?refresh=5\"", "http-equiv"),
+        ("/status?refresh=<b>", "?refresh=5\"", "<b>"),
+    ] {
+        let path = path.replace('<', "%3C").replace('>', "%3E");
+        let (_, html) = ask(&pages, &path, "text/html").expect("a page");
+        assert!(html.contains(expected) && !html.contains(other), "{path}: {html}");
+    }
+}
+
+#[test]
+fn a_process_may_render_its_front_page() {
+    let front = |asked: &AskedForm<'_>| match (asked.form, asked.refresh_s) {
+        (Form::Text, _) => None,
+        (form, refresh_s) => Some(format!("{form:?} {refresh_s:?} {}", asked.links[0].name)),
+    };
+    let pages = StatusPages::of("test").page(STATUS, "State.", |_| Page::new("state", [])).front(front);
+    let pages = pages.start(String::new).expect("a thread");
+    for (path, accept, expected) in [
+        ("/", "text/html", "Html None status"),
+        ("/?refresh=3", "text/html", "Html Some(3) status"),
+        ("/?json", "*/*", "Json None status"),
+        ("/", "*/*", "test: state"),
+        ("/status", "text/html", "<h1>state</h1>"),
+    ] {
+        let (_, body) = ask(&pages, path, accept).expect(path);
+        assert!(body.contains(expected), "{path}: {body}");
+    }
 }
 
 #[test]

@@ -30,18 +30,28 @@ pub(super) fn learning(report: &RunReport, title: &str, metric: fn(&CurvePoint) 
     if !report.valid_curve.is_empty() {
         series.push(line("validation", &report.valid_curve, Look::Dots, VALID));
     }
-    let mut x_marks: Vec<f64> = report
-        .train_curve
-        .windows(2)
-        .filter(|pair| pair[0].pass != pair[1].pass)
-        .map(|pair| pair[0].step as f64)
-        .collect();
-    let x_label = if x_marks.is_empty() { "step" } else { "step (dashed: end of a pass)" };
-    if x_marks.len() > PASS_MARKS_MAX {
-        x_marks.clear();
+    let (x_label, x_marks) = ends_of_passes(report);
+    LineChart { title: title.to_owned(), x_label, series, x_marks, ..LineChart::default() }.svg()
+}
+
+/// Examples per second of training.
+pub(super) fn rate(report: &RunReport) -> String {
+    let points = report.train_curve.iter().map(|point| (point.step as f64, point.examples_per_s)).collect();
+    let series = vec![Series { name: String::new(), points, look: Look::Line, color: TRAIN }];
+    let (x_label, x_marks) = ends_of_passes(report);
+    let title = "Examples per second".to_owned();
+    LineChart { title, x_label, series, x_marks, y_from_zero: true, ..LineChart::default() }.svg()
+}
+
+/// The label of steps, and the steps at which passes ended.
+fn ends_of_passes(report: &RunReport) -> (String, Vec<f64>) {
+    let pairs = report.train_curve.windows(2).filter(|pair| pair[0].pass != pair[1].pass);
+    let mut marks: Vec<f64> = pairs.map(|pair| pair[0].step as f64).collect();
+    let label = if marks.is_empty() { "step" } else { "step (dashed: end of a pass)" };
+    if marks.len() > PASS_MARKS_MAX {
+        marks.clear();
     }
-    let (title, x_label) = (title.to_owned(), x_label.to_owned());
-    LineChart { title, x_label, series, x_marks, ..LineChart::default() }.svg()
+    (label.to_owned(), marks)
 }
 
 /// Progressive validation by one metric.

@@ -1,13 +1,41 @@
-//! The page around the sections: head, style, title, headline numbers. Knows no chart.
+//! The page around the sections: head, style, title, headline numbers. The page of a run under way and the report of one that has
+//! ended are the same. Knows no chart.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use sanderling_observe::PAGE_STYLE;
 
 use super::sections::{lower_names, of_metric};
-use super::{RunReport, numbers, sections, values_of};
+use super::{RunReport, UnderWay, bottleneck, numbers, sections, tables, values_of};
 
-/// The report as HTML. All text is escaped; the page refers to nothing outside itself and runs no script.
+/// The surroundings of a report that a process shows.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Frame<'a> {
+    /// Other pages of the process.
+    pub links: &'a [PageLink<'a>],
+    /// After so many seconds the page is loaded again while the run goes on; 0: never.
+    pub refresh_s: u32,
+    /// Time of the reader, seconds since 1970 (UTC); 0 for a page in a file.
+    pub now_unix_s: u64,
+}
+
+/// A page `/NAME`.
+#[derive(Debug, Clone, Copy)]
+pub struct PageLink<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// A sentence about it.
+    pub help: &'a str,
+}
+
+/// The report as HTML, for a file. All text is escaped; the page refers to nothing outside itself and runs no script.
 pub fn render(report: &RunReport) -> String {
+    render_in(report, &Frame::default())
+}
+
+/// [`render`] for a process that shows it: with links to its other pages, and loaded again while the run goes on.
+pub fn render_in(report: &RunReport, frame: &Frame<'_>) -> String {
+    let is_live = report.under_way.as_ref().is_some_and(|now| now.is_alive(frame.now_unix_s));
+    let refresh_s = frame.refresh_s * u32::from(is_live);
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -15,20 +43,29 @@ pub fn render(report: &RunReport) -> String {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
+                @if refresh_s > 0 { meta http-equiv="refresh" content=(refresh_s); }
                 title { (report.name) " · Sanderling" }
                 style { (PreEscaped(PAGE_STYLE)) }
             }
             body {
                 main {
-                    (header(report))
+                    (header(report, frame, is_live))
                     (sections::learning_curves(report))
                     (sections::test_sets(report))
                     (sections::progressive_validation(report))
-                    (sections::quality(report))
-                    (sections::importance(report))
-                    (sections::tables(report))
-                    (sections::top_keys(report))
-                    (sections::timings(report))
+                    @if report.under_way.is_none() {
+                        (sections::quality(report))
+                        (sections::importance(report))
+                    } @else {
+                        (sections::timings(report))
+                        (sections::servers(report))
+                    }
+                    (tables::tables(report))
+                    @if report.under_way.is_none() {
+                        (sections::top_keys(report))
+                        (sections::timings(report))
+                        (sections::servers(report))
+                    }
                     (sections::data_and_model(report))
                     (sections::machine(report))
                     (sections::config(report))
@@ -40,11 +77,11 @@ pub fn render(report: &RunReport) -> String {
     .into_string()
 }
 
-fn header(report: &RunReport) -> Markup {
+fn header(report: &RunReport, frame: &Frame<'_>, is_live: bool) -> Markup {
     let metrics = &report.metrics;
     let rows: u64 = report.tables.iter().map(|table| table.rows).sum();
     let table_bytes: u64 = report.tables.iter().map(|table| table.bytes).sum();
-    let measured = report.valid.as_ref().map_or("training, progressive, pass 1", |_| "validation");
+    let measured = sections::measured_on(report);
     let calibration = metrics.prob_mean / metrics.real_mean;
     let names = lower_names(report);
     let number = |value, digits| of_metric(report, value, digits);
@@ -57,12 +94,17 @@ fn header(report: &RunReport) -> Markup {
             p.lead {
                 (report.model) " · " span.whole { (numbers::date(report.started_unix_s)) } " · "
                 span.whole { (numbers::count(report.examples)) " examples" } " in "
-                span.whole { (passes) } ", " span.whole { (threads) } ", "
+                span.whole { (passes) @if report.under_way.is_some() { " begun" } } ", " span.whole { (threads) } ", "
                 span.whole { (numbers::duration(report.train_s)) }
+            }
+            @if frame.now_unix_s > 0 { (links(frame, is_live)) }
+            @if let Some(under_way) = &report.under_way { (progress(report, under_way, frame.now_unix_s)) }
+            @if report.stopped {
+                p.warning { "The run was stopped before its end; " code { "--resume" } " continues it." }
             }
             dl.cards {
                 @for (name, value) in report.metric_names().into_iter().zip(values_of(metrics)) {
-                    (card(name, &number(value, 4), measured))
+                    (card(name, &number(value, 4), &measured))
                 }
                 @if metrics.numbers.is_some() {
                     (card("Mean predicted", &numbers::figure(metrics.prob_mean), &format!(
@@ -76,10 +118,14 @@ fn header(report: &RunReport) -> Markup {
                     )))
                 }
                 (card("Examples/s", &rate(report.examples_per_s), &threads))
-                (card("Rows", &numbers::count(rows), &tables_text(report.tables.len())))
-                (card("Memory", &numbers::bytes(report.memory_peak_bytes), &format!(
-                    "peak; tables {}", numbers::bytes(table_bytes),
-                )))
+                @if report.tables.is_empty() && !report.servers.is_empty() {
+                    (card("Memory", &numbers::bytes(report.memory_peak_bytes), "peak; tables on servers"))
+                } @else {
+                    (card("Rows", &numbers::count(rows), &tables_text(report.tables.len())))
+                    (card("Memory", &numbers::bytes(report.memory_peak_bytes), &format!(
+                        "peak; tables {}", numbers::bytes(table_bytes),
+                    )))
+                }
             }
             @if let Some(seen) = &report.seen {
                 p.note {
@@ -98,6 +144,47 @@ fn header(report: &RunReport) -> Markup {
                 }
             }
         }
+    }
+}
+
+/// Links to the other pages of the process, and to this one with or without being loaded again.
+fn links(frame: &Frame<'_>, is_live: bool) -> Markup {
+    html! {
+        nav {
+            @for link in frame.links { a href={ "/" (link.name) } title=(link.help) { (link.name) } " " }
+            a href="/?json" title="This page as JSON." { "json" } " "
+            @if is_live && frame.refresh_s > 0 {
+                a href="?refresh=0" title="Do not load this page again by itself." { "hold" }
+            } @else if is_live {
+                a href="?refresh=5" title="Load this page again every 5 s." { "follow" }
+            }
+        }
+    }
+}
+
+/// How far a run is.
+fn progress(report: &RunReport, under_way: &UnderWay, now_unix_s: u64) -> Markup {
+    let (is_alive, elapsed) = (under_way.is_alive(now_unix_s), numbers::duration(under_way.elapsed_s));
+    html! {
+        @if let Some(warning) = under_way.warning(now_unix_s) { p.warning { (warning) } }
+        @else {
+            p.progress {
+                strong { (under_way.words(now_unix_s)) }
+                span { (elapsed) " so far"
+                    @if let Some(left_s) = under_way.left_s {
+                        ", about " (numbers::duration(left_s)) " of training left"
+                    }
+                    @match &report.saved {
+                        Some(saved) => { "; saved at step " (numbers::count(saved.step)) }
+                        None => { "; nothing saved yet" }
+                    }
+                }
+            }
+        }
+        @if let (true, Some(share)) = (is_alive, under_way.share) {
+            progress value=(format!("{share:.4}")) max="1" {}
+        }
+        @if let Some(found) = bottleneck(&report.stages) { p.finding { (found) } }
     }
 }
 

@@ -1,9 +1,10 @@
 //! The sections of a report, in the order in which they stand. Knows no style and no drawing.
 
 use maud::{Markup, PreEscaped, html};
+use sanderling_observe::LatencySummary;
 
 use super::summary::by_norm;
-use super::{KeyNorm, Metrics, NumberMetrics, RunReport, TableSummary, charts, numbers, values_of};
+use super::{KeyNorm, Metrics, NumberMetrics, RunReport, Saved, bottleneck, charts, numbers, values_of};
 
 /// The most validations listed; with more, the best and the last ones.
 const VALIDATIONS_MAX: usize = 12;
@@ -11,10 +12,8 @@ const VALIDATIONS_MAX: usize = 12;
 const POINTS_MAX: usize = 60;
 /// The most keys listed over all tables.
 const KEYS_MAX: usize = 20;
-/// A list of tables longer than this is folded.
-const TABLES_OPEN_MAX: usize = 30;
 
-fn section(id: &str, title: &str, lead: &str, body: &Markup) -> Markup {
+pub(super) fn section(id: &str, title: &str, lead: &str, body: &Markup) -> Markup {
     html! {
         section id=(id) {
             h2 { (title) }
@@ -32,12 +31,16 @@ pub(super) fn learning_curves(report: &RunReport) -> Markup {
     let lead = "Training metrics of the first pass are progressive: every example is scored before it is learned. Those of later \
                 passes are of training (seen) data.";
     let body = html! {
-        @if report.train_curve.is_empty() && report.valid_curve.is_empty() {
+        @if report.train_curve.is_empty() && report.valid_curve.is_empty() && report.under_way.is_some() {
+            p.none { "No point was recorded yet ([train] print_every_steps)." }
+        } @else if report.train_curve.is_empty() && report.valid_curve.is_empty() {
             p.none { "No point was recorded: the run ended before its first one ([train] print_every_steps)." }
         } @else {
-            div.figures {
+            @let has_rate = report.train_curve.iter().any(|point| point.examples_per_s.is_finite());
+            div.figures.three[has_rate] {
                 (chart(charts::learning(report, report.metric_names()[0], |point| point.values()[0])))
                 (chart(charts::learning(report, report.metric_names()[1], |point| point.values()[1])))
+                @if has_rate { (chart(charts::rate(report))) }
             }
         }
         @if report.valid.is_none() {
@@ -236,50 +239,6 @@ pub(super) fn importance(report: &RunReport) -> Markup {
     section("importance", "Feature importance", &lead, &body)
 }
 
-pub(super) fn tables(report: &RunReport) -> Markup {
-    let mut tables: Vec<&TableSummary> = report.tables.iter().collect();
-    tables.sort_by(|a, b| b.rows.cmp(&a.rows).then_with(|| a.name.cmp(&b.name)));
-    let body = html! {
-        @if tables.is_empty() {
-            p.none { "The model has no table." }
-        } @else if tables.len() > TABLES_OPEN_MAX {
-            details { summary { "All " (tables.len()) " tables" } (table_list(&tables)) }
-        } @else {
-            (table_list(&tables))
-        }
-    };
-    section(
-        "tables",
-        "Tables",
-        "Norms are L2 norms of rows; frequency counts the keys' occurrences in training.",
-        &body,
-    )
-}
-
-fn table_list(tables: &[&TableSummary]) -> Markup {
-    let frequency: f64 = tables.iter().map(|table| table.frequency_total as f64).sum();
-    html! {
-        div.scroll { table {
-            thead { tr {
-                th { "table" } th.number { "rows" } th.number { "dim" } th.number { "memory" }
-                th.number { "norm, mean" } th.number { "max" } th.number { "all zero" }
-                th.number { "frequency" } th.number { "share" }
-            } }
-            tbody { @for table in tables { tr {
-                td.name title=(table.name) { (table.name) }
-                td.number { (numbers::count(table.rows)) }
-                td.number { (table.dim) }
-                td.number { (numbers::bytes(table.bytes)) }
-                td.number { (numbers::figure(table.norm_mean)) }
-                td.number { (numbers::figure(table.norm_max)) }
-                td.number { (numbers::count(table.zero_rows)) }
-                td.number { (numbers::count(table.frequency_total)) }
-                td.number { (numbers::percent(table.frequency_total as f64 / frequency)) }
-            } } }
-        } }
-    }
-}
-
 pub(super) fn top_keys(report: &RunReport) -> Markup {
     let mut keys: Vec<(&str, &KeyNorm)> = report
         .tables
@@ -324,6 +283,9 @@ pub(super) fn timings(report: &RunReport) -> Markup {
         @if report.stages.is_empty() {
             p.none { "No stage was timed." }
         } @else {
+            @if let (None, Some(found)) = (&report.under_way, bottleneck(&report.stages)) {
+                p.finding { (found) }
+            }
             (chart(charts::stages(report)))
             div.scroll { table.compact {
                 thead { tr {
@@ -343,6 +305,60 @@ pub(super) fn timings(report: &RunReport) -> Markup {
     section("timings", "Timings by stage", lead, &body)
 }
 
+/// Empty with tables in the trainer's process.
+pub(super) fn servers(report: &RunReport) -> Markup {
+    if report.calls.is_empty() && report.servers.is_empty() {
+        return html! {};
+    }
+    let times = |latency: &LatencySummary| {
+        let LatencySummary { count, average_ns, p50_ns, p99_ns, max_ns, .. } = *latency;
+        html! {
+            td.number { (numbers::count(count)) }
+            @for ns in [average_ns, p50_ns, p99_ns, max_ns] { td.number { (numbers::duration(ns as f64 * 1e-9)) } }
+        }
+    };
+    let columns = html! {
+        th.number { "count" } th.number { "average" } th.number { "p50" } th.number { "p99" } th.number { "max" }
+    };
+    let body = html! {
+        div.scroll { table.compact {
+            thead { tr { th { "server" } th { "over" } (columns) } }
+            tbody { @for server in &report.servers { tr {
+                td.name title=(server.server) { (server.server) } td { (server.transport) } (times(&server.latency))
+            } } }
+        } }
+        @if !report.calls.is_empty() {
+            div.scroll { table.compact {
+                thead { tr { th { "command" } th { "of" } (columns) } }
+                tbody { @for calls in &report.calls { tr {
+                    td { (calls.command) } td { (calls.of) } (times(&calls.latency))
+                } } }
+            } }
+        }
+    };
+    let lead =
+        "Latencies of single calls by server, and of calls and whole requests by command, retries included.";
+    section("servers", "Servers", lead, &body)
+}
+
+/// Rows that the headline metrics are of.
+pub(super) fn measured_on(report: &RunReport) -> String {
+    match (&report.under_way, &report.valid) {
+        (Some(_), _) => {
+            let seen = if report.passes > 1 { ", seen" } else { "" };
+            format!("last {} training rows{seen}", numbers::count(report.metrics.examples))
+        }
+        (None, Some(_)) => "validation".to_owned(),
+        (None, None) => "training, progressive, pass 1".to_owned(),
+    }
+}
+
+/// A save in words.
+pub(super) fn saved_words(saved: &Saved) -> String {
+    let Saved { path, unix_s, step } = saved;
+    format!("{}, step {}, {path}", numbers::date(*unix_s), numbers::count(*step))
+}
+
 fn nanoseconds_each(seconds: f64, examples: u64) -> String {
     let nanoseconds = seconds * 1e9 / examples as f64;
     if nanoseconds.is_finite() {
@@ -358,6 +374,11 @@ pub(super) fn data_and_model(report: &RunReport) -> Markup {
             dt { "Bad rows" } dd { (numbers::count(report.bad_rows)) @if report.bad_rows > 0 { " skipped" } }
             @if report.valid_bad_rows > 0 {
                 dt { "Bad rows of the validation data" } dd { (numbers::count(report.valid_bad_rows)) " skipped" }
+            }
+            @if let Some(saved) = &report.saved {
+                dt { "Last save" } dd { (saved_words(saved)) }
+            } @else if report.under_way.is_some() {
+                dt { "Last save" } dd { "none yet" }
             }
             dt { "Model" } dd { code { (report.model_path) } }
             dt { "Evaluate" } dd { code { (report.eval_command) } }

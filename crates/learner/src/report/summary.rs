@@ -2,13 +2,17 @@
 
 use std::cmp::Ordering;
 
-use serde::Serialize;
+use sanderling_store::RowSample;
+use serde::{Deserialize, Serialize};
+
+use crate::metrics::nan_as_null;
+use crate::table_counters::TableCounters;
 
 /// The most keys that a summary names.
 pub const TOP_KEYS_MAX: usize = 20;
 
 /// One table in numbers.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TableSummary {
     /// Name of the table.
     pub name: String,
@@ -18,9 +22,11 @@ pub struct TableSummary {
     pub dim: usize,
     /// Memory of index, weights and optimizer state.
     pub bytes: u64,
-    /// Mean of the rows' L2 norms; 0 without rows.
+    /// Mean of the rows' L2 norms; 0 without rows, NaN (JSON: null) of a run under way.
+    #[serde(with = "nan_as_null")]
     pub norm_mean: f64,
-    /// Largest of the rows' L2 norms.
+    /// Largest of the rows' L2 norms; NaN (JSON: null) of a run under way.
+    #[serde(with = "nan_as_null")]
     pub norm_max: f64,
     /// Occurrences of all keys in training.
     pub frequency_total: u64,
@@ -30,16 +36,23 @@ pub struct TableSummary {
     pub zero_weights: u64,
     /// Keys with the largest norms, largest first, as many as were asked for.
     pub top: Vec<KeyNorm>,
+    /// Fates of keys over the whole run; `None` where the table is on servers.
+    #[serde(default)]
+    pub keys: Option<TableCounters>,
+    /// Numbers of random rows while the run went on, the last ones; `None` where the table is on servers.
+    #[serde(default)]
+    pub sample: Option<RowSample>,
 }
 
 /// One row in numbers.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct KeyNorm {
     /// The key.
     pub key: u64,
     /// The value that the key stands for, if known.
     pub value: Option<String>,
     /// L2 norm of the weights.
+    #[serde(with = "nan_as_null")]
     pub norm: f64,
     /// The first weight: of the built-in models, the linear one.
     pub weight: f32,
@@ -115,6 +128,8 @@ impl TableTally {
             zero_rows: self.zero_rows,
             zero_weights: self.zero_weights,
             top: self.top,
+            keys: None,
+            sample: None,
         }
     }
 

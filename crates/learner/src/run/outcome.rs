@@ -34,6 +34,76 @@ pub(super) struct Outcome<'a> {
     pub(super) tests: Vec<TestMetrics>,
 }
 
+/// A run that begins.
+pub(super) struct Begun<'a> {
+    /// The model in words.
+    pub(super) words: String,
+    pub(super) threads: usize,
+    pub(super) started_unix_s: u64,
+    pub(super) model_dir: &'a Path,
+}
+
+impl Begun<'_> {
+    /// The report of a run that begins, or goes on from a state.
+    pub(super) fn report(self, config: &Config, state: &RunState) -> RunReport {
+        let Begun { words, threads, started_unix_s, model_dir } = self;
+        let model_path = model_dir.display().to_string();
+        RunReport {
+            name: config.name.clone(),
+            under_way: None,
+            stopped: false,
+            model: words,
+            started_unix_s,
+            train_s: state.train_seconds,
+            examples: state.examples,
+            passes: state.pass as u32,
+            best_pass: state.best.map_or(0, |(pass, _)| pass as u32),
+            threads,
+            examples_per_s: f64::NAN,
+            metrics: state.train_curve.last().map_or_else(|| Scores::new().metrics(), |(.., last)| *last),
+            valid: config.data.validates().then(|| config.data.describe_valid()),
+            seen: None,
+            plots_seen: false,
+            train_curve: curve(&state.train_curve),
+            valid_curve: curve(&state.valid_curve),
+            tests: Vec::new(),
+            progressive_curve: state.progressive_curve.clone(),
+            roc: Vec::new(),
+            calibration: Vec::new(),
+            warnings: Vec::new(),
+            importance: None,
+            tables: Vec::new(),
+            stages: Vec::new(),
+            timed_examples: 0,
+            calls: Vec::new(),
+            servers: Vec::new(),
+            saved: None,
+            machine: Machine::detect(),
+            memory_peak_bytes: 0,
+            bad_rows: state.bad_rows,
+            valid_bad_rows: state.valid_bad_rows,
+            bad_row_messages: Vec::new(),
+            eval_command: format!("sanderling eval {model_path} {}", example_file(config)),
+            model_path,
+            config: config.to_toml(),
+        }
+    }
+}
+
+/// A curve of the state as a report has it.
+fn curve(points: &[(u64, u64, u64, Metrics)]) -> Vec<CurvePoint> {
+    let point = |(step, examples, pass, metrics): &(u64, u64, u64, Metrics)| {
+        CurvePoint::new(*step, *pass as u32, *examples, metrics)
+    };
+    points.iter().map(point).collect()
+}
+
+/// A file that the model can be evaluated on.
+fn example_file(config: &Config) -> &str {
+    let file = config.data.valid_inputs().first().or(config.data.train.0.first());
+    file.filter(|name| !is_in_memory(name)).map_or("FILE", String::as_str)
+}
+
 impl Outcome<'_> {
     fn metrics(&self) -> (Metrics, MeasuredOn) {
         let state = self.state;
@@ -133,18 +203,15 @@ impl Outcome<'_> {
         started_unix_s: u64,
     ) -> RunReport {
         let config = self.config;
-        let curve = |points: &[(u64, u64, u64, Metrics)]| {
-            points
-                .iter()
-                .map(|(step, examples, pass, m)| CurvePoint::new(*step, *pass as u32, *examples, m))
-                .collect()
-        };
-        let valid = config.data.valid_inputs();
         let plotted = self.scores().filter(|_| config.train.loss == Loss::Logloss);
-        let example_file = valid.first().or(config.data.train.0.first()).filter(|name| !is_in_memory(name));
-        let example_file = example_file.map_or("FILE", String::as_str);
+        let mut tables = self.tables.clone();
+        for table in &mut tables {
+            table.keys = self.state.table_counters.get(&table.name).copied();
+        }
         RunReport {
             name: summary.name.clone(),
+            under_way: None,
+            stopped: summary.stopped,
             model: self.config.describe(),
             started_unix_s,
             train_s: summary.train_s,
@@ -165,16 +232,19 @@ impl Outcome<'_> {
             importance: summary.importance.clone(),
             roc: plotted.map(|scores| scores.roc(ROC_POINTS)).unwrap_or_default(),
             calibration: plotted.map(|scores| scores.calibration(CALIBRATION_BINS)).unwrap_or_default(),
-            tables: self.tables,
+            tables,
             stages,
             timed_examples,
+            calls: Vec::new(),
+            servers: Vec::new(),
+            saved: None,
             machine: Machine::detect(),
             memory_peak_bytes: summary.memory_peak_bytes,
             bad_rows: summary.bad_rows,
             valid_bad_rows: summary.valid_bad_rows,
             bad_row_messages,
             model_path: summary.model.display().to_string(),
-            eval_command: format!("sanderling eval {} {example_file}", summary.model.display()),
+            eval_command: format!("sanderling eval {} {}", summary.model.display(), example_file(config)),
             config: config.to_toml(),
         }
     }

@@ -28,6 +28,7 @@ fn typical() -> RunReport {
             prob_mean: 0.334 + spread * noise(),
             real_mean: 0.3333,
             numbers: None,
+            examples_per_s: 140_000.0 + 20_000.0 * noise(),
         }
     };
     let train_curve: Vec<CurvePoint> = (1..=120).map(|i| point(i * 20, 0.015)).collect();
@@ -90,6 +91,8 @@ fn typical() -> RunReport {
         tests: Vec::new(),
         progressive_curve: Vec::new(),
         name: "frappe_fm".into(),
+        under_way: None,
+        stopped: false,
         model: "factorization machine, rank 10".into(),
         started_unix_s: 1_785_333_780,
         train_s: 4.31,
@@ -111,6 +114,9 @@ fn typical() -> RunReport {
         tables: tables.collect(),
         stages: stages.to_vec(),
         timed_examples: 614_400,
+        calls: Vec::new(),
+        servers: Vec::new(),
+        saved: None,
         machine: Machine::detect(),
         memory_peak_bytes: Resident::read().peak_bytes,
         bad_rows: 2,
@@ -171,7 +177,7 @@ fn a_typical_run_shows_its_numbers() {
     ] {
         assert!(page.contains(text), "{text} is missing");
     }
-    assert_eq!(page.matches("<svg ").count(), 6);
+    assert_eq!(page.matches("<svg ").count(), 7);
     assert!(page.len() < 300_000, "{} bytes", page.len());
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!(json["roc"][0], serde_json::json!([0.0, 0.0]));

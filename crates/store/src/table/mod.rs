@@ -15,6 +15,7 @@ pub(crate) mod kept_folders;
 pub(crate) mod removal_log;
 mod replicas;
 pub(crate) mod row;
+pub(crate) mod sample;
 pub(crate) mod stats;
 #[cfg(all(test, not(loom)))]
 mod touched;

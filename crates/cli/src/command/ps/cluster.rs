@@ -4,13 +4,15 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
+use sanderling_control::status_pages::{Cell, MorePage, Page, Part};
+use sanderling_keeper::cluster_parts;
 use sanderling_registry::{
-    ClusterConfig, Edit, GroupRecord as Stored, Member, MemberRecord, Outcome, PLACEMENT, Place, Placement,
-    Presence, PresenceEvent, Record, Registry, RegistryError, RegistryUrl, SLOTS_DEFAULT, Wanted, agree,
-    claim, group_name,
+    ClusterConfig, ClusterView, Edit, GroupRecord as Stored, Member, MemberRecord, Outcome, PLACEMENT, Place,
+    Placement, Presence, PresenceEvent, Record, Registry, RegistryError, RegistryUrl, SLOTS_DEFAULT, Wanted,
+    agree, claim, group_name,
 };
 use sanderling_server::{Config, Control, GroupRecord, GroupRecords, PlacementRecords, ReplicaConfig};
 use sanderling_transport::Address;
@@ -24,6 +26,9 @@ const TERM: Duration = Duration::from_secs(6);
 const GROUP_WITHIN: Duration = Duration::from_secs(2);
 /// Interval of attempts to reach the registry, and to find a place.
 const AGAIN: Duration = Duration::from_secs(1);
+/// Time for the records of a page, and how old they may be.
+const PAGE_WITHIN: Duration = Duration::from_millis(500);
+const PAGE_AGE_MAX: Duration = Duration::from_secs(1);
 /// Megabytes of rows per second that a move copies.
 const MOVE_RATE_DEFAULT: u32 = 100;
 
@@ -150,6 +155,34 @@ impl Joined {
         )
     }
 
+    /// The status page of the cluster, as its registry has it, and what this server knows of itself.
+    pub(super) fn page(&self, control: &Control) -> MorePage {
+        let (registry, control) = (Arc::clone(&self.registry), control.clone());
+        let last: Mutex<Option<(Instant, ClusterView)>> = Mutex::default();
+        MorePage::new("cluster", "Groups and servers of the cluster of this server.", move |asked| {
+            let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut parts = vec![Part::Facts(own_facts(&control))];
+            if last.as_ref().is_none_or(|(at, _)| at.elapsed() > PAGE_AGE_MAX) {
+                let listing = registry.list("", PAGE_WITHIN);
+                match listing.and_then(|listing| ClusterView::of(&registry.url(), &listing)) {
+                    Ok(Some(view)) => *last = Some((Instant::now(), view)),
+                    Ok(None) => {
+                        parts.push(Part::Warning("The registry has no such cluster any more.".to_owned()));
+                    }
+                    Err(error) => {
+                        parts.push(Part::Warning(format!("{error}; what follows was known before.")));
+                    }
+                }
+            }
+            if let Some((at, view)) = &*last {
+                let view = with_own(view.clone(), &control);
+                parts.extend(cluster_parts(&view, asked.from()));
+                parts.push(Part::Note(format!("Read {:.1} s ago.", at.elapsed().as_secs_f64())));
+            }
+            Page::new("cluster", parts)
+        })
+    }
+
     /// Keeps the record of this server, which is reached at these addresses, until the end of what is returned.
     pub(super) fn keep(
         &self,
@@ -175,6 +208,30 @@ impl Joined {
         });
         Ok(presence?)
     }
+}
+
+/// This server as a replica.
+fn own_facts(control: &Control) -> Vec<(String, Cell)> {
+    let group = control.group().unwrap_or_default();
+    vec![
+        Cell::fact("this server", format!("{} of group {}", group.server, group.group)),
+        Cell::fact("role", group.role),
+        Cell::fact("epoch", group.epoch.to_string()),
+        Cell::fact("replicas in sync", format!("{}, at least {}", group.in_sync(), group.min_in_sync)),
+        Cell::fact("records that a follower has not acknowledged", group.backlog.to_string()),
+        Cell::fact("updates that wait for earlier ones", group.waiting.to_string()),
+    ]
+}
+
+/// The cluster with the numbers of this server.
+fn with_own(mut view: ClusterView, control: &Control) -> ClusterView {
+    let group = control.group().unwrap_or_default();
+    let rows = control.status().counters.iter().find(|(name, _)| *name == "rows").map(|(_, rows)| *rows);
+    let own = view.servers.iter_mut().find(|server| server.server == group.server && server.role != "lost");
+    if let Some(own) = own {
+        (own.lag, own.rows) = (Some(group.backlog + group.waiting), rows);
+    }
+    view
 }
 
 /// The URL of a control plane that listens at all addresses of its host, by the host that others know.
