@@ -109,9 +109,10 @@ def test_commands_of_the_pages_have_their_options() -> None:
         text = page.read_text().replace("\\\n", " ")
         for command, rest in re.findall(rf"sanderling ({COMMANDS})\b([^`\n]*)", text):
             arguments = re.split(r" +#| & |&&|;|\| ", rest)[0]
-            subcommand = re.match(r" +([a-z]+)", arguments)
+            words = arguments.partition(" -")[0].split()
             for option in OPTION.findall(arguments):
-                known = options(command) | (options(command, subcommand[1]) if subcommand else set())
+                # A command may have one below it, and that another one.
+                known = frozenset().union(*(options(command, *words[:depth]) for depth in range(3)))
                 if option not in known and not (command == "train" and option in deep):
                     unknown.append(f"{page.name}: sanderling {command} {option}")
     assert unknown == []
