@@ -22,7 +22,7 @@ use sanderling_store::Checkpoint;
 use serde::Serialize;
 
 use crate::config::Config;
-use crate::distributed::{self, JobOptions};
+use crate::distributed::{self, JobOptions, Recording};
 use crate::error::LearnError;
 use crate::event::Event;
 use crate::importance::Importance;
@@ -46,7 +46,7 @@ use outcome::Outcome;
 pub use restores::RESTORES_MAX;
 use restores::Restores;
 use resume::resume;
-use scans::{check_inputs, explain_training, validate_again};
+use scans::{check_inputs, check_servers, explain_training, validate_again};
 use test_sets::test_sets;
 use warm_start::EarlierModel;
 
@@ -75,6 +75,8 @@ pub struct RunOptions {
     pub servers: Option<Arc<Cluster>>,
     /// The workers and the algorithm of a job; `None`: one process trains as `train.*` configures.
     pub job: Option<JobOptions>,
+    /// Whether the order of an asynchronous job's pulls and pushes is recorded, or that of a recording.
+    pub recording: Recording,
 }
 
 impl Default for RunOptions {
@@ -88,6 +90,7 @@ impl Default for RunOptions {
             ends_with_servers: false,
             servers: None,
             job: None,
+            recording: Recording::Off,
         }
     }
 }
@@ -212,6 +215,7 @@ fn run(
         Some(job) => job.check(&config)?,
         None => check_servers(&config, options)?,
     }
+    options.recording.check(&config, options.job.as_ref(), options.servers.is_some(), options.resume)?;
     kept::check(&config, options.servers.is_some(), !options.resume && !options.forget)?;
     // Before the run has a name, which may replace an earlier run.
     [&config.data.train, &config.data.valid].into_iter().try_for_each(|inputs| refuse_hubs(&inputs.0))?;
@@ -381,7 +385,7 @@ fn run_in(
     trainer.predict_first()?;
     begun.meets = true;
     let job_end = match &options.job {
-        Some(job) => Some(distributed::run(&mut trainer, job, options.servers.as_ref())?),
+        Some(job) => Some(distributed::run(&mut trainer, job, &options.recording, options.servers.as_ref())?),
         None => {
             trainer.run()?;
             None
@@ -479,16 +483,6 @@ fn run_in(
     let json = serde_json::to_vec_pretty(&summary).unwrap_or_default();
     std::fs::write(&summary_path, json).map_err(LearnError::io(&summary_path))?;
     Ok(summary)
-}
-
-/// Refuses options that tables on servers do not support.
-fn check_servers(config: &Config, options: &RunOptions) -> Result<(), LearnError> {
-    if options.servers.is_none() || config.train.batch_size > 1 {
-        return Ok(());
-    }
-    let reason = "online learning (batch_size = 1) updates row by row in the memory of one process; with parameter servers \
-                  set train.batch_size to 2 or more (256 is the default)";
-    Err(LearnError::Config { path: "train.batch_size".into(), reason: reason.to_string() })
 }
 
 /// Whether what was saved in a directory is of the run with this number.
