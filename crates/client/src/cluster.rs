@@ -152,6 +152,7 @@ impl Cluster {
             );
             return Err(ClientError::Cluster { reason });
         }
+        options.pull_from.check(&options, locations.is_some())?;
         let (hedges, times, idle) = (Arc::default(), Arc::default(), Mutex::default());
         let origin = Origin::here();
         let outages =

@@ -23,6 +23,8 @@ const TERM: Duration = Duration::from_secs(6);
 const GROUP_WITHIN: Duration = Duration::from_secs(2);
 /// Interval of attempts to reach the registry, and to find a place.
 const AGAIN: Duration = Duration::from_secs(1);
+/// Default of --pull-staleness.
+const PULL_STALENESS: Duration = Duration::from_secs(2);
 /// Slots of a cluster: the least share of keys that can move.
 const SLOTS: u32 = 16_384;
 
@@ -36,6 +38,7 @@ pub(super) struct ClusterOptions {
     pub(super) min_in_sync: Option<usize>,
     pub(super) advertise: Option<String>,
     pub(super) acknowledge: Option<Acknowledge>,
+    pub(super) pull_staleness: Option<String>,
     pub(super) ca_file: Option<PathBuf>,
 }
 
@@ -76,6 +79,8 @@ impl ClusterOptions {
             }
             None => config.listen.iter().find(has_port).map(Address::to_string),
         };
+        let staleness = self.pull_staleness.as_deref().map(crate::quantity::time).transpose();
+        let staleness = staleness.map_err(|error| usage("pull-staleness", &error))?;
         let wanted = Wanted { slots: SLOTS, groups: self.groups, replicas: self.replicas };
         let layout = until_it_answers(|| agree(&*registry, &wanted))?;
         let mut is_told = false;
@@ -102,6 +107,7 @@ impl ClusterOptions {
             advertise: self.advertise.and(advertise).unwrap_or_default(),
             min_in_sync: self.min_in_sync.unwrap_or(1),
             acknowledge_local: self.acknowledge == Some(Acknowledge::Local),
+            pull_staleness: staleness.unwrap_or(PULL_STALENESS),
             authorities: self.ca_file,
         });
         Ok(Some(Joined { registry, layout, place }))
@@ -114,6 +120,7 @@ impl ClusterOptions {
             ("replicas", self.replicas.is_some()),
             ("min-in-sync", self.min_in_sync.is_some()),
             ("acknowledge", self.acknowledge.is_some()),
+            ("pull-staleness", self.pull_staleness.is_some()),
             ("advertise", self.advertise.is_some()),
             ("ca-file", self.ca_file.is_some()),
         ];

@@ -67,6 +67,10 @@ pub(super) struct Options {
     /// When a push is acknowledged: in-sync, by every replica in sync; local, by the primary alone [default: in-sync]
     #[arg(long, value_name = "WHEN", hide_possible_values = true, help_heading = "Cluster")]
     pub(super) acknowledge: Option<Acknowledge>,
+    /// Time since the primary was heard last for which a replica in sync answers pulls of --ps-pull-from any, for example
+    /// 500ms; 0s: never [default: 2s]
+    #[arg(long, value_name = "TIME", help_heading = "Cluster")]
+    pub(super) pull_staleness: Option<String>,
     /// Address at which clients and other servers reach this one [default: the first TCP address]
     #[arg(long, value_name = "ADDR", help_heading = "Cluster")]
     pub(super) advertise: Option<String>,
@@ -178,6 +182,7 @@ impl Options {
             replicas: self.replicas,
             min_in_sync: self.min_in_sync,
             acknowledge: self.acknowledge,
+            pull_staleness: self.pull_staleness.clone(),
             advertise: self.advertise.clone(),
             ca_file: self.ca_file.clone(),
         }
@@ -213,6 +218,7 @@ impl Options {
             replicas: self.replicas.or(other.replicas),
             min_in_sync: self.min_in_sync.or(other.min_in_sync),
             acknowledge: self.acknowledge.or(other.acknowledge),
+            pull_staleness: self.pull_staleness.or(other.pull_staleness),
             advertise: self.advertise.or(other.advertise),
             ca_file: self.ca_file.or(other.ca_file),
             data: self.data.or(other.data),
