@@ -1,5 +1,6 @@
 //! `sanderling ctl`: query and control running parameter servers through their control plane.
 
+mod begin_anew;
 mod cluster;
 mod drop;
 mod registry;
@@ -17,6 +18,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::token::read_token;
 use crate::width;
+use begin_anew::BeginAnew;
 use cluster::Cluster;
 use drop::Drop;
 use registry::Registry;
@@ -132,6 +134,7 @@ Examples:
     Drop(Drop),
     /// Show the groups of a cluster with their servers, roles and lag
     Cluster(Cluster),
+    BeginAnew(BeginAnew),
     /// Let another replica become the primary of the group, and wait until it is
     #[command(after_help = "Example:\n  sanderling ctl --server 10.0.0.5:7100 hand-over")]
     HandOver,
@@ -176,7 +179,7 @@ impl Order {
             Order::Restore { name } => Answers::Restored(name.clone(), vec![(url, client.restore(name)?)]),
             Order::Checkpoints => Answers::Checkpoints(vec![(url, client.checkpoints()?)]),
             Order::HandOver => Answers::HandedOver(vec![(url, client.hand_over()?)]),
-            Order::Drop(_) | Order::Registry(_) | Order::Cluster(_) => {
+            Order::Drop(_) | Order::Registry(_) | Order::Cluster(_) | Order::BeginAnew(_) => {
                 unreachable!("it is not one question to each server")
             }
             Order::Drain => Answers::Draining(vec![(url, client.drain()?)]),
@@ -196,6 +199,9 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let options = ClientOptions { token: token.transpose()?, ca: args.ca_file.clone() };
     if let Order::Registry(order) = &args.order {
         return order.run(options.token, args.ca_file.as_deref(), args.json);
+    }
+    if let Order::BeginAnew(order) = &args.order {
+        return order.run(options.token.as_deref(), args.json);
     }
     let mut clients: Vec<Option<Client>> = args.server.iter().map(|_| None).collect();
     let clears = !args.json && std::io::stdout().is_terminal();

@@ -1,6 +1,7 @@
 //! `sanderling ps --cluster` as processes: primaries that are killed, stopped and told to end under pushes, and a training
 //! that goes on. SANDERLING_KILLS sets the number of disturbances, and prints how long pushes waited.
 
+mod anew;
 mod pulls;
 
 use std::path::Path;

@@ -44,6 +44,8 @@ pub(super) struct View {
     groups: u32,
     replicas: u32,
     slots: u32,
+    /// Groups whose rows are gone: every server that had them has ended.
+    lost_groups: Vec<u32>,
     servers: Vec<ServerView>,
 }
 
@@ -94,7 +96,7 @@ impl Cluster {
 
 impl View {
     pub(super) fn text(&self) -> String {
-        let View { cluster, groups, replicas, slots, servers } = self;
+        let View { cluster, groups, replicas, slots, lost_groups, servers } = self;
         let plural = |n: u32, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
         let (groups, slots) = (plural(*groups, "group"), output::count(u64::from(*slots)));
         let mut text = format!("{cluster}: {groups} of {}, {slots} slots\n", plural(*replicas, "replica"));
@@ -120,8 +122,20 @@ impl View {
                 text.push_str(&output::columns_within(&header, &rows, &[2, 7, 8], width::of_stdout()));
             }
         }
+        for group in lost_groups {
+            text.push_str(&format!(
+                "\ngroup {group} has lost its rows: all servers that had them have ended. Begin it anew: sanderling ctl begin-anew \
+                 --registry {cluster} --group {group}"
+            ));
+        }
         text
     }
+}
+
+/// Whether every server that had the rows of a group has ended.
+pub(super) fn is_lost(known: &GroupRecord, members: &BTreeMap<u32, MemberRecord>) -> bool {
+    let all = std::iter::once(&known.group.primary).chain(&known.group.in_sync);
+    all.into_iter().all(|member| members.get(&member.server).is_none_or(|found| found.member != *member))
 }
 
 /// The cluster as its registry says.
@@ -130,7 +144,7 @@ fn view(url: &str, listing: &Listing) -> Result<View, Failure> {
         Failure::Run(format!("{url}: there is no such cluster; sanderling ps --cluster begins one"))
     })?;
     let placement: Option<Placement> = parsed(url, listing, PLACEMENT)?;
-    let mut servers = Vec::new();
+    let (mut servers, mut lost_groups) = (Vec::new(), Vec::new());
     let members: BTreeMap<u32, MemberRecord> = numbered(url, listing, MEMBERS)?;
     let groups: BTreeMap<u32, GroupRecord> = numbered(url, listing, GROUPS)?;
     for group in 0..config.groups {
@@ -156,6 +170,7 @@ fn view(url: &str, listing: &Listing) -> Result<View, Failure> {
         let epoch = known.map_or(0, |known| known.group.epoch);
         let mut listed = Vec::new();
         if let Some(known) = known {
+            lost_groups.extend(is_lost(known, &members).then_some(group));
             let all = [(&known.group.primary, "primary")].into_iter();
             for (member, role) in all.chain(known.group.in_sync.iter().map(|member| (member, "in sync"))) {
                 let role = match members.get(&member.server) {
@@ -180,6 +195,7 @@ fn view(url: &str, listing: &Listing) -> Result<View, Failure> {
         groups: config.groups,
         replicas: config.replicas,
         slots: config.slots,
+        lost_groups,
         servers,
     })
 }
@@ -195,7 +211,7 @@ fn parsed<T: DeserializeOwned>(url: &str, listing: &Listing, name: &str) -> Resu
 }
 
 /// The records whose names are this prefix and a number.
-fn numbered<T: DeserializeOwned>(
+pub(super) fn numbered<T: DeserializeOwned>(
     url: &str,
     listing: &Listing,
     prefix: &str,
@@ -256,9 +272,32 @@ mod tests {
                 (1, 1, "catching up", 0, 2)
             ]
         );
+        assert_eq!(view.lost_groups, [0; 0]);
         let text = view.text();
         assert!(text.starts_with("keeper://h/ads: 2 groups of 2 replicas, 5 slots\n"), "{text}");
         assert!(text.contains("tcp://h:2"), "{text}");
+    }
+
+    #[test]
+    fn a_group_without_its_servers_is_lost() {
+        let group = json!({ "epoch": 3, "history": 9, "primary": { "server": 0, "boot": 1 },
+            "in_sync": [{ "server": 1, "boot": 1 }], "addresses": {} });
+        let member = |server: u32, boot: u32| json!({ "server": server, "boot": boot, "group": 0, "addresses": ["tcp://h:1"] });
+        for (members, expected) in [
+            (vec![("members/0", member(0, 1)), ("members/1", member(1, 2))], vec![]),
+            (vec![("members/0", member(0, 2)), ("members/1", member(1, 1))], vec![]),
+            (vec![("members/0", member(0, 2)), ("members/1", member(1, 2))], vec![0]),
+            (vec![], vec![0]),
+        ] {
+            let mut records = vec![
+                ("config", json!({ "slots": 5, "groups": 1, "replicas": 2 })),
+                ("groups/0", group.clone()),
+            ];
+            records.extend(members);
+            let view = view("keeper://h/ads", &listing(&records)).expect("it is a cluster");
+            assert_eq!(view.lost_groups, expected);
+            assert_eq!(view.text().contains("begin-anew"), !expected.is_empty(), "{}", view.text());
+        }
     }
 
     #[test]
