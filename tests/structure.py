@@ -27,7 +27,7 @@ EDGES: dict[str, set[str]] = {
     "loader": {"sample", "formats", "random", "observe"},
     "hub": {"sample", "formats", "loader", "observe", "wire", "transport"},
     "store": {"pull"} | {"random"},  # its examples
-    "replica": {"store"} | {"random"},  # its simulator
+    "replica": {"store", "wire"} | {"random"},  # its simulator
     "registry": {"replica", "transport"},
     "keeper": {"http", "observe", "registry", "transport", "wire"} | {"replica"},  # its tests
     "sync": {"store"},

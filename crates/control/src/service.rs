@@ -101,7 +101,7 @@ pub(crate) fn refused(refusal: Refusal) -> Status {
         }
         Fault::UnknownTable | Fault::UnknownCheckpoint => Status::not_found(reason),
         Fault::TableExists => Status::already_exists(reason),
-        Fault::NotHere { .. } => Status::failed_precondition(reason),
+        Fault::NotHere { .. } | Fault::NotPrimary { .. } => Status::failed_precondition(reason),
         Fault::Busy { .. } | Fault::TableFull { .. } | Fault::Io { os_error: NO_SPACE } => {
             Status::resource_exhausted(reason)
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use sanderling_replica::{Group, Member};
+pub use sanderling_replica::{Move, MoveState, Placement, SLOTS_DEFAULT};
 use serde::{Deserialize, Serialize};
 
 /// Name of the configuration, a [`ClusterConfig`].
@@ -31,10 +32,26 @@ pub fn member_name(server: u32) -> String {
 pub struct ClusterConfig {
     /// Slots of keys, fixed for the life of the cluster.
     pub slots: u32,
-    /// Groups, which share the slots.
+    /// Groups, which share the slots. It only grows.
     pub groups: u32,
     /// Servers of a group.
     pub replicas: u32,
+    /// Groups that get no slots, and whose servers end.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub drained: Vec<u32>,
+}
+
+impl ClusterConfig {
+    /// The groups that get slots.
+    pub fn active(&self) -> impl Iterator<Item = u32> {
+        (0..self.groups).filter(|group| !self.drained.contains(group))
+    }
+
+    /// The group of a server.
+    #[must_use]
+    pub fn group_of(&self, server: u32) -> u32 {
+        server / self.replicas.max(1)
+    }
 }
 
 /// The members of a group with their addresses.
@@ -63,61 +80,9 @@ pub struct MemberRecord {
     pub control: Option<String>,
 }
 
-/// The group of each slot.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Placement {
-    /// Counts changes, from 1.
-    pub version: u64,
-    /// Slots of keys.
-    pub slots: u32,
-    /// The first slots of runs in one group, ascending from 0.
-    pub runs: Vec<SlotRun>,
-}
-
-/// Slots in one group, up to the next run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SlotRun {
-    /// The first slot.
-    pub first: u32,
-    /// The group.
-    pub group: u32,
-}
-
-impl Placement {
-    /// The placement of slots by a list of groups, one per slot.
-    #[must_use]
-    pub fn of_groups(version: u64, groups: &[u32]) -> Placement {
-        let mut runs: Vec<SlotRun> = Vec::new();
-        for (first, &group) in (0..).zip(groups) {
-            if runs.last().is_none_or(|run| run.group != group) {
-                runs.push(SlotRun { first, group });
-            }
-        }
-        Placement { version, slots: groups.len() as u32, runs }
-    }
-
-    /// The group of a slot; `None` where the record is no placement.
-    #[must_use]
-    pub fn group_of(&self, slot: u32) -> Option<u32> {
-        let after = self.runs.partition_point(|run| run.first <= slot);
-        (slot < self.slots).then(|| self.runs.get(after.checked_sub(1)?)).flatten().map(|run| run.group)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_placement_has_the_group_of_each_slot() {
-        for groups in [&[][..], &[3], &[0, 0, 1, 1, 1, 0, 2], &[1, 2, 3]] {
-            let placement = Placement::of_groups(1, groups);
-            let found: Vec<u32> =
-                (0..groups.len() as u32).filter_map(|slot| placement.group_of(slot)).collect();
-            assert_eq!(found, groups);
-            assert_eq!(placement.group_of(groups.len() as u32), None);
-        }
-    }
 
     #[test]
     fn a_group_is_flat_json() {

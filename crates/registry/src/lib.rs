@@ -18,10 +18,16 @@ mod cluster;
 pub use cluster::{CONFIG, GROUPS, MEMBERS, PLACEMENT};
 pub use sanderling_replica::Member;
 
-pub use cluster::{ClusterConfig, GroupRecord, MemberRecord, Placement, SlotRun, group_name, member_name};
+pub use cluster::{
+    ClusterConfig, GroupRecord, MemberRecord, Move, MoveState, Placement, SLOTS_DEFAULT, group_name,
+    member_name,
+};
 
 mod membership;
 pub use membership::{Place, Wanted, agree, claim};
+
+mod elastic;
+pub use elastic::{PlannedMove, add_group, begin_moves, cancel_moves, drain_group, layout, plan};
 
 mod presence;
 pub use presence::{Presence, PresenceEvent};

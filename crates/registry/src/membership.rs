@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use sanderling_replica::Member;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::cluster::{CONFIG, ClusterConfig, MEMBERS, MemberRecord, member_name};
+use crate::cluster::{CONFIG, ClusterConfig, MEMBERS, MemberRecord, PLACEMENT, Placement, member_name};
 use crate::limit::{GROUPS_MAX, REPLICAS_MAX};
 use crate::registry::{Edit, Outcome, Record, Registry, RegistryError};
 
@@ -52,25 +54,46 @@ pub fn agree(registry: &dyn Registry, wanted: &Wanted) -> Result<ClusterConfig, 
         slots: wanted.slots,
         groups: groups.unwrap_or(LAYOUT_DEFAULT.0),
         replicas: replicas.unwrap_or(LAYOUT_DEFAULT.1),
+        drained: Vec::new(),
     };
-    let found = match registry.get(CONFIG, WITHIN)? {
-        Some(record) => record,
-        None => match registry.compare_and_set(CONFIG, 0, Edit::put(to_value(CONFIG, &first)?), WITHIN)? {
-            Outcome::Done(_) => return Ok(first),
-            Outcome::Other(Some(record)) => record,
-            Outcome::Other(None) => return Err(damaged(registry, CONFIG, "it came and went")),
-        },
-    };
-    let config: ClusterConfig =
-        serde_json::from_value(found.value).map_err(|error| damaged(registry, CONFIG, &error.to_string()))?;
-    for (what, given, has) in [("groups", groups, config.groups), ("replicas", replicas, config.replicas)] {
-        if given.is_some_and(|given| given != has) {
+    let config: ClusterConfig = begin(registry, CONFIG, &first)?;
+    begin(registry, PLACEMENT, &Placement::even(config.slots, config.groups))?;
+    // Groups may have been added since.
+    let too_many = groups.filter(|given| *given > config.groups);
+    let other = replicas.filter(|given| *given != config.replicas);
+    for (what, given, has) in [("groups", too_many, config.groups), ("replicas", other, config.replicas)] {
+        if given.is_some() {
             let reason =
                 format!("{}: the cluster has {what} = {has}, as its first server said", registry.url());
             return Err(RegistryError::Invalid(reason));
         }
     }
     Ok(config)
+}
+
+/// The record of this name: this one, if there is none yet.
+fn begin<T: Serialize + DeserializeOwned>(
+    registry: &dyn Registry,
+    name: &str,
+    first: &T,
+) -> Result<T, RegistryError> {
+    let found = match registry.get(name, WITHIN)? {
+        Some(record) => record,
+        None => match registry.compare_and_set(name, 0, Edit::put(to_value(name, first)?), WITHIN)? {
+            Outcome::Done(_) => return parse(registry, name, to_value(name, first)?),
+            Outcome::Other(Some(record)) => record,
+            Outcome::Other(None) => return Err(damaged(registry, name, "it came and went")),
+        },
+    };
+    parse(registry, name, found.value)
+}
+
+pub(crate) fn parse<T: DeserializeOwned>(
+    registry: &dyn Registry,
+    name: &str,
+    value: Value,
+) -> Result<T, RegistryError> {
+    serde_json::from_value(value).map_err(|error| damaged(registry, name, &error.to_string()))
 }
 
 /// Takes a free place of the cluster: the one of a former process at the same address, or the first without a member.
@@ -91,7 +114,7 @@ pub fn claim(
         let Some((server, revision)) = former(&records, address).or_else(|| free(&records, config)) else {
             break;
         };
-        let group = server % config.groups;
+        let group = config.group_of(server);
         let addresses = address.map(str::to_owned).into_iter().collect();
         let member = MemberRecord { member: Member { server, boot: 0 }, group, addresses, control: None };
         let (name, granted) = (
@@ -129,14 +152,16 @@ fn former(records: &[Record], address: Option<&str>) -> Option<(u32, u64)> {
 /// The first place without a record.
 fn free(records: &[Record], config: &ClusterConfig) -> Option<(u32, u64)> {
     let taken = |server: &u32| records.iter().any(|record| number(record) == Some(*server));
-    (0..config.groups * config.replicas).find(|server| !taken(server)).map(|server| (server, 0))
+    let is_active = |server: &u32| !config.drained.contains(&config.group_of(*server));
+    let places = (0..config.groups * config.replicas).filter(is_active);
+    places.into_iter().find(|server| !taken(server)).map(|server| (server, 0))
 }
 
-fn to_value(name: &str, record: &impl serde::Serialize) -> Result<Value, RegistryError> {
+pub(crate) fn to_value(name: &str, record: &impl serde::Serialize) -> Result<Value, RegistryError> {
     serde_json::to_value(record).map_err(|error| RegistryError::Invalid(format!("{name}: {error}")))
 }
 
-fn damaged(registry: &dyn Registry, name: &str, reason: &str) -> RegistryError {
+pub(crate) fn damaged(registry: &dyn Registry, name: &str, reason: &str) -> RegistryError {
     RegistryError::Damaged { url: registry.url(), name: name.to_owned(), reason: reason.to_owned() }
 }
 
@@ -154,7 +179,7 @@ mod tests {
         let error = agree(&registry, &wanted(Some(0), None)).expect_err("no groups");
         assert!(error.to_string().contains("groups must be 1 to"), "{error}");
         let first = agree(&registry, &wanted(None, Some(3))).expect("it is the first");
-        assert_eq!(first, ClusterConfig { slots: 64, groups: 2, replicas: 3 });
+        assert_eq!(first, ClusterConfig { slots: 64, groups: 2, replicas: 3, drained: vec![] });
         for (groups, replicas, expected) in [
             (None, None, None),
             (Some(2), Some(3), None),
@@ -173,14 +198,14 @@ mod tests {
     #[test]
     fn each_server_has_a_place_and_comes_back_to_it() {
         let registry = MemoryRegistry::default();
-        let config = ClusterConfig { slots: 64, groups: 2, replicas: 2 };
+        let config = ClusterConfig { slots: 64, groups: 2, replicas: 2, drained: vec![] };
         let claim = |address| claim(&registry, &config, address, TERM).expect("it answers");
         let place = |server, group| Some(Place { server, group });
         let found = [Some("a"), None, Some("c"), None].map(claim);
-        assert_eq!(found, [place(0, 0), place(1, 1), place(2, 0), place(3, 1)]);
+        assert_eq!(found, [place(0, 0), place(1, 0), place(2, 1), place(3, 1)]);
         assert_eq!(claim(Some("d")), None);
         // The process at this address was started again before its lease ended.
-        assert_eq!(claim(Some("c")), place(2, 0));
+        assert_eq!(claim(Some("c")), place(2, 1));
         registry.end_leases();
         assert_eq!(claim(Some("d")), place(0, 0));
     }

@@ -26,4 +26,10 @@ pub(crate) enum Fault {
     AddedTooEarly,
     /// A primary answers pulls although no follower hears it.
     PullsWithoutLease,
+    /// Keys' places are asked before the marks of pushes.
+    PlacesBeforeMarks,
+    /// A giving group takes slots again after a time, without asking the registry.
+    TakenAgainAfterTimeout,
+    /// A receiving group commits before the giving group has closed the slots.
+    CommitWithoutClosed,
 }

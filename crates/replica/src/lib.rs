@@ -14,6 +14,8 @@ pub mod push_dedup;
 mod fault;
 mod group;
 mod message;
+mod mover;
+mod placement;
 mod rows;
 
 mod follower;
@@ -28,4 +30,8 @@ pub use group::{Group, Member, Revised};
 pub use message::{
     Action, Answer, AppliedPush, Envelope, Event, Message, Operation, Push, Record, TableState,
 };
+pub use mover::{
+    Around, Content, Mover, Page, Progress, Question, Reply, SlottedTable, TableHead, Task, Told, answer,
+};
 pub use node::{Config, Node, Standing};
+pub use placement::{Move, MoveState, Placement, SLOTS_DEFAULT, SlotOwner, SlotRun, SlotSpan};

@@ -32,3 +32,17 @@ pub(crate) const JOIN_WITHIN: u64 = 20;
 pub(crate) const REGISTRY_WITHIN: u64 = 30;
 /// Ticks after which a hand-over that did not happen is called off.
 pub(crate) const HAND_OVER_WITHIN: u64 = 40;
+/// Keys of a page of rows that move.
+pub(crate) const MOVED_KEYS: usize = if cfg!(test) { 3 } else { 1 << 14 };
+/// Bytes of the rows of such a page.
+pub(crate) const PAGE_BYTES: usize = 8 << 20;
+/// Keys of past changes that a giving group keeps for a move. With more, the move begins anew.
+pub(crate) const MOVED_KEYS_KEPT: usize = 1 << 22;
+/// Rows that are removed at once where slots have left: followers keep up.
+pub(crate) const LEAVING_KEYS: usize = if cfg!(test) { 2 } else { 1 << 12 };
+/// Rows that changed in a round, up to which the next round is the last, with the slots closed.
+pub(crate) const FEW_ROWS: usize = if cfg!(test) { 2 } else { 1 << 11 };
+/// Rounds after which the slots are closed though more rows change than that.
+pub(crate) const ROUNDS_MAX: usize = 12;
+/// Ticks after which a giving group takes slots back that are still closed.
+pub(crate) const CLOSED_WITHIN: u64 = if cfg!(test) { 60 } else { 200 };

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use sanderling_store::{RowColumns, RowVersions, TableConfig};
 
 use crate::group::{Group, Member, Revised};
+use crate::placement::Placement;
 use crate::push_dedup::{Outcome, SavedPushDedup};
 
 /// A push as a client sends it; `clock` is what the primary counts it as.
@@ -64,6 +65,8 @@ pub enum Operation {
         table: u32,
         /// The rows.
         rows: Arc<RowColumns>,
+        /// The table's use clock reaches so many pushes.
+        pushes: u64,
     },
     /// Removes rows. Followers learn it from the removals before it.
     Remove {
@@ -72,6 +75,8 @@ pub enum Operation {
         /// Their keys.
         keys: Vec<u64>,
     },
+    /// Takes over a version of the placement.
+    Place(Arc<Placement>),
 }
 
 /// An entry of a stream. Streams are as parallel as the primary's workers.
@@ -125,6 +130,8 @@ pub enum Message {
         marks: Arc<SavedPushDedup>,
         /// Barriers so far.
         barrier: u64,
+        /// The placement that the group has applied.
+        placement: Option<Arc<Placement>>,
     },
     /// Records of a stream, the first with this number.
     Records {
@@ -294,6 +301,11 @@ pub enum Answer {
     },
     /// Another replica is the primary.
     NotHere,
+    /// Another group has the keys, as of this version of the placement or a later one.
+    Elsewhere {
+        /// The version.
+        version: u64,
+    },
     /// Try again later.
     Busy,
     /// The push is outside the dedup window; its outcome is unknown.

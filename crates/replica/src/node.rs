@@ -6,11 +6,12 @@ use crate::fault::Fault;
 use crate::follower::Follower;
 use crate::group::{Group, Member, Revised};
 use crate::limit::{HAND_OVER_WITHIN, HEARTBEAT, JOIN_WITHIN, PROMOTE_AFTER, REGISTRY_WITHIN};
-use crate::message::{Action, Answer, AppliedPush, Envelope, Event, Message, Operation, Push, Record};
+use crate::message::{Action, Answer, Envelope, Event, Message};
 use crate::primary::{Outbox, Primary};
-use crate::push_dedup::{PushDedup, Verdict};
+use crate::push_dedup::PushDedup;
 use crate::rows::Rows;
 
+mod requests;
 mod view;
 pub use view::Standing;
 
@@ -23,6 +24,8 @@ pub struct Config {
     pub streams: usize,
     /// Replicas that must have a push before it is acknowledged, the primary included. With fewer, it is busy.
     pub min_in_sync: usize,
+    /// The group, which has the slots that the placement says, and none before one is applied. None: it has all keys.
+    pub group: Option<u32>,
     /// Number for the group's history, if this replica begins the group; drawn at random.
     pub history: u64,
 }
@@ -70,13 +73,13 @@ impl Node {
 
     pub(crate) fn with_fault(config: Config, fault: Fault) -> Node {
         Node {
-            config,
             now: 0,
             known: Revised::default(),
             proposal: None,
             asked: 0,
             last_session: (0, 0),
-            rows: Rows::new(fault),
+            rows: Rows::new(config.group, fault),
+            config,
             push_dedup: Arc::default(),
             role: Role::Learner,
             actions: vec![Action::Read],
@@ -369,7 +372,7 @@ impl Node {
 
     /// Begins a session as a follower, or acknowledges its beginning again.
     fn begin(&mut self, (from, epoch, session): (Member, u64, u64), message: Message) {
-        let Message::Begin { starts, tables, marks, barrier } = message else { return };
+        let Message::Begin { starts, tables, marks, barrier, placement } = message else { return };
         if let Role::Follower(follower) = &self.role
             && (follower.epoch, follower.session) == (epoch, session)
         {
@@ -378,7 +381,7 @@ impl Node {
         } else if (epoch, session) > self.last_session && self.proposal.is_none() {
             self.last_session = (epoch, session);
             self.push_dedup.restore((*marks).clone());
-            if self.rows.begin(tables).is_err() {
+            if self.rows.begin(tables, placement).is_err() {
                 return self.give_up(from, session);
             }
             let follower = Follower::new((from, epoch, session), &starts, barrier, self.now);
@@ -393,57 +396,6 @@ impl Node {
         self.send(from, session, Message::Ack { received: Vec::new(), part: 0, echo: 0, is_broken: true });
     }
 
-    /// The primary, if it takes changes now.
-    fn taking(&mut self) -> Result<&mut Primary, Answer> {
-        let has_enough = self.has_enough();
-        let Role::Primary(primary) = &mut self.role else { return Err(Answer::NotHere) };
-        if !has_enough || primary.handing_over.is_some() || primary.is_full() {
-            return Err(Answer::Busy);
-        }
-        Ok(primary)
-    }
-
-    fn push(&mut self, request: u64, stream: usize, push: Arc<Push>) -> Result<(), Answer> {
-        let (client, sequence) = (push.client, push.sequence);
-        let fault = self.rows.fault;
-        let primary = self.taking()?;
-        // It was applied, but its followers have not all acknowledged it.
-        if fault != Fault::RepeatAnsweredEarly && primary.join_pending(client, sequence, request) {
-            return Ok(());
-        }
-        let mut window = None;
-        match self.push_dedup.begin(&mut window, client, sequence) {
-            Verdict::Apply => {}
-            Verdict::Known(outcome) => return Err(Answer::Done(outcome)),
-            Verdict::UnderWay => return Err(Answer::Busy),
-            Verdict::Stale => return Err(Answer::Stale),
-        }
-        let applied = self.rows.push(push).ok();
-        window
-            .into_iter()
-            .for_each(|window| window.finish(sequence, applied.as_ref().map(|push| push.outcome)));
-        let Some(applied) = applied else { return Err(Answer::Refused) };
-        let mut out = Outbox::new();
-        if let Role::Primary(primary) = &mut self.role {
-            primary.send_push((request, stream), Record::Push(applied), &self.rows, &mut out);
-        }
-        self.send_all(out);
-        Ok(())
-    }
-
-    /// Sends a push that a worker has applied in this epoch.
-    fn send_applied(&mut self, (request, stream): (u64, usize), epoch: u64, applied: AppliedPush) {
-        let mut out = Outbox::new();
-        match &mut self.role {
-            Role::Primary(primary) if primary.epoch == epoch => {
-                primary.send_push((request, stream), Record::Push(applied), &self.rows, &mut out);
-            }
-            // The rows that it changed end with the epoch.
-            _ => self.actions.push(Action::Answer { request, answer: Answer::NotHere }),
-        }
-        self.send_all(out);
-    }
-
     /// A process that has ended is not waited for.
     fn take_end(&mut self, member: Member) {
         let now = self.now;
@@ -453,29 +405,6 @@ impl Node {
             }
             Role::Primary(primary) => primary.take_end(member, now),
             _ => {}
-        }
-    }
-
-    fn operate(&mut self, request: u64, operation: &Operation) -> Result<(), Answer> {
-        self.taking()?;
-        self.rows.operate(operation, true).map_err(|_| Answer::Refused)?;
-        let (must_have, mut out) = (self.must_have(), Outbox::new());
-        if let Role::Primary(primary) = &mut self.role {
-            primary.send_barrier(request, operation, &must_have, &self.rows, &mut out);
-        }
-        self.send_all(out);
-        Ok(())
-    }
-
-    fn pull(&self, table: u32, keys: &[u64]) -> Answer {
-        let Role::Primary(primary) = &self.role else { return Answer::NotHere };
-        let has_lease = primary.has_lease(&self.must_have(), self.now);
-        if primary.handing_over.is_some() || !has_lease && self.rows.fault != Fault::PullsWithoutLease {
-            return Answer::Busy;
-        }
-        match self.rows.pull(table, keys) {
-            Some(weights) => Answer::Rows { epoch: primary.epoch, weights },
-            None => Answer::Refused,
         }
     }
 

@@ -164,16 +164,18 @@ impl Primary {
         self.pending.push(Pending { requests: vec![request], push, records: vec![(stream, number)], answer });
     }
 
-    /// Sends a change that was applied. Learners begin anew, since it may replace rows that they have yet to get.
+    /// Sends a change that was applied. Learners begin anew where it may replace rows that they have yet to get.
     pub(crate) fn send_barrier(
         &mut self,
-        request: u64,
+        (request, outcome): (u64, Outcome),
         operation: &Operation,
         in_sync: &[Member],
         rows: &Rows,
         out: &mut Outbox,
     ) {
-        self.sessions.retain(|session| in_sync.contains(&session.member));
+        if !matches!(operation, Operation::Place(_)) {
+            self.sessions.retain(|session| in_sync.contains(&session.member));
+        }
         self.barrier += 1;
         let record = Arc::new(Record::Barrier { number: self.barrier, operation: operation.clone() });
         let records =
@@ -182,7 +184,7 @@ impl Primary {
             // A later table of this number counts from 0.
             self.streams.iter_mut().for_each(|stream| _ = stream.removals.remove(table));
         }
-        let answer = Answer::Done(Outcome::Applied);
+        let answer = Answer::Done(outcome);
         self.pending.push(Pending { requests: vec![request], push: None, records, answer });
     }
 
@@ -228,6 +230,7 @@ impl Primary {
             tables: tables.collect(),
             marks: Arc::new(marks),
             barrier: self.barrier,
+            placement: rows.placement.clone(),
         };
         self.sessions_so_far += 1;
         let session = Session {

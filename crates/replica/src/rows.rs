@@ -8,10 +8,12 @@ use sanderling_store::{
     Absent, CheckedPush, PushClock, PushScale, RowColumns, RowVersions, StoreError, Table, TableConfig,
     is_newer_version,
 };
+use sanderling_wire::slot_of;
 
 use crate::fault::Fault;
 use crate::limit::{REMOVALS_MAX, WAITING_MAX};
 use crate::message::{AppliedPush, Operation, Push, TableState};
+use crate::placement::{Placement, SlotOwner};
 use crate::push_dedup::Outcome;
 
 /// The tables, and what a follower knows about their rows.
@@ -26,6 +28,11 @@ pub(crate) struct Rows {
     removals: HashMap<u32, u64>,
     /// Number of the last removal of a key, until every stream has passed it.
     removed: BTreeMap<(u32, u64), u64>,
+    group: Option<u32>,
+    /// The placement that the group has applied.
+    pub(crate) placement: Option<Arc<Placement>>,
+    /// By slot.
+    owners: Vec<SlotOwner>,
     /// Updates of rows that are older than the version before, per key in the order of versions.
     waiting: BTreeMap<(u32, u64), VecDeque<Waiting>>,
     waiting_count: usize,
@@ -76,13 +83,18 @@ impl Waiting {
 }
 
 impl Rows {
-    pub(crate) fn new(fault: Fault) -> Rows {
-        Rows { fault, ..Rows::default() }
+    pub(crate) fn new(group: Option<u32>, fault: Fault) -> Rows {
+        Rows { group, fault, ..Rows::default() }
     }
 
     /// Drops everything, and makes the tables of a primary.
-    pub(crate) fn begin(&mut self, tables: Vec<TableState>) -> Result<(), Broken> {
-        *self = Rows { listed: self.listed + 1, ..Rows::new(self.fault) };
+    pub(crate) fn begin(
+        &mut self,
+        tables: Vec<TableState>,
+        placement: Option<Arc<Placement>>,
+    ) -> Result<(), Broken> {
+        *self = Rows { listed: self.listed + 1, ..Rows::new(self.group, self.fault) };
+        placement.into_iter().for_each(|placement| self.place(&placement));
         for TableState { table, config, note, removals } in tables {
             self.create(table, config, note)?;
             self.removals.insert(table, removals);
@@ -134,7 +146,8 @@ impl Rows {
     }
 
     /// Applies a change between pushes.
-    pub(crate) fn operate(&mut self, operation: &Operation, leads: bool) -> Result<(), StoreError> {
+    pub(crate) fn operate(&mut self, operation: &Operation, leads: bool) -> Result<Outcome, StoreError> {
+        let mut outcome = Outcome::Applied;
         match operation {
             Operation::Create { table, config, note } => {
                 self.create(*table, (**config).clone(), note.clone())?;
@@ -151,11 +164,16 @@ impl Rows {
                 self.waiting.retain(|(number, _), _| number != table);
                 self.waiting_count = self.waiting.values().map(VecDeque::len).sum();
             }
-            Operation::Import { table, rows } => {
+            Operation::Import { table, rows, pushes } => {
                 if let Some(table) = self.tables.get(table) {
+                    if *pushes > 0 {
+                        table.import_newer(RowColumns::default().rows(), *pushes)?;
+                    }
                     match table.import(rows.rows()) {
                         // The other rows are imported.
-                        Err(StoreError::TableFull { .. }) if leads => {}
+                        Err(StoreError::TableFull { rejected, .. }) if leads => {
+                            outcome = Outcome::Full { rejected };
+                        }
                         other => other?,
                     }
                 }
@@ -165,8 +183,26 @@ impl Rows {
                     keys.iter().for_each(|&key| _ = table.remove(key));
                 }
             }
+            Operation::Place(placement) => self.place(placement),
         }
-        Ok(())
+        Ok(outcome)
+    }
+
+    fn place(&mut self, placement: &Arc<Placement>) {
+        if self.placement.as_ref().is_none_or(|present| present.version < placement.version) {
+            self.owners = self.group.map(|group| placement.owners(group)).unwrap_or_default();
+            self.placement = Some(Arc::clone(placement));
+            self.listed += 1;
+        }
+    }
+
+    /// Whether this group has a key. Before the first placement no group has.
+    pub(crate) fn owner_of(&self, key: u64) -> SlotOwner {
+        match (self.group, &self.owners[..]) {
+            (None, _) => SlotOwner::Here,
+            (Some(_), []) => SlotOwner::InHandOver,
+            (Some(_), owners) => owners[slot_of(key, owners.len())],
+        }
     }
 
     /// Applies a push of the primary, as far as the rows have come to it.

@@ -4,9 +4,13 @@
 
 mod check;
 mod clients;
+mod cluster;
+mod routing;
+mod weather;
 mod world;
 
 use crate::fault::Fault;
+use cluster::Cluster;
 use world::World;
 
 /// Seeds of a test run by default.
@@ -42,9 +46,31 @@ fn a_seed_reproduces_its_run() {
     }
 }
 
+#[test]
+fn no_seed_breaks_the_moves() {
+    let seeds = match number("SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("SEEDS").unwrap_or(SEEDS) / 4,
+    };
+    let mut total = cluster::Counts::default();
+    for seed in seeds {
+        match Cluster::run(seed, Fault::None) {
+            Ok(counts) => total.add(&counts),
+            Err(problem) => panic!("SEED={seed}: {problem}"),
+        }
+    }
+    assert!(total.is_varied() || number("SEED").is_some(), "{total:?}");
+}
+
 /// The seed that finds a fault, and what it finds.
 fn find(fault: Fault) -> Option<(u64, String)> {
-    (0..SEEDS_PER_FAULT).find_map(|seed| Some((seed, World::run(seed, fault).err()?)))
+    let run = |seed| match fault {
+        Fault::PlacesBeforeMarks | Fault::TakenAgainAfterTimeout | Fault::CommitWithoutClosed => {
+            Cluster::run(seed, fault).err()
+        }
+        _ => World::run(seed, fault).err(),
+    };
+    (0..SEEDS_PER_FAULT).find_map(|seed| Some((seed, run(seed)?)))
 }
 
 #[test]
@@ -59,6 +85,11 @@ fn planted_faults_are_found() {
         Fault::RemovalsUnnumbered,
         Fault::BarrierNotAwaited,
     ]);
+}
+
+#[test]
+fn planted_faults_of_moves_are_found() {
+    find_all(&[Fault::PlacesBeforeMarks, Fault::TakenAgainAfterTimeout, Fault::CommitWithoutClosed]);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::event::{Event, Log};
 use crate::export::Exporter;
 use crate::limit::{BACKGROUND_JOBS_MAX, FAILURE_BYTES_MAX};
 use crate::refusal::Refusal;
-use crate::replication::{Change, Input, Made};
+use crate::replication::{Change, Input, Made, answer_to};
 use crate::state::State;
 use crate::tables::Entry;
 
@@ -55,6 +55,10 @@ pub(crate) enum JobKind {
     Changes {
         entry: Arc<Entry>,
         changes: Changes,
+    },
+    /// A question of another group about rows that move to it.
+    Transfer {
+        question: Vec<u8>,
     },
     /// A change that all replicas make.
     Change(Change),
@@ -98,7 +102,7 @@ impl JobQueues {
         let thread = match queued.job.work {
             JobKind::Save { .. } | JobKind::Saved { .. } | JobKind::Restore { .. } => &self.checkpoints,
             JobKind::Export { .. } => &self.exports,
-            JobKind::Changes { .. } => &self.changes,
+            JobKind::Changes { .. } | JobKind::Transfer { .. } => &self.changes,
             JobKind::Change(_) => {
                 let replication = self.replication.as_ref();
                 return replication.is_some_and(|inputs| inputs.send(Input::Job(Box::new(queued))).is_ok());
@@ -217,6 +221,10 @@ impl BackgroundJob {
             JobKind::Changes { entry, changes } => {
                 let page = ChangedPage::read(entry, changes, &self.agreed);
                 page.and_then(|page| self.write(&Reply::Changes(page.reply(entry.dim())), &mut frame))
+            }
+            JobKind::Transfer { question } => {
+                let answer = answer_to(state, question);
+                answer.and_then(|answer| self.write(&Reply::Transfer(&answer), &mut frame))
             }
             JobKind::Change(_) => {
                 Err(Refusal::new(Fault::Internal, "the thread of replication makes changes"))

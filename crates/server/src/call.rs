@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use sanderling_wire::{Agreed, Failure, Fault, Kind, Reply, WireError};
+use sanderling_wire::{Agreed, Failure, Fault, Home, Kind, Reply, WireError};
 
 use crate::limit::SCRATCH_BYTES_MAX;
 use crate::refusal::Refusal;
@@ -71,6 +71,14 @@ pub(crate) struct Call<'a> {
 }
 
 impl Call<'_> {
+    /// Refuses a request with keys that are not on this server.
+    pub(crate) fn check_keys(&self, home: Home, keys: &[u64]) -> Result<(), Refusal> {
+        match self.view.slots() {
+            Some(slots) => slots.check_keys(home, keys),
+            None => self.state.placement.check_keys(home, keys),
+        }
+    }
+
     /// Encodes a short reply into room that is there already.
     pub(crate) fn encode(&self, reply: &Reply<'_>, slot: &mut [u8]) -> Result<usize, Refusal> {
         reply.encode(self.agreed, self.id, slot).map_err(unwritten)

@@ -49,13 +49,18 @@ impl ChangedPage {
         let ChangesPlace { since, until, cursor } = changes.place;
         let (mut keys, mut values, mut removed) = (Vec::new(), Vec::new(), Vec::new());
         let place = StreamPlace { since, until, cursor };
-        let page = entry.table.follow_changes(place, &options, |key, row| match row {
-            None => removed.push(key),
-            Some(row) => {
-                keys.push(key);
-                values.extend_from_slice(row.weights);
-            }
-        })?;
+        let page = entry.table.follow_changes(
+            place,
+            &options,
+            |_| true,
+            |key, row| match row {
+                None => removed.push(key),
+                Some(row) => {
+                    keys.push(key);
+                    values.extend_from_slice(row.weights);
+                }
+            },
+        )?;
         let mut halves = Vec::new();
         if is_half {
             halves.resize(values.len(), 0);

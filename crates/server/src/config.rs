@@ -108,6 +108,8 @@ pub struct ReplicaConfig {
     pub pull_staleness: Duration,
     /// Trusted certificates (PEM file) of the other replicas, for TLS.
     pub authorities: Option<PathBuf>,
+    /// Bytes of rows per second that a move of slots to this server copies.
+    pub move_bytes_per_s: u64,
 }
 
 impl Default for Config {

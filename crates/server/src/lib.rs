@@ -68,7 +68,9 @@ pub use descriptors::raise_limit;
 pub use event::Event;
 pub use listen::{PortListener, control_address, framing, listen_for_control};
 pub use refusal::Refusal;
-pub use replication::{GroupRecord, GroupRecords, GroupStatus, MemoryRecords, ReplicaStatus};
+pub use replication::{
+    GroupRecord, GroupRecords, GroupStatus, MemoryRecords, PlacementRecords, ReplicaStatus,
+};
 pub use reply_sink::ReplySink;
 pub use sanderling_observe::LatencySummary;
 pub use sanderling_wire::{Fault, Home, Restored, Saved, StatsScope};

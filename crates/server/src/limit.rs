@@ -98,6 +98,8 @@ pub const PEER_CONNECT_WITHIN: Duration = Duration::from_secs(1);
 pub const PEER_RETRY: Duration = Duration::from_millis(50);
 /// The replicas' unit of time.
 pub const TICK: Duration = Duration::from_millis(10);
+/// Time for a task of a move: an answer of another group, or of this group's followers.
+pub const MOVE_ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// Time for another replica to take over at the end of a primary.
 pub const HAND_OVER_WITHIN: Duration = Duration::from_secs(2);
 /// Length of the longest failure reply.

@@ -1,10 +1,11 @@
 //! Which keys belong to this server. It knows slots and shards, no table.
 
+use sanderling_replica::{Placement as Record, SlotOwner};
 use sanderling_wire::{Fault, Home, PlacementMap, PlacementServer, even_slots, limit, slot_of};
 
 use crate::refusal::Refusal;
 
-/// Version of the placement. It never changes yet.
+/// Version of the placement of servers that are in no cluster. It never changes.
 const VERSION: u64 = 1;
 
 /// The slots of all shards, from the point of view of one shard.
@@ -70,5 +71,51 @@ impl Placement {
         let advice = "if the number of shards has changed, connect anew and name each of them once";
         let reason = format!("{what}, this is {} of {}; {advice}", self.shard, self.shards);
         Refusal::new(Fault::NotHere { placement_version: VERSION }, reason)
+    }
+}
+
+/// The slots of a group of a cluster, as its replicas have applied them.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    pub(crate) record: std::sync::Arc<Record>,
+    group: u16,
+    owners: Vec<SlotOwner>,
+    has_all: bool,
+}
+
+impl Slots {
+    pub(crate) fn new(record: &std::sync::Arc<Record>, group: u16) -> Slots {
+        let owners = record.owners(group.into());
+        let has_all = owners.iter().all(|owner| *owner == SlotOwner::Here);
+        Slots { record: std::sync::Arc::clone(record), group, owners, has_all }
+    }
+
+    fn owner_of(&self, key: u64) -> SlotOwner {
+        self.owners[slot_of(key, self.owners.len())]
+    }
+
+    /// Refuses a request with keys of other groups, or of slots that are handed over.
+    pub(crate) fn check_keys(&self, home: Home, keys: &[u64]) -> Result<(), Refusal> {
+        if self.has_all || home != Home::Sharded {
+            return Ok(());
+        }
+        if keys.iter().fold(true, |all, &key| all & (self.owner_of(key) == SlotOwner::Here)) {
+            return Ok(());
+        }
+        for &key in keys {
+            if let SlotOwner::Elsewhere(other) = self.owner_of(key) {
+                let reason = format!("key {key} is in group {other}, this is group {}", self.group);
+                let placement_version = self.record.version;
+                return Err(Refusal::new(Fault::NotHere { placement_version }, reason));
+            }
+        }
+        Err(Refusal::busy("slots of these keys are handed over to another group".to_owned()))
+    }
+
+    /// The group of each slot, as clients get it.
+    pub(crate) fn map(&self) -> (u64, usize, Vec<u16>) {
+        let slots: Vec<u16> = self.record.groups().into_iter().map(|group| group as u16).collect();
+        let groups = slots.iter().max().map_or(1, |last| usize::from(*last) + 1);
+        (self.record.version, groups.max(usize::from(self.group) + 1), slots)
     }
 }

@@ -6,8 +6,10 @@
 
 mod codec;
 mod driver;
+mod moves;
 mod peers;
 mod records;
+mod transfer;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
@@ -15,13 +17,16 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use sanderling_replica::push_dedup::Outcome;
-use sanderling_replica::{AppliedPush, Member};
+use sanderling_replica::{AppliedPush, Member, Progress};
 use sanderling_wire::{Fault, Kind, Replicate};
 
 pub(crate) use codec::record_bytes;
 pub(crate) use driver::{Around, Change, Driver, Input, Made};
+pub use moves::PlacementRecords;
+pub(crate) use moves::{MoveChange, MoveThread};
 pub(crate) use peers::PeerOptions;
 pub use records::{GroupRecord, GroupRecords, GroupStatus, MemoryRecords, ReplicaStatus};
+pub(crate) use transfer::answer_to;
 
 use crate::limit::PEER_MESSAGES_MAX;
 use crate::refusal::{Refusal, SendReply};
@@ -35,6 +40,8 @@ pub(crate) struct Replication {
     started: Instant,
     /// The epoch whose pushes are taken; 0: none are.
     epoch: AtomicU64,
+    /// That epoch, also while workers are stopped between two pushes.
+    leads: AtomicU64,
     /// Until when pulls are answered, in microseconds since the start.
     lease_until_us: AtomicU64,
     /// Until when a follower answers pulls of clients that pull from any, in microseconds since the start; 0: it does not.
@@ -48,6 +55,8 @@ pub(crate) struct Replication {
     /// Messages of other replicas that wait.
     waiting: AtomicUsize,
     status: Mutex<GroupStatus>,
+    /// The epoch and the version of the placement that all replicas in sync have applied in it, and the move under way.
+    placed: Mutex<((u64, u64), Progress)>,
 }
 
 /// A worker's flag, on a cache line of its own.
@@ -72,6 +81,7 @@ impl Replication {
         Replication {
             started: Instant::now(),
             epoch: AtomicU64::new(0),
+            leads: AtomicU64::new(0),
             lease_until_us: AtomicU64::new(0),
             fresh_until_us: AtomicU64::new(0),
             history: AtomicU64::new(0),
@@ -80,6 +90,7 @@ impl Replication {
             acknowledges_local,
             waiting: AtomicUsize::new(0),
             status: Mutex::default(),
+            placed: Mutex::default(),
         }
     }
 
@@ -110,6 +121,7 @@ impl Replication {
     /// Lets workers apply pushes of this epoch, or none if it is 0; pulls are answered for some time.
     fn open(&self, epoch: u64, lease_until: Option<Instant>) {
         self.lease_until_us.store(lease_until.map_or(u64::MAX, |at| self.us(at)), Ordering::Release);
+        self.leads.store(epoch, Ordering::Release);
         self.epoch.store(epoch, Ordering::SeqCst);
     }
 
@@ -120,6 +132,27 @@ impl Replication {
 
     fn us(&self, at: Instant) -> u64 {
         at.saturating_duration_since(self.started).as_micros() as u64
+    }
+
+    /// The epoch in which this server takes changes; 0: it does not.
+    fn epoch(&self) -> u64 {
+        self.leads.load(Ordering::Acquire)
+    }
+
+    /// The epoch in which this server takes changes, and the version of the placement that all replicas in sync have
+    /// applied in it.
+    fn placed(&self) -> (u64, u64) {
+        let (known, epoch) = (self.placed.lock().unwrap_or_else(PoisonError::into_inner).0, self.epoch());
+        (epoch, if known.0 == epoch { known.1 } else { 0 })
+    }
+
+    /// The move that this group receives.
+    pub(crate) fn progress(&self) -> Progress {
+        self.placed.lock().unwrap_or_else(PoisonError::into_inner).1
+    }
+
+    fn set_placed(&self, placed: (u64, u64), progress: Progress) {
+        *self.placed.lock().unwrap_or_else(PoisonError::into_inner) = (placed, progress);
     }
 
     fn has_lease(&self, now: Instant) -> bool {
@@ -166,18 +199,24 @@ impl Replication {
         }
     }
 
+    /// The refusal of a request that does not fit the tables here. Those of a primary that may have been replaced do not
+    /// count: its successor may have a table that it does not know.
+    pub(crate) fn refusal(&self, refusal: Refusal) -> Refusal {
+        if self.has_lease(Instant::now()) { refusal } else { self.not_taking() }
+    }
+
     /// Why this server takes no pushes.
     fn not_taking(&self) -> Refusal {
         let status = self.status();
         match status.primary_url() {
             _ if status.is_primary => Refusal::busy(format!(
-                "this primary has {} of {} replicas in sync, or hands over",
+                "this primary has {} of {} replicas in sync, hands over, or is cut off from them",
                 status.in_sync(),
                 status.min_in_sync
             )),
             Some(url) => {
                 let reason = format!("the primary of group {} is at {url}", status.group);
-                Refusal::new(Fault::NotHere { placement_version: status.version }, reason)
+                Refusal::new(Fault::NotPrimary { version: status.version }, reason)
             }
             None => Refusal::busy(format!("group {} has no primary yet", status.group)),
         }

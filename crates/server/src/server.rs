@@ -22,7 +22,9 @@ use crate::first_tables;
 use crate::folder_lock::FolderLock;
 use crate::listen;
 use crate::log_thread;
-use crate::replication::{Around, Driver, GroupRecords, Input, PeerOptions, Replication};
+use crate::replication::{
+    Around, Driver, GroupRecords, Input, MoveThread, PeerOptions, PlacementRecords, Replication,
+};
 use crate::server_error::ServerError;
 use crate::state::{State, WakeWorkers};
 use crate::worker::{Worker, WorkerHandle, WorkerMsg};
@@ -61,25 +63,23 @@ impl Server {
         Server::start_with(config, None, Log(Arc::new(on_event)))
     }
 
-    /// Starts a server that is a replica, whose group has its record in this registry.
+    /// Starts a server that is a replica, whose group has its record in this registry. With a placement, the group has
+    /// the slots that it says; without one, it has an even share of them.
     ///
     /// # Errors
     /// As [`Server::start`]; or the configuration does not say which replica it is.
     pub fn start_replica(
         config: &Config,
         registry: Box<dyn GroupRecords>,
+        placement: Option<Box<dyn PlacementRecords>>,
         on_event: impl Fn(Event) + Send + Sync + 'static,
     ) -> Result<Server, ServerError> {
-        Server::start_with(config, Some(registry), Log(Arc::new(on_event)))
+        Server::start_with(config, Some(Registered { registry, placement }), Log(Arc::new(on_event)))
     }
 
-    fn start_with(
-        config: &Config,
-        registry: Option<Box<dyn GroupRecords>>,
-        log: Log,
-    ) -> Result<Server, ServerError> {
+    fn start_with(config: &Config, registered: Option<Registered>, log: Log) -> Result<Server, ServerError> {
         config.check().map_err(ServerError::Config)?;
-        if registry.is_some() != config.replica.is_some() {
+        if registered.is_some() != config.replica.is_some() {
             return Err(ServerError::Config("a replica needs a registry, and only a replica".to_owned()));
         }
         let folder_lock = |root: &PathBuf| FolderLock::new(root, config.shard, config.shards);
@@ -167,9 +167,16 @@ impl Server {
             spawn("log".to_owned(), write)
         });
         let log_writer = log_writer.transpose()?;
-        let replication = match registry {
-            Some(registry) => {
-                let driver = driver(config, &state, &addresses, taken, registry, &log)?;
+        let replication = match registered {
+            Some(Registered { registry, placement }) => {
+                let driver =
+                    driver(config, &state, &addresses, taken, (registry, placement.is_some()), &log)?;
+                if let Some(records) = placement {
+                    let moves = moves(config, &state, driver.peer_options(), records, &log)?;
+                    let inputs = inputs.clone();
+                    // It ends by itself when the server is gone.
+                    spawn("moves".to_owned(), move || moves.run(&inputs))?;
+                }
                 Some((inputs, spawn("replication".to_owned(), move || driver.run())?))
             }
             None => None,
@@ -286,13 +293,19 @@ impl Drop for Server {
     }
 }
 
+/// The records of a replica.
+struct Registered {
+    registry: Box<dyn GroupRecords>,
+    placement: Option<Box<dyn PlacementRecords>>,
+}
+
 /// The thread of replication of a server that listens at these addresses.
 fn driver(
     config: &Config,
     state: &Arc<State>,
     addresses: &[Address],
     inputs: Receiver<Input>,
-    registry: Box<dyn GroupRecords>,
+    (registry, slots): (Box<dyn GroupRecords>, bool),
     log: &Log,
 ) -> Result<Driver, ServerError> {
     let (Some(replica), Some(shared)) = (&config.replica, &state.replication) else {
@@ -309,7 +322,8 @@ fn driver(
     let min_in_sync = replica.min_in_sync;
     // A token that this server made for itself is not that of the others.
     let token = config.token.clone().filter(|_| !config.admit_this_user);
-    let machine = MachineConfig { me, streams: shared.workers(), min_in_sync, history };
+    let group = slots.then_some(u32::from(config.shard));
+    let machine = MachineConfig { me, streams: shared.workers(), min_in_sync, group, history };
     let node = Node::new(machine, Arc::clone(&state.push_dedup));
     let around = Around {
         state: Arc::clone(state),
@@ -322,6 +336,27 @@ fn driver(
         log: log.clone(),
     };
     Driver::new(node, around, registry).map_err(ServerError::Thread)
+}
+
+/// The thread that gives and receives slots.
+fn moves(
+    config: &Config,
+    state: &Arc<State>,
+    peers: PeerOptions,
+    records: Box<dyn PlacementRecords>,
+    log: &Log,
+) -> Result<MoveThread, ServerError> {
+    let (Some(replica), Some(shared)) = (&config.replica, &state.replication) else {
+        return Err(ServerError::Config("it is no replica".to_owned()));
+    };
+    Ok(MoveThread {
+        state: Arc::downgrade(state),
+        shared: Arc::clone(shared),
+        records,
+        peers,
+        bytes_per_s: replica.move_bytes_per_s,
+        log: log.clone(),
+    })
 }
 
 /// Requests a shutdown when its thread ends, even by a panic.

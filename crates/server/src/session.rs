@@ -8,7 +8,7 @@ use sanderling_observe::numbers::bytes as in_units;
 use sanderling_replica::push_dedup::ClientPushes;
 use sanderling_wire::{
     Agreed, Buffer, Codec, Compression, Fault, Features, Frame, HEADER_BYTES, Hello, Kind, Offer, Parsed,
-    Reply, Request, SaveAs, WireError, flag, limit, same_token,
+    PlacementMap, PlacementServer, Reply, Request, SaveAs, WireError, flag, limit, same_token,
 };
 
 use crate::background::{BackgroundJob, JobKind};
@@ -442,7 +442,14 @@ impl Session {
                 let directory = state.tables.directory();
                 write(Reply::Tables(directory.entries.iter().map(|entry| entry.info()).collect()))
             }
-            Request::Placement => write(Reply::Placement(state.placement.map())),
+            Request::Placement => match state.tables.directory().slots.as_ref().map(|slots| slots.map()) {
+                Some((version, groups, slots)) => {
+                    let server = |server_id| PlacementServer { server_id, url: "" };
+                    let servers = (0..groups as u64).map(server).collect();
+                    write(Reply::Placement(PlacementMap { version, servers, slots: &slots }))
+                }
+                None => write(Reply::Placement(state.placement.map())),
+            },
             Request::Stats(scope) => command::stats::stats(state, *scope, &mut write),
             Request::WaitStep(wait) => command::step::wait(state, when.now, wait, &mut write),
             Request::Meet(meet) => command::step::meet(state, when.now, meet, &mut write),
@@ -459,6 +466,7 @@ impl Session {
             | Request::Describe
             | Request::Leave(_)
             | Request::Keys(_) => Err(Refusal::bad("this is a parameter server; minibatches are at a hub")),
+            Request::Transfer(question) => later(JobKind::Transfer { question: question.to_vec() }),
             Request::SentAt(_) => Err(Refusal::bad("sent_at was not agreed on")),
             Request::Join(_) | Request::Tell(_) => {
                 Err(Refusal::bad("this is a parameter server, not a worker of a job"))

@@ -327,7 +327,8 @@ impl State {
             ("draining", u64::from(self.is_draining())),
         ];
         if let Some(replication) = &self.replication {
-            let group = replication.status();
+            let (group, moving) = (replication.status(), replication.progress());
+            let slots = self.tables.directory().slots.as_ref().map(|slots| slots.record.version);
             counters.extend([
                 ("group_server", group.server.into()),
                 ("group_primary", group.is_primary.into()),
@@ -335,6 +336,9 @@ impl State {
                 ("group_in_sync", group.in_sync() as u64),
                 ("group_backlog", group.backlog),
                 ("group_waiting", group.waiting),
+                ("group_placement", slots.unwrap_or(0)),
+                ("group_moving", u64::from(moving.id != 0)),
+                ("group_moved_rows", moving.rows),
             ]);
         }
         counters.extend(self.log.iter().flat_map(|log| log.counters(&self.tables)));

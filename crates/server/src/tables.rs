@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock::unix_ms;
 use crate::description;
 use crate::history::History;
+use crate::placement::Slots;
 use crate::refusal::Refusal;
 
 /// Shares of a memory limit that differ by at most this are of one limit: each share is rounded up, and again when the
@@ -85,6 +86,16 @@ impl Entry {
         Entry { number, home, config, state, created_unix_ms, temporary, table }
     }
 
+    /// Its properties beside its rows.
+    pub(crate) fn note(&self) -> TableNote {
+        TableNote {
+            pinned: pinned(self.home),
+            config: self.config.clone(),
+            created_unix_ms: self.created_unix_ms,
+            temporary: self.temporary,
+        }
+    }
+
     /// Weights per row.
     pub(crate) fn dim(&self) -> u32 {
         self.table.dim() as u32
@@ -109,6 +120,8 @@ impl Entry {
 pub(crate) struct Directory {
     version: u64,
     pub(crate) entries: Vec<Arc<Entry>>,
+    /// The slots of this server's group, if slots may move.
+    pub(crate) slots: Option<Arc<Slots>>,
 }
 
 impl Directory {
@@ -229,7 +242,8 @@ impl Tables {
 
     fn replace(&self, current: &mut Current, entries: Vec<Arc<Entry>>) {
         let version = current.directory.version + 1;
-        current.directory = Arc::new(Directory { version, entries });
+        let slots = current.directory.slots.clone();
+        current.directory = Arc::new(Directory { version, entries, slots });
         self.version.store(version, Ordering::Release);
     }
 
@@ -320,10 +334,12 @@ impl Tables {
         Ok(())
     }
 
-    /// Replaces the list of tables.
-    pub(crate) fn list(&self, entries: Vec<Arc<Entry>>) {
+    /// Replaces the list of tables, and the slots of the group.
+    pub(crate) fn list(&self, entries: Vec<Arc<Entry>>, slots: Option<Arc<Slots>>) {
         let mut current = self.current();
-        self.replace(&mut current, entries);
+        let version = current.directory.version + 1;
+        current.directory = Arc::new(Directory { version, entries, slots });
+        self.version.store(version, Ordering::Release);
     }
 
     /// Replaces all tables.
@@ -374,6 +390,11 @@ impl View {
     /// Whether no table was created or dropped since the last refresh.
     pub(crate) fn is_newest(&self, tables: &Tables) -> bool {
         self.directory.version == tables.version.load(Ordering::Acquire)
+    }
+
+    /// The slots of this server's group, if slots may move.
+    pub(crate) fn slots(&self) -> Option<&Arc<Slots>> {
+        self.directory.slots.as_ref()
     }
 
     pub(crate) fn table(&self, number: u32) -> Result<&Arc<Entry>, Refusal> {

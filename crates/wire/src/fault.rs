@@ -116,6 +116,12 @@ pub enum Fault {
         /// The oldest epoch from which a follower can go on.
         oldest: u64,
     },
+    /// Another replica of this server's group is the primary, or will be. Nothing was applied.
+    #[error("not the primary of its group, as of record {version}")]
+    NotPrimary {
+        /// Revision of the group's record.
+        version: u64,
+    },
 }
 
 type Numbers = [u64; 3];
@@ -124,7 +130,10 @@ impl Fault {
     /// Whether to repeat the request later, or at another server.
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        matches!(self, Fault::Busy { .. } | Fault::Draining | Fault::NotHere { .. })
+        matches!(
+            self,
+            Fault::Busy { .. } | Fault::Draining | Fault::NotHere { .. } | Fault::NotPrimary { .. }
+        )
     }
 
     /// The code in the header's status field. `docs/wire-format.md` has the table.
@@ -158,6 +167,7 @@ impl Fault {
             Fault::Io { os_error } => (19, [os_error.into(), 0, 0]),
             Fault::Internal => (20, [0; 3]),
             Fault::StreamTooLate { oldest } => (21, [oldest, 0, 0]),
+            Fault::NotPrimary { version } => (22, [version, 0, 0]),
         }
     }
 
@@ -188,6 +198,7 @@ impl Fault {
             19 => Fault::Io { os_error: short(a)? },
             20 => Fault::Internal,
             21 => Fault::StreamTooLate { oldest: a },
+            22 => Fault::NotPrimary { version: a },
             other => return Err(WireError::Value { what: "status", found: other.into() }),
         };
         // Numbers that the code does not use must be zero.

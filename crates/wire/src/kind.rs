@@ -52,11 +52,12 @@ pub enum Kind {
     SentAt = 48,
     Changes = 49,
     Replicate = 50,
+    Transfer = 51,
 }
 
 impl Kind {
     /// All kinds by number. Numbers start at 1 and may have gaps.
-    pub const ALL: [Kind; 45] = [
+    pub const ALL: [Kind; 46] = [
         Kind::Hello,
         Kind::Ping,
         Kind::Create,
@@ -102,6 +103,7 @@ impl Kind {
         Kind::SentAt,
         Kind::Changes,
         Kind::Replicate,
+        Kind::Transfer,
     ];
 
     /// The kind with this number.
@@ -159,6 +161,7 @@ impl Kind {
             Kind::SentAt => "sent_at",
             Kind::Changes => "changes",
             Kind::Replicate => "replicate",
+            Kind::Transfer => "transfer",
         }
     }
 

@@ -85,6 +85,8 @@ pub enum Request<'a> {
     Changes(Changes),
     /// A message between replicas. It has no reply.
     Replicate(Replicate<'a>),
+    /// A question of another group about rows that move to it. Its content is the servers' own.
+    Transfer(&'a [u8]),
 }
 
 /// A reply or notice of a server. Slices borrow from the received frame.
@@ -131,6 +133,8 @@ pub enum Reply<'a> {
     /// Number of the save. 0: none.
     Saved(u64),
     Changes(ChangedRows<'a>),
+    /// The answer to another group. Its content is the servers' own.
+    Transfer(&'a [u8]),
     /// The failure of any request.
     Failed(Failure<'a>),
 }
@@ -175,6 +179,7 @@ impl<'a> Request<'a> {
             Request::SentAt(_) => Kind::SentAt,
             Request::Changes(_) => Kind::Changes,
             Request::Replicate(_) => Kind::Replicate,
+            Request::Transfer(_) => Kind::Transfer,
         }
     }
 
@@ -266,6 +271,7 @@ impl<'a> Request<'a> {
             Request::SaveAs(save) => save.write(out),
             Request::Changes(changes) => changes.write(out),
             Request::Replicate(replicate) => replicate.write(out),
+            Request::Transfer(bytes) => out.blob("transfer", bytes, limit::FRAME_BYTES_MAX),
             Request::Saved(name) => out.text("checkpoint", name, limit::PATH_BYTES_MAX),
             Request::SentAt(us) => {
                 out.u64(*us);
@@ -316,6 +322,7 @@ impl<'a> Request<'a> {
             Kind::SentAt => Request::SentAt(from.u64("sent_at")?),
             Kind::Changes => Request::Changes(Changes::read(table, format, from)?),
             Kind::Replicate => Request::Replicate(Replicate::read(from)?),
+            Kind::Transfer => Request::Transfer(from.blob("transfer", limit::FRAME_BYTES_MAX)?),
             kind => {
                 let tell = Tell::read(kind, from)?;
                 Request::Tell(tell.ok_or(WireError::Direction { kind, expected: "a plain request" })?)
@@ -364,6 +371,7 @@ impl<'a> Reply<'a> {
             Reply::SaveAs(_) => Kind::SaveAs,
             Reply::Saved(_) => Kind::Saved,
             Reply::Changes(_) => Kind::Changes,
+            Reply::Transfer(_) => Kind::Transfer,
             Reply::Failed(failure) => failure.kind,
         }
     }
@@ -414,6 +422,7 @@ impl<'a> Reply<'a> {
             Reply::Describe(text) => out.text("description", text, limit::DESCRIPTION_BYTES_MAX),
             Reply::Leave(left) => left.write(out),
             Reply::Changes(changed) => changed.write(out),
+            Reply::Transfer(bytes) => out.blob("transfer", bytes, limit::FRAME_BYTES_MAX),
             Reply::Keys(outcome) => NextReply { late: &[], outcome: *outcome }.write(out),
             Reply::Failed(failure) => failure.write(out),
         }
@@ -462,6 +471,7 @@ impl<'a> Reply<'a> {
             Kind::SaveAs => Reply::SaveAs(Saved::read(from)?),
             Kind::Saved => Reply::Saved(from.u64("number of a save")?),
             Kind::Changes => Reply::Changes(ChangedRows::read(format, from)?),
+            Kind::Transfer => Reply::Transfer(from.blob("transfer", limit::FRAME_BYTES_MAX)?),
             kind => return Err(WireError::Direction { kind, expected: "a plain reply" }),
         };
         from.finish()?;

@@ -3,6 +3,7 @@
 mod begin_anew;
 mod cluster;
 mod drop;
+mod groups;
 mod registry;
 mod show;
 
@@ -21,6 +22,7 @@ use crate::width;
 use begin_anew::BeginAnew;
 use cluster::Cluster;
 use drop::Drop;
+use groups::{Groups, Rebalance};
 use registry::Registry;
 use show::Answers;
 
@@ -135,6 +137,11 @@ Examples:
     /// Show the groups of a cluster with their servers, roles and lag
     Cluster(Cluster),
     BeginAnew(BeginAnew),
+    /// Add a group of replicas to a cluster, or drain one
+    #[command(subcommand)]
+    Groups(Groups),
+    /// Share the slots of a cluster out anew among its groups, while requests go on
+    Rebalance(Rebalance),
     /// Let another replica become the primary of the group, and wait until it is
     #[command(after_help = "Example:\n  sanderling ctl --server 10.0.0.5:7100 hand-over")]
     HandOver,
@@ -179,7 +186,12 @@ impl Order {
             Order::Restore { name } => Answers::Restored(name.clone(), vec![(url, client.restore(name)?)]),
             Order::Checkpoints => Answers::Checkpoints(vec![(url, client.checkpoints()?)]),
             Order::HandOver => Answers::HandedOver(vec![(url, client.hand_over()?)]),
-            Order::Drop(_) | Order::Registry(_) | Order::Cluster(_) | Order::BeginAnew(_) => {
+            Order::Drop(_)
+            | Order::Registry(_)
+            | Order::Cluster(_)
+            | Order::Groups(_)
+            | Order::Rebalance(_)
+            | Order::BeginAnew(_) => {
                 unreachable!("it is not one question to each server")
             }
             Order::Drain => Answers::Draining(vec![(url, client.drain()?)]),
@@ -201,6 +213,12 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         return order.run(options.token, args.ca_file.as_deref(), args.json);
     }
     if let Order::BeginAnew(order) = &args.order {
+        return order.run(options.token.as_deref(), args.json);
+    }
+    if let Order::Groups(order) = &args.order {
+        return order.run(options.token.as_deref(), args.json);
+    }
+    if let Order::Rebalance(order) = &args.order {
         return order.run(options.token.as_deref(), args.json);
     }
     let mut clients: Vec<Option<Client>> = args.server.iter().map(|_| None).collect();

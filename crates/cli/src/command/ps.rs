@@ -98,7 +98,10 @@ pub(crate) fn run(args: Args, line: &CommandLine<'_>) -> Result<u8, Failure> {
     let listener = listen_as_wanted(&config, &wanted)?;
     let control_port = listener.as_ref().ok().map(|port| port.address.clone());
     let server = match &joined {
-        Some(joined) => Server::start_replica(&config, joined.records(), |event| note_line!("{event}"))?,
+        Some(joined) => {
+            let (records, placement) = (joined.records(), Some(joined.placement()));
+            Server::start_replica(&config, records, placement, |event| note_line!("{event}"))?
+        }
         None => Server::start(&config, |event| note_line!("{event}"))?,
     };
     if config.expose {

@@ -111,7 +111,7 @@ impl RpcState {
                     self.calls.put_off(slot, &said(&failure.fault, failure.reason));
                     return Ok(Answer::None);
                 }
-                Fault::NotHere { .. } | Fault::Draining
+                Fault::NotPrimary { .. } | Fault::Draining
                     if failure.fault == Fault::Draining || self.follows_group =>
                 {
                     // It was not carried out. Perhaps the server comes back in time, or another one is the primary.

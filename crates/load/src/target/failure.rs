@@ -43,6 +43,7 @@ fn refused(fault: &Fault) -> &'static str {
         Fault::DeadlineExceeded => "late",
         Fault::Draining => "draining",
         Fault::NotHere { .. } => "not_here",
+        Fault::NotPrimary { .. } => "not_primary",
         Fault::UnknownTable => "unknown_table",
         Fault::TableExists => "table_exists",
         Fault::BadConfig => "bad_config",

@@ -8,6 +8,7 @@ use sanderling_store::Table;
 use super::{Node, Role};
 use crate::group::Revised;
 use crate::message::{Envelope, Message};
+use crate::placement::Placement;
 
 /// The role of a replica at present.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,6 +101,12 @@ impl Node {
     #[must_use]
     pub fn tables(&self) -> (u64, &BTreeMap<u32, Arc<Table>>) {
         (self.rows.listed, &self.rows.tables)
+    }
+
+    /// The placement that this replica has applied.
+    #[must_use]
+    pub fn placement(&self) -> Option<&Arc<Placement>> {
+        self.rows.placement.as_ref()
     }
 
     /// The driver's note of the creation of a table.

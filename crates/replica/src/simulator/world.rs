@@ -8,70 +8,30 @@ use sanderling_store::{Block, Dtype, Init, Optimizer, Row, RowColumns, TableConf
 
 use super::check::{Bits, COUNTERS, Check, bits};
 use super::clients::{Client, KEYS, ORDERED, ORDERED_DIM, PASSING};
+pub(super) use super::weather::Counts;
+use super::weather::Weather;
 use crate::fault::Fault;
 use crate::group::{Group, Member, Revised};
 use crate::message::{Action, Answer, Event, Operation};
 use crate::node::{Config, Node, Role};
 
 /// Ticks with faults.
-const FAULTS_UNTIL: u64 = 700;
+pub(super) const FAULTS_UNTIL: u64 = 700;
 /// Ticks without faults within which everything must be settled.
-const SETTLES_WITHIN: u64 = 3000;
-const STREAMS: usize = 2;
+pub(super) const SETTLES_WITHIN: u64 = 3000;
+pub(super) const STREAMS: usize = 2;
 /// The client that creates tables and imports rows.
 const OPERATOR: usize = usize::MAX;
-
-/// How bad the network and the machines are.
-#[derive(Debug, Clone, Copy)]
-struct Weather {
-    /// Of 1,000 messages, so many are lost, and so many come twice.
-    lost: u64,
-    repeated: u64,
-    delay_max: u64,
-    /// One in this many ticks has a new fault.
-    calm: u64,
-}
-
-/// Counts of a run's events.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct Counts {
-    epochs: u64,
-    crashes: u64,
-    cuts: u64,
-    pauses: u64,
-    hand_overs: u64,
-    waited: u64,
-    removals: u64,
-    operations: u64,
-}
-
-impl Counts {
-    pub(super) fn add(&mut self, other: &Counts) {
-        self.epochs += other.epochs;
-        self.crashes += other.crashes;
-        self.cuts += other.cuts;
-        self.pauses += other.pauses;
-        self.hand_overs += other.hand_overs;
-        self.waited += other.waited;
-        self.removals += other.removals;
-        self.operations += other.operations;
-    }
-
-    pub(super) fn is_varied(&self) -> bool {
-        let Counts { epochs, crashes, cuts, pauses, hand_overs, waited, removals, operations } = *self;
-        [epochs, crashes, cuts, pauses, hand_overs, waited, removals, operations]
-            .iter()
-            .all(|&count| count > 0)
-    }
-}
+/// Clients and movers of several groups.
+const OUTSIDE: usize = usize::MAX - 1;
 
 /// A machine, with the process that runs on it.
 #[derive(Debug)]
-struct Machine {
-    member: Member,
-    node: Option<Node>,
+pub(super) struct Machine {
+    pub(super) member: Member,
+    pub(super) node: Option<Node>,
     starts_at: u64,
-    paused_until: u64,
+    pub(super) paused_until: u64,
     /// Events that came while the process was paused.
     held: Vec<Event>,
 }
@@ -87,14 +47,15 @@ enum Delivery {
 /// Everything outside the nodes.
 #[derive(Debug)]
 pub(super) struct World {
-    now: u64,
+    pub(super) now: u64,
     order: u64,
     rng: SplitMix64,
     weather: Weather,
     fault: Fault,
     min_in_sync: usize,
-    machines: Vec<Machine>,
-    registry: Revised,
+    group: u32,
+    pub(super) machines: Vec<Machine>,
+    pub(super) registry: Revised,
     queue: BTreeMap<(u64, u64), Delivery>,
     /// Directions that lose everything; machines by number, the registry after them.
     cuts: HashSet<(usize, usize)>,
@@ -105,13 +66,16 @@ pub(super) struct World {
     /// Changes that the operator still has to make, and when it asked for the first.
     operations: Vec<Operation>,
     asked: Option<(u64, u64)>,
+    imports: bool,
     check: Check,
-    counts: Counts,
+    pub(super) counts: Counts,
+    /// Answers to clients and movers of several groups.
+    pub(super) outside: Vec<(u64, Answer)>,
     /// The faults, and the changes of the record, for the report of a problem.
     notes: Vec<String>,
 }
 
-fn table(number: u32) -> Operation {
+pub(super) fn table(number: u32) -> Operation {
     let (dim, dtype, optimizer) = match number {
         ORDERED => (
             ORDERED_DIM,
@@ -129,7 +93,7 @@ fn table(number: u32) -> Operation {
 impl World {
     /// Runs a seed; the problem that it found, if any.
     pub(super) fn run(seed: u64, fault: Fault) -> Result<Counts, String> {
-        let mut world = World::new(seed, fault);
+        let mut world = World::new(seed, fault, 0);
         let mut settled = 0;
         while world.now < FAULTS_UNTIL + SETTLES_WITHIN {
             world.tick().map_err(|problem| format!("tick {}: {problem}\n{}", world.now, world.state()))?;
@@ -142,14 +106,9 @@ impl World {
         Err(format!("not settled: {}", world.state()))
     }
 
-    fn new(seed: u64, fault: Fault) -> World {
+    pub(super) fn new(seed: u64, fault: Fault, group: u32) -> World {
         let mut rng = SplitMix64::new(seed);
-        let weather = match rng.below(4) {
-            0 => Weather { lost: 0, repeated: 0, delay_max: 3, calm: 60 },
-            1 => Weather { lost: 20, repeated: 20, delay_max: 6, calm: 100 },
-            2 => Weather { lost: 100, repeated: 100, delay_max: 20, calm: 120 },
-            _ => Weather { lost: 10, repeated: 0, delay_max: 10, calm: 40 },
-        };
+        let weather = Weather::draw(&mut rng);
         let machines = 2 + rng.below(2) as usize;
         let min_in_sync = 1 + rng.below(2) as usize;
         let machine = |server| {
@@ -162,6 +121,7 @@ impl World {
             weather,
             fault,
             min_in_sync,
+            group,
             machines: (0..machines as u32).map(machine).collect(),
             registry: Revised::default(),
             queue: BTreeMap::new(),
@@ -172,14 +132,16 @@ impl World {
             // The last one comes first.
             operations: vec![table(ORDERED), table(COUNTERS)],
             asked: None,
+            imports: true,
             check: Check::default(),
             counts: Counts::default(),
+            outside: Vec::new(),
             notes: Vec::new(),
             rng,
         }
     }
 
-    fn is_healed(&self) -> bool {
+    pub(super) fn is_healed(&self) -> bool {
         self.now > FAULTS_UNTIL
     }
 
@@ -199,7 +161,14 @@ impl World {
         }
     }
 
-    fn tick(&mut self) -> Result<(), String> {
+    /// Of one of several groups: it has no clients of its own, and imports nothing.
+    pub(super) fn of_several(mut self) -> World {
+        self.clients.clear();
+        self.imports = false;
+        self
+    }
+
+    pub(super) fn tick(&mut self) -> Result<(), String> {
         self.now += 1;
         if self.now == FAULTS_UNTIL + 1 {
             self.cuts.clear();
@@ -226,7 +195,13 @@ impl World {
         if machine.node.is_none() && now >= machine.starts_at {
             machine.member.boot = now;
             let (me, history) = (machine.member, now);
-            let config = Config { me, streams: STREAMS, min_in_sync: self.min_in_sync, history };
+            let config = Config {
+                me,
+                streams: STREAMS,
+                min_in_sync: self.min_in_sync,
+                group: (!self.imports).then_some(self.group),
+                history,
+            };
             machine.node = Some(Node::with_fault(config, self.fault));
         }
         if machine.node.is_none() || now < machine.paused_until {
@@ -315,6 +290,10 @@ impl World {
                 }
                 Ok(())
             }
+            Some(OUTSIDE) => {
+                self.outside.push((request, answer.clone()));
+                Ok(())
+            }
             Some(client) => {
                 let nodes = self.machines.len();
                 self.clients[client].take(request, answer, nodes, &mut self.rng, &mut self.check)
@@ -331,7 +310,8 @@ impl World {
             let operation = match self.rng.below(3) {
                 0 => table(PASSING),
                 1 => Operation::Drop { table: PASSING },
-                _ => self.import(),
+                _ if self.imports => self.import(),
+                _ => table(PASSING),
             };
             self.operations.push(operation);
         }
@@ -348,7 +328,7 @@ impl World {
             let at = any(&mut self.rng);
             self.ask_node(at, Event::Operate { request, operation });
         }
-        if self.counts.operations < 2 {
+        if !self.counts.has_tables() {
             return;
         }
         if !self.is_healed() && self.rng.below(8) == 0 {
@@ -368,6 +348,15 @@ impl World {
                 self.ask_node(at, event);
             }
         }
+    }
+
+    /// Sends a request of others; its number.
+    pub(super) fn ask_outside(&mut self, at: usize, event: impl FnOnce(u64) -> Event) -> u64 {
+        self.requests += 1;
+        let request = self.requests;
+        self.askers.insert(request, OUTSIDE);
+        self.ask_node(at, event(request));
+        request
     }
 
     fn ask_node(&mut self, at: usize, event: Event) {
@@ -390,7 +379,7 @@ impl World {
                 rows.push(Row { key, frequency: 1, last_use: 0, version, weights, state }.as_ref());
             }
         }
-        Operation::Import { table: ORDERED, rows: Arc::new(rows) }
+        Operation::Import { table: ORDERED, rows: Arc::new(rows), pushes: 0 }
     }
 
     /// Crashes, pauses, cuts or heals something, or hands the primary over.
@@ -446,7 +435,7 @@ impl World {
     }
 
     /// Whether all clients are done, and all machines at rest.
-    fn is_settled(&mut self) -> bool {
+    pub(super) fn is_settled(&mut self) -> bool {
         let Some(group) = &self.registry.group else { return false };
         group.in_sync.len() + 1 == self.machines.len()
             && self.operations.is_empty()
@@ -458,7 +447,7 @@ impl World {
     }
 
     /// Compares the replicas, and the counters with what clients know.
-    fn equal(&self) -> Result<(), String> {
+    pub(super) fn equal(&self) -> Result<(), String> {
         let rows = |machine: &Machine| -> BTreeMap<u32, Bits> {
             let tables = machine.node.iter().flat_map(|node| &node.rows.tables);
             tables.map(|(&number, table)| (number, bits(table))).collect()
@@ -474,7 +463,7 @@ impl World {
         Ok(())
     }
 
-    fn state(&self) -> String {
+    pub(super) fn state(&self) -> String {
         let mut state = self.notes.join("\n");
         for Machine { member, node, .. } in &self.machines {
             let (role, waiting) = match node {

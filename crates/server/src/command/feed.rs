@@ -20,7 +20,7 @@ use crate::refusal::Refusal;
 /// they are bounded here.
 pub(crate) fn feed(call: &Call<'_>, feed: &Feed<'_>, slot: &mut [u8]) -> Result<usize, Refusal> {
     let entry = call.view.table(feed.table)?;
-    call.state.placement.check_keys(entry.home, feed.ragged.keys)?;
+    call.check_keys(entry.home, feed.ragged.keys)?;
     let batch = Batch::new(feed, call.now);
     let (distinct, dim) = (batch.unique.len(), entry.table.dim());
     let row_bytes = distinct * dim * size_of::<f32>();

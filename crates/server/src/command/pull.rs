@@ -23,7 +23,7 @@ fn shape_pooled(pull: &PullPooled<'_>) -> PullShape {
 fn find<'a>(call: &Call<'a>, table: u32, dim: u32, keys: &[u64]) -> Result<&'a Arc<Entry>, Refusal> {
     let entry = call.view.table(table)?;
     check_dim(entry, dim)?;
-    call.state.placement.check_keys(entry.home, keys)?;
+    call.check_keys(entry.home, keys)?;
     Ok(entry)
 }
 

@@ -25,7 +25,7 @@ pub(crate) fn push(
     check_dim(entry, push.dim)?;
     let repeated = once(call, client_pushes, entry, (push.client, push.sequence), |call| {
         // After the mark: a push that was applied is repeated, even if its keys have moved since.
-        call.state.placement.check_keys(entry.home, push.keys)?;
+        call.check_keys(entry.home, push.keys)?;
         let (table, scale) = (&entry.table, PushScale { lr_scale: push.lr_scale });
         match push.continues {
             false => table.push_unique(push.keys, push.counts, push.grads, scale)?,

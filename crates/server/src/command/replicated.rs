@@ -26,15 +26,16 @@ pub(crate) fn push(
     // The list of tables does not change before `entered` is dropped.
     let directory;
     let view = call.view;
-    let entry = match view.table(push.table) {
-        Ok(entry) if view.is_newest(&call.state.tables) => entry,
+    let (entry, slots) = match view.table(push.table) {
+        Ok(entry) if view.is_newest(&call.state.tables) => (entry, view.slots()),
         _ => {
             directory = call.state.tables.directory();
             let found = directory.entries.iter().find(|entry| entry.number == push.table);
-            found.ok_or_else(|| Refusal::no_table_number(push.table))?
+            let found = found.ok_or_else(|| replication.refusal(Refusal::no_table_number(push.table)))?;
+            (found, directory.slots.as_ref())
         }
     };
-    check_dim(entry, push.dim)?;
+    check_dim(entry, push.dim).map_err(|refusal| replication.refusal(refusal))?;
     let (bytes, bytes_max) = (record_bytes(push.keys.len(), push.grads.len()), call.state.frame_bytes_max);
     if bytes > bytes_max as usize {
         let fault = Fault::TooLarge { bytes: bytes as u64, bytes_max: bytes_max.into() };
@@ -56,7 +57,10 @@ pub(crate) fn push(
     }
     let client_pushes = client_pushes.as_ref().expect("it was found to ask it");
     let mut noted = Noted { client_pushes, sequence: push.sequence, outcome: None };
-    call.state.placement.check_keys(entry.home, push.keys)?;
+    match slots {
+        Some(slots) => slots.check_keys(entry.home, push.keys)?,
+        None => call.state.placement.check_keys(entry.home, push.keys)?,
+    }
     let (table, scale) = (&entry.table, PushScale { lr_scale: push.lr_scale });
     let checked = table.check_push(push.keys, push.counts, push.grads, scale)?;
     let clock = if push.continues { table.latest_push() } else { table.count_push() };
@@ -108,7 +112,7 @@ pub(crate) fn change(call: &Call<'_>, request: &Request<'_>) -> Result<Option<Ch
         }
         Request::Delete(delete) => {
             let entry = call.view.table(delete.table)?;
-            call.state.placement.check_keys(entry.home, delete.keys)?;
+            call.check_keys(entry.home, delete.keys)?;
             Change::Delete { table: delete.table, keys: delete.keys.to_vec() }
         }
         _ => return Ok(None),

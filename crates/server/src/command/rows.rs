@@ -14,7 +14,7 @@ use crate::tables::Entry;
 
 pub(crate) fn delete(call: &Call<'_>, delete: &Delete<'_>, slot: &mut [u8]) -> Result<usize, Refusal> {
     let entry = call.view.table(delete.table)?;
-    call.state.placement.check_keys(entry.home, delete.keys)?;
+    call.check_keys(entry.home, delete.keys)?;
     let gone = delete.keys.iter().filter(|&&key| entry.table.remove(key)).count();
     call.encode(&Reply::Delete(gone as u64), slot)
 }
@@ -55,6 +55,6 @@ pub(super) fn checked<'a>(call: &Call<'_>, import: &Import<'a>) -> Result<WholeR
         );
         return Err(Refusal::bad(reason));
     }
-    call.state.placement.check_keys(entry.home, keys)?;
+    call.check_keys(entry.home, keys)?;
     Ok(WholeRows { keys, frequencies, last_uses, versions, weights, states })
 }

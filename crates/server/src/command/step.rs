@@ -32,7 +32,7 @@ fn participant(member: Member) -> Participant {
 pub(crate) fn push(call: &Call<'_>, push: &PushStep<'_>, slot: &mut [u8]) -> Result<usize, Refusal> {
     let entry = call.view.table(push.table)?;
     check_dim(entry, push.dim)?;
-    call.state.placement.check_keys(entry.home, push.keys)?;
+    call.check_keys(entry.home, push.keys)?;
     let part = Part {
         table: push.table,
         lr_scale: push.lr_scale,

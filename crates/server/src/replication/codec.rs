@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use sanderling_replica::push_dedup::{Outcome, SavedPushDedup};
-use sanderling_replica::{AppliedPush, Envelope, Member, Message, Operation, Push, Record, TableState};
+use sanderling_replica::{
+    AppliedPush, Envelope, Member, Message, Operation, Placement, Push, Record, TableState,
+};
 use sanderling_store::{RowColumns, RowRef, RowVersions};
 
 use crate::description;
 
 /// The first byte. Replicas of one group may differ by one version of the program, but not of this.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 /// Bytes of a record beside those of its keys and gradients, at most.
 const RECORD_BYTES: usize = 128;
 /// Bytes of a key in a record, beside its gradient: key, count, version, number of removals.
@@ -91,7 +93,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Envelope, Malformed> {
 fn message(message: &Message, out: &mut Out) {
     match message {
         Message::Join => out.u8(0),
-        Message::Begin { starts, tables, marks, barrier } => {
+        Message::Begin { starts, tables, marks, barrier, placement } => {
             out.u8(1);
             out.u64s(starts);
             out.u32(tables.len() as u32);
@@ -104,6 +106,8 @@ fn message(message: &Message, out: &mut Out) {
             }
             out.text(&serde_json::to_string(&**marks).expect("numbers become JSON"));
             out.u64(*barrier);
+            out.u8(placement.is_some().into());
+            placement.iter().for_each(|placement| put_placement(placement, out));
         }
         Message::Records { .. } => unreachable!("encoded in parts"),
         Message::Rows { part, table, removals, pushes, rows, is_last } => {
@@ -147,7 +151,9 @@ fn read_message(from: &mut In<'_>) -> Result<Message, Malformed> {
                 tables.push(TableState { table, config, note, removals });
             }
             let marks: SavedPushDedup = serde_json::from_str(from.text()?).map_err(|_| "the push history")?;
-            Message::Begin { starts, tables, marks: Arc::new(marks), barrier: from.u64()? }
+            let barrier = from.u64()?;
+            let placement = if from.flag()? { Some(Arc::new(read_placement(from)?)) } else { None };
+            Message::Begin { starts, tables, marks: Arc::new(marks), barrier, placement }
         }
         2 => {
             let (stream, first) = (from.u64()? as usize, from.u64()?);
@@ -256,9 +262,10 @@ fn put_operation(operation: &Operation, out: &mut Out) {
             out.u8(1);
             out.u32(*table);
         }
-        Operation::Import { table, rows } => {
+        Operation::Import { table, rows, pushes } => {
             out.u8(2);
             out.u32(*table);
+            out.u64(*pushes);
             put_rows(rows, out);
         }
         Operation::Remove { table, keys } => {
@@ -266,7 +273,21 @@ fn put_operation(operation: &Operation, out: &mut Out) {
             out.u32(*table);
             out.u64s(keys);
         }
+        Operation::Place(placement) => {
+            out.u8(4);
+            put_placement(placement, out);
+        }
     }
+}
+
+fn put_placement(placement: &Placement, out: &mut Out) {
+    out.text(&serde_json::to_string(placement).expect("numbers become JSON"));
+}
+
+fn read_placement(from: &mut In<'_>) -> Result<Placement, Malformed> {
+    let placement: Placement = serde_json::from_str(from.text()?).map_err(|_| "the placement")?;
+    placement.check(u32::from(u16::MAX)).map_err(|_| "the placement contradicts itself")?;
+    Ok(placement)
 }
 
 fn read_operation(from: &mut In<'_>) -> Result<Operation, Malformed> {
@@ -277,20 +298,21 @@ fn read_operation(from: &mut In<'_>) -> Result<Operation, Malformed> {
             Operation::Create { table, config: Box::new(config), note: from.text()?.to_owned() }
         }
         1 => Operation::Drop { table: from.u32()? },
-        2 => Operation::Import { table: from.u32()?, rows: Arc::new(read_rows(from)?) },
+        2 => Operation::Import { table: from.u32()?, pushes: from.u64()?, rows: Arc::new(read_rows(from)?) },
         3 => Operation::Remove { table: from.u32()?, keys: from.u64s()? },
+        4 => Operation::Place(Arc::new(read_placement(from)?)),
         _ => return Err("the kind of a change is unknown"),
     })
 }
 
-fn put_rows(rows: &RowColumns, out: &mut Out) {
+pub(super) fn put_rows(rows: &RowColumns, out: &mut Out) {
     let rows = rows.rows();
     out.u64s(rows.keys);
     [rows.frequencies, rows.last_uses, rows.versions].into_iter().for_each(|column| out.u32s(column));
     [rows.weights, rows.states].into_iter().for_each(|column| out.f32s(column));
 }
 
-fn read_rows(from: &mut In<'_>) -> Result<RowColumns, Malformed> {
+pub(super) fn read_rows(from: &mut In<'_>) -> Result<RowColumns, Malformed> {
     let keys = from.u64s()?;
     let [frequencies, last_uses, versions] = [from.u32s()?, from.u32s()?, from.u32s()?];
     let (weights, states) = (from.f32s()?, from.f32s()?);
@@ -317,22 +339,22 @@ fn read_rows(from: &mut In<'_>) -> Result<RowColumns, Malformed> {
 }
 
 /// Writes numbers, the lowest byte first; a list is its length and its elements.
-struct Out(Vec<u8>);
+pub(super) struct Out(pub(super) Vec<u8>);
 
 impl Out {
-    fn u8(&mut self, value: u8) {
+    pub(super) fn u8(&mut self, value: u8) {
         self.0.push(value);
     }
 
-    fn u32(&mut self, value: u32) {
+    pub(super) fn u32(&mut self, value: u32) {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
-    fn u64(&mut self, value: u64) {
+    pub(super) fn u64(&mut self, value: u64) {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
-    fn u64s(&mut self, values: &[u64]) {
+    pub(super) fn u64s(&mut self, values: &[u64]) {
         self.u32(values.len() as u32);
         self.0.extend(values.iter().flat_map(|value| value.to_le_bytes()));
     }
@@ -347,14 +369,14 @@ impl Out {
         self.0.extend(values.iter().flat_map(|value| value.to_le_bytes()));
     }
 
-    fn text(&mut self, text: &str) {
+    pub(super) fn text(&mut self, text: &str) {
         self.u32(text.len() as u32);
         self.0.extend_from_slice(text.as_bytes());
     }
 }
 
 /// Reads what [`Out`] writes.
-struct In<'a>(&'a [u8]);
+pub(super) struct In<'a>(pub(super) &'a [u8]);
 
 impl<'a> In<'a> {
     fn take(&mut self, bytes: usize) -> Result<&'a [u8], Malformed> {
@@ -369,11 +391,11 @@ impl<'a> In<'a> {
         Ok(array)
     }
 
-    fn u8(&mut self) -> Result<u8, Malformed> {
+    pub(super) fn u8(&mut self) -> Result<u8, Malformed> {
         self.array::<1>().map(|[byte]| byte)
     }
 
-    fn flag(&mut self) -> Result<bool, Malformed> {
+    pub(super) fn flag(&mut self) -> Result<bool, Malformed> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
@@ -381,16 +403,16 @@ impl<'a> In<'a> {
         }
     }
 
-    fn u32(&mut self) -> Result<u32, Malformed> {
+    pub(super) fn u32(&mut self) -> Result<u32, Malformed> {
         self.array().map(u32::from_le_bytes)
     }
 
-    fn u64(&mut self) -> Result<u64, Malformed> {
+    pub(super) fn u64(&mut self) -> Result<u64, Malformed> {
         self.array().map(u64::from_le_bytes)
     }
 
     /// A number of elements that follow, each of at least `bytes_min` bytes.
-    fn count(&mut self, bytes_min: usize) -> Result<usize, Malformed> {
+    pub(super) fn count(&mut self, bytes_min: usize) -> Result<usize, Malformed> {
         let count = self.u32()? as usize;
         if count.saturating_mul(bytes_min) > self.0.len() { Err("it is cut") } else { Ok(count) }
     }
@@ -402,7 +424,7 @@ impl<'a> In<'a> {
         Ok(elements.iter().map(|&element| of(element)).collect())
     }
 
-    fn u64s(&mut self) -> Result<Vec<u64>, Malformed> {
+    pub(super) fn u64s(&mut self) -> Result<Vec<u64>, Malformed> {
         self.list(u64::from_le_bytes)
     }
 
@@ -414,7 +436,7 @@ impl<'a> In<'a> {
         self.list(f32::from_le_bytes)
     }
 
-    fn text(&mut self) -> Result<&'a str, Malformed> {
+    pub(super) fn text(&mut self) -> Result<&'a str, Malformed> {
         let count = self.count(1)?;
         if count > TEXT_BYTES_MAX {
             return Err("a text is too long");

@@ -2,25 +2,28 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
 use std::time::{Duration, Instant};
 
 use sanderling_replica::push_dedup::Outcome;
 use sanderling_replica::{
-    Action, Answer, AppliedPush, Envelope, Event as ReplicaEvent, Group, Member, Node, Operation, Revised,
-    Standing,
+    Action, Answer, AppliedPush, Envelope, Event as ReplicaEvent, Group, Member, Node, Revised, Standing,
+    Told,
 };
 use sanderling_store::RowColumns;
 use sanderling_wire::{Fault, Home};
 
 use super::peers::{PeerOptions, Peers};
-use super::{GroupRecord, GroupRecords, GroupStatus, Replication, codec};
-use crate::background::{JobKind, QueuedJob};
+use super::{GroupRecord, GroupRecords, GroupStatus, MoveChange, Replication, codec};
+use crate::background::QueuedJob;
 use crate::event::{Event, Log};
 use crate::limit::TICK;
+use crate::placement::Slots;
 use crate::refusal::{Refusal, SendReply};
 use crate::state::State;
-use crate::tables::{Asked, Entry, TableNote};
+use crate::tables::{Entry, TableNote};
+
+mod changes;
 
 /// Inputs that are taken before the next look at the time.
 const INPUTS_MAX: usize = 256;
@@ -43,6 +46,8 @@ pub(crate) enum Input {
     Message { envelope: Box<Envelope>, url: String },
     /// The registry's record.
     Record(u64, Option<GroupRecord>),
+    /// A change for a move of slots, in this epoch.
+    Move { epoch: u64, change: MoveChange, told: SyncSender<Told> },
     /// This server is to pass its role on.
     HandOver,
     /// A process has ended.
@@ -73,6 +78,7 @@ pub(crate) enum Made {
 enum Waiting {
     Reply(SendReply),
     Job(Box<QueuedJob>, Made),
+    Move(SyncSender<Told>),
     /// The answer came before the way for it.
     Answered(Answer),
 }
@@ -163,6 +169,11 @@ impl Driver {
         })
     }
 
+    /// How this server reaches others.
+    pub(crate) fn peer_options(&self) -> PeerOptions {
+        self.peers.options()
+    }
+
     /// Runs until the server ends.
     pub(crate) fn run(mut self) {
         loop {
@@ -236,6 +247,7 @@ impl Driver {
                 self.stop_workers();
                 self.step(ReplicaEvent::HandOver);
             }
+            Input::Move { epoch, change, told } => self.change_for_move(epoch, change, told),
             Input::Ended(member) => self.step(ReplicaEvent::Ended(member)),
             Input::End => {}
         }
@@ -270,6 +282,13 @@ impl Driver {
                 Action::Answer { request, answer } => match self.waiting.remove(&request) {
                     Some(Waiting::Reply(reply)) => self.reply(reply, &answer),
                     Some(Waiting::Job(job, made)) => self.reply_to_job(*job, made, &answer),
+                    Some(Waiting::Move(told)) => {
+                        let result = match answer {
+                            Answer::Done(outcome) => Told::Made(outcome),
+                            _ => Told::Failed,
+                        };
+                        let _ = told.send(result);
+                    }
                     _ if self.shared.waits(request) => {
                         self.waiting.insert(request, Waiting::Answered(answer));
                     }
@@ -354,71 +373,10 @@ impl Driver {
             let note: TableNote = serde_json::from_str(self.node.note(number)?).ok()?;
             Some(Arc::new(Entry::of_note(number, note, Arc::clone(table))))
         };
-        self.state.tables.list(tables.iter().filter_map(entry).collect());
+        let group = self.state.placement.shard;
+        let slots = self.node.placement().map(|record| Arc::new(Slots::new(record, group)));
+        self.state.tables.list(tables.iter().filter_map(entry).collect(), slots);
         self.state.refresh_workers();
-    }
-
-    fn change(&mut self, job: Box<QueuedJob>) {
-        self.stop_workers();
-        // The list that the change is checked against.
-        self.refresh();
-        match self.prepare(&job) {
-            Ok((Some(operation), made)) => {
-                self.jobs += 1;
-                // Workers count theirs from 0.
-                let request = u64::MAX - self.jobs;
-                self.waiting.insert(request, Waiting::Job(job, made));
-                self.step(ReplicaEvent::Operate { request, operation });
-            }
-            Ok((None, made)) => self.reply_to_job(*job, made, &Answer::Done(Outcome::Applied)),
-            Err(refusal) => {
-                let frame = job.job.refused(&refusal);
-                (job.reply)(frame, job.job.since.elapsed());
-            }
-        }
-    }
-
-    /// Checks a change; returns what all replicas are to do.
-    fn prepare(&mut self, job: &QueuedJob) -> Result<(Option<Operation>, Made), Refusal> {
-        let Standing::Primary { epoch, is_open: true } = self.standing else {
-            return Err(self.shared.not_taking());
-        };
-        let JobKind::Change(change) = &job.job.work else {
-            return Err(Refusal::new(Fault::Internal, "no change of tables"));
-        };
-        let directory = self.state.tables.directory();
-        Ok(match change {
-            Change::Create { name, home, config } => {
-                self.state.placement.check_home(name, *home)?;
-                match self.state.tables.ask(name, *home, config)? {
-                    Asked::There(entry) => (None, Made::Created(entry.number)),
-                    Asked::New { config, note } => {
-                        if self.created.0 != epoch {
-                            self.created = (epoch, 0);
-                        }
-                        // Another epoch's numbers are not given again.
-                        let table = (epoch as u32) << NUMBER_BITS | self.created.1;
-                        self.created.1 += 1;
-                        let note = note.to_text();
-                        (Some(Operation::Create { table, config, note }), Made::Created(table))
-                    }
-                }
-            }
-            Change::Drop { name } => {
-                let entry = directory.named(name).ok_or_else(|| Refusal::no_table(&format!("{name:?}")))?;
-                (Some(Operation::Drop { table: entry.number }), Made::Dropped)
-            }
-            Change::Import { table, rows } => {
-                let imported = Made::Imported(rows.rows().keys.len() as u64);
-                (Some(Operation::Import { table: *table, rows: Arc::clone(rows) }), imported)
-            }
-            Change::Delete { table, keys } => {
-                let entry = directory.entries.iter().find(|entry| entry.number == *table);
-                let entry = entry.ok_or_else(|| Refusal::no_table_number(*table))?;
-                let gone = keys.iter().filter(|&&key| entry.table.get(key).is_some()).count();
-                (Some(Operation::Remove { table: *table, keys: keys.clone() }), Made::Deleted(gone as u64))
-            }
-        })
     }
 
     fn reply(&self, reply: SendReply, answer: &Answer) {
@@ -440,10 +398,14 @@ impl Driver {
     fn refusal(&self, answer: &Answer) -> Option<Refusal> {
         match answer {
             Answer::Done(_) | Answer::Rows { .. } => None,
+            Answer::Elsewhere { version } => {
+                let fault = Fault::NotHere { placement_version: *version };
+                Some(Refusal::new(fault, "the keys are in another group"))
+            }
             Answer::NotHere => {
                 let version = self.node.known().revision;
                 let reason = "another replica has become the primary; its answer counts";
-                Some(Refusal::new(Fault::NotHere { placement_version: version }, reason))
+                Some(Refusal::new(Fault::NotPrimary { version }, reason))
             }
             Answer::Busy => Some(self.shared.not_taking()),
             Answer::Stale | Answer::Refused => {

@@ -50,6 +50,10 @@ impl Peers {
         Peers { options: Arc::new(options), shared, links: HashMap::new() }
     }
 
+    pub(super) fn options(&self) -> PeerOptions {
+        (*self.options).clone()
+    }
+
     /// Sends messages to a member.
     pub(super) fn send(&mut self, to: Member, url: &str, messages: Vec<Vec<u8>>) {
         if self.links.get(&to).is_none_or(|link| link.url != url) {
@@ -95,13 +99,13 @@ fn run(to: Member, url: &str, options: &PeerOptions, shared: &Replication, queue
 }
 
 /// Why a member was not reached.
-enum Unreached {
+pub(super) enum Unreached {
     /// Its process has ended: its port is closed, or another process listens there.
     Ended,
     Other,
 }
 
-fn reach(to: Member, url: &str, options: &PeerOptions) -> Result<(Connection, Agreed), Unreached> {
+pub(super) fn reach(to: Member, url: &str, options: &PeerOptions) -> Result<(Connection, Agreed), Unreached> {
     let address: Address = url.parse().map_err(|_| Unreached::Other)?;
     let mut by = ConnectOptions::new(framing(limit::FRAME_BYTES_MAX as u32));
     (by.timeout, by.tls, by.spin_us) = (PEER_CONNECT_WITHIN, options.tls.clone(), 0);
@@ -134,7 +138,11 @@ fn greet(connection: &mut Connection, hello: &Request<'_>, offer: &Offer) -> Opt
     agreed.features.has(Features::REPLICATE).then_some((identity.boot_id, agreed))
 }
 
-fn send(connection: &mut Connection, request: &Request<'_>, agreed: &Agreed) -> Result<(), String> {
+pub(super) fn send(
+    connection: &mut Connection,
+    request: &Request<'_>,
+    agreed: &Agreed,
+) -> Result<(), String> {
     let bytes = request.frame_bytes().map_err(|error| error.to_string())?;
     let mut slot = connection.sender.frame(bytes).map_err(|error| error.to_string())?;
     let written = request.encode(agreed, 0, 0, &mut slot).map_err(|error| error.to_string())?;

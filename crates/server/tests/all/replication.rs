@@ -61,10 +61,11 @@ impl Place {
                 acknowledge_local: self.acknowledge_local,
                 pull_staleness: Duration::from_secs(2),
                 authorities: None,
+                move_bytes_per_s: u64::MAX,
             }),
             ..Config::default()
         };
-        let started = Server::start_replica(&config, Box::new(self.records.clone()), |_| {}).unwrap();
+        let started = Server::start_replica(&config, Box::new(self.records.clone()), None, |_| {}).unwrap();
         self.servers.lock().unwrap()[server] = Some(started);
     }
 
@@ -316,7 +317,7 @@ fn a_follower_says_where_the_primary_is() {
         Request::Drop("t"),
     ] {
         let (fault, reason) = follower.ask(&request, |_| ()).unwrap_err();
-        assert!(matches!(fault, Fault::NotHere { .. }), "{request:?}: {fault:?}");
+        assert!(matches!(fault, Fault::NotPrimary { .. }), "{request:?}: {fault:?}");
         assert!(reason.contains(&url), "{request:?}: {reason}");
     }
     // With the follower gone, the group has fewer replicas than each push needs.

@@ -63,7 +63,8 @@ impl Table {
     ///
     /// A subscriber begins at the default place, which exports all rows, and asks on with the place that it got. After
     /// the last page of the export, and of each drain, its rows are those of the table at the start of that drain or
-    /// newer ones, and keys that were removed before were passed without a row. `each` must not use the table.
+    /// newer ones, and keys that were removed before were passed without a row. Keys that `wants` does
+    /// not accept are left out. Neither function may use the table.
     ///
     /// # Errors
     ///
@@ -73,16 +74,18 @@ impl Table {
         &self,
         place: StreamPlace,
         options: &FollowOptions,
+        wants: impl Fn(u64) -> bool,
         mut each: impl FnMut(u64, Option<RowRef<'_>>),
     ) -> Result<ChangePage, StoreError> {
         let began = Instant::now();
         let keys = options.keys.max(1);
+        let wants = |hash: u64| wants(self.hash_key.key(hash));
         if place.is_export() {
             let until = match place.until {
                 0 => self.subscribe_changes(options.keys_kept)?,
                 epoch => epoch,
             };
-            let (hashes, left) = self.hashes_from(place.cursor, keys);
+            let (hashes, left) = self.hashes_from(place.cursor, keys, wants);
             self.read_present(&hashes, |key, row| {
                 // A key that is gone by now is in the next drain.
                 if row.is_some() {
@@ -112,7 +115,7 @@ impl Table {
         }
         let (age, has_more) = (stream.progress.began.elapsed(), stream.progress.line > 0);
         // Sets of later epochs may hold merged keys of earlier ones, so none is left out.
-        let (hashes, left) = stream.hashes_from(place.since, place.cursor, keys);
+        let (hashes, left) = stream.hashes_from(place.since, place.cursor, keys, wants);
         drop(stream);
         self.read_present(&hashes, &mut each);
         Ok(ChangePage { next: place.after(left), age, has_more })
@@ -146,7 +149,7 @@ impl Table {
     }
 
     /// Up to `keys` hashes of the index from one on, in order, and the first one after them if there may be more.
-    fn hashes_from(&self, from: u64, keys: usize) -> (Vec<u64>, Option<u64>) {
+    fn hashes_from(&self, from: u64, keys: usize, wants: impl Fn(u64) -> bool) -> (Vec<u64>, Option<u64>) {
         let buckets = self.directory.pin(lane()).view().latest().len();
         let shares = shares(buckets / SHARE_BUCKETS);
         let (mut hashes, mut next) = (Vec::new(), Some(from));
@@ -156,7 +159,7 @@ impl Table {
             let share = ((u128::from(first) * u128::from(shares)) >> u64::BITS) as u32;
             let begin = hashes.len();
             self.directory.lock_share(share, shares).for_each_hash(|hash| {
-                if hash >= first {
+                if hash >= first && wants(hash) {
                     hashes.push(hash);
                 }
             });
@@ -173,12 +176,18 @@ impl Table {
 
 impl Stream {
     /// Up to `keys` hashes from one on that are in sets after an epoch, in order, and the first one after them.
-    fn hashes_from(&self, since: u64, from: u64, keys: usize) -> (Vec<u64>, Option<u64>) {
+    fn hashes_from(
+        &self,
+        since: u64,
+        from: u64,
+        keys: usize,
+        wants: impl Fn(u64) -> bool,
+    ) -> (Vec<u64>, Option<u64>) {
         let mut hashes = Vec::new();
         for (_, set) in self.sets.iter().filter(|(epoch, _)| *epoch > since) {
             let rest = &set[set.partition_point(|&hash| hash < from)..];
             // One more than wanted, which is the next page's first.
-            hashes.extend_from_slice(&rest[..rest.len().min(keys + 1)]);
+            hashes.extend(rest.iter().copied().filter(|&hash| wants(hash)).take(keys + 1));
         }
         // Stable, because this one merges sorted runs.
         hashes.sort();

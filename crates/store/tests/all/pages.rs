@@ -31,17 +31,22 @@ impl Follower {
         let is_export = self.place.since == 0;
         let rows = if is_export { &mut self.exported } else { &mut self.rows };
         let mut passed = Vec::new();
-        let taken = t.follow_changes(self.place, options, |key, row| {
-            passed.push(key);
-            match row {
-                None => _ = rows.remove(&key),
-                Some(row) => {
-                    assert_eq!(row.key, key);
-                    let header = [row.frequency, row.last_use, row.version];
-                    rows.insert(key, bits(header, row.weights.iter().chain(row.state)));
+        let taken = t.follow_changes(
+            self.place,
+            options,
+            |_| true,
+            |key, row| {
+                passed.push(key);
+                match row {
+                    None => _ = rows.remove(&key),
+                    Some(row) => {
+                        assert_eq!(row.key, key);
+                        let header = [row.frequency, row.last_use, row.version];
+                        rows.insert(key, bits(header, row.weights.iter().chain(row.state)));
+                    }
                 }
-            }
-        });
+            },
+        );
         assert!(passed.len() <= options.keys);
         passed.sort_unstable();
         assert!(passed.windows(2).all(|pair| pair[0] < pair[1]), "a key comes twice");
@@ -184,11 +189,12 @@ fn places_of_others_are_too_late() {
     let t = Table::new(config(Writes::InPlace, Eviction::Never, Dtype::F32, Packing::Fast)).unwrap();
     let take = |since, until, cursor| {
         let place = StreamPlace { since, until, cursor };
-        let taken = t.follow_changes(place, &options(10, 100), |_, _| {});
+        let taken = t.follow_changes(place, &options(10, 100), |_| true, |_, _| {});
         assert!(matches!(taken, Err(StoreError::StreamTooLate { .. })), "{place:?}: {taken:?}");
     };
     take(5, 5, 0);
-    let begun = t.follow_changes(StreamPlace::default(), &options(10, 100), |_, _| {}).unwrap().next;
+    let begun =
+        t.follow_changes(StreamPlace::default(), &options(10, 100), |_| true, |_, _| {}).unwrap().next;
     assert_eq!((begun.since, begun.cursor), (begun.until, 0), "an empty table is exported at once");
     take(begun.since - 1, begun.since - 1, 0);
     take(begun.since, begun.since + 1, 7);

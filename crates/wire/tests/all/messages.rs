@@ -308,6 +308,7 @@ impl Parts {
             Request::Saved(text),
             Request::SentAt(self.number),
             Request::Replicate(Replicate { url: text, envelope: text.as_bytes() }),
+            Request::Transfer(text.as_bytes()),
         ]
         .into_iter()
         .chain(self.told().map(Request::Tell))
@@ -377,6 +378,7 @@ impl Parts {
                 values: self.values(),
                 removed: &self.keys,
             }),
+            Reply::Transfer(text.as_bytes()),
             Reply::Save(Saved { generation: n, rows: n, bytes: n }),
             Reply::Restore(Restored { tables: n, rows: n }),
             Reply::Stats(Statistics {
@@ -419,7 +421,7 @@ impl Parts {
         replies
     }
 
-    pub(crate) fn faults(&self) -> [Fault; 21] {
+    pub(crate) fn faults(&self) -> [Fault; 22] {
         let (n, small) = (self.number, self.small);
         [
             Fault::BadRequest,
@@ -443,6 +445,7 @@ impl Parts {
             Fault::Io { os_error: small },
             Fault::Internal,
             Fault::StreamTooLate { oldest: n },
+            Fault::NotPrimary { version: n },
         ]
     }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use sanderling_control::proto::StatusReply;
 use sanderling_control::{Client, ClientOptions, ControlError};
 use sanderling_registry::{
-    CONFIG, ClusterConfig, GROUPS, GroupRecord, Listing, MEMBERS, MemberRecord, PLACEMENT, Placement,
-    RegistryError, RegistryUrl,
+    CONFIG, ClusterConfig, GROUPS, GroupRecord, Listing, MEMBERS, MemberRecord, Move, MoveState, PLACEMENT,
+    Placement, RegistryError, RegistryUrl,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -47,6 +47,17 @@ pub(super) struct View {
     /// Groups whose rows are gone: every server that had them has ended.
     lost_groups: Vec<u32>,
     servers: Vec<ServerView>,
+    /// Moves under way.
+    moves: Vec<MoveView>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct MoveView {
+    id: u64,
+    from: u32,
+    to: u32,
+    slots: u32,
+    state: MoveState,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -96,7 +107,7 @@ impl Cluster {
 
 impl View {
     pub(super) fn text(&self) -> String {
-        let View { cluster, groups, replicas, slots, lost_groups, servers } = self;
+        let View { cluster, groups, replicas, slots, lost_groups, servers, moves } = self;
         let plural = |n: u32, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
         let (groups, slots) = (plural(*groups, "group"), output::count(u64::from(*slots)));
         let mut text = format!("{cluster}: {groups} of {}, {slots} slots\n", plural(*replicas, "replica"));
@@ -127,6 +138,23 @@ impl View {
                 "\ngroup {group} has lost its rows: all servers that had them have ended. Begin it anew: sanderling ctl begin-anew \
                  --registry {cluster} --group {group}"
             ));
+        }
+        if !moves.is_empty() {
+            let row = |one: &MoveView| {
+                let state = serde_json::to_value(one.state).unwrap_or_default();
+                let state = state.as_str().unwrap_or_default().to_owned();
+                vec![
+                    one.id.to_string(),
+                    one.from.to_string(),
+                    one.to.to_string(),
+                    output::count(one.slots.into()),
+                    state,
+                ]
+            };
+            let rows: Vec<_> = moves.iter().map(row).collect();
+            let header = ["move", "from", "to", "slots", "state"];
+            text.push_str("\n\n");
+            text.push_str(&output::columns_within(&header, &rows, &[], width::of_stdout()));
         }
         text
     }
@@ -194,10 +222,15 @@ fn view(url: &str, listing: &Listing) -> Result<View, Failure> {
         cluster: url.to_owned(),
         groups: config.groups,
         replicas: config.replicas,
-        slots: config.slots,
+        slots: placement.as_ref().map_or(config.slots, |placement| placement.slots),
         lost_groups,
         servers,
+        moves: placement.iter().flat_map(|placement| placement.moves.iter().map(shown_move)).collect(),
     })
+}
+
+fn shown_move(one: &Move) -> MoveView {
+    MoveView { id: one.id, from: one.from, to: one.to, slots: one.count(), state: one.state }
 }
 
 fn parsed<T: DeserializeOwned>(url: &str, listing: &Listing, name: &str) -> Result<Option<T>, Failure> {

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sanderling_registry::{
-    ClusterConfig, Edit, GroupRecord as Stored, Member, MemberRecord, Outcome, Place, Presence,
-    PresenceEvent, Record, Registry, RegistryError, RegistryUrl, Wanted, agree, claim, group_name,
+    ClusterConfig, Edit, GroupRecord as Stored, Member, MemberRecord, Outcome, PLACEMENT, Place, Placement,
+    Presence, PresenceEvent, Record, Registry, RegistryError, RegistryUrl, SLOTS_DEFAULT, Wanted, agree,
+    claim, group_name,
 };
-use sanderling_server::{Config, Control, GroupRecord, GroupRecords, ReplicaConfig};
+use sanderling_server::{Config, Control, GroupRecord, GroupRecords, PlacementRecords, ReplicaConfig};
 use sanderling_transport::Address;
 
 use super::tell_manager;
@@ -25,8 +26,8 @@ const GROUP_WITHIN: Duration = Duration::from_secs(2);
 const AGAIN: Duration = Duration::from_secs(1);
 /// Default of --pull-staleness.
 const PULL_STALENESS: Duration = Duration::from_secs(2);
-/// Slots of a cluster: the least share of keys that can move.
-const SLOTS: u32 = 16_384;
+/// Megabytes of rows per second that a move copies.
+const MOVE_RATE_DEFAULT: u32 = 100;
 
 /// The options of a server of a cluster.
 #[derive(Debug)]
@@ -39,6 +40,7 @@ pub(super) struct ClusterOptions {
     pub(super) advertise: Option<String>,
     pub(super) acknowledge: Option<Acknowledge>,
     pub(super) pull_staleness: Option<String>,
+    pub(super) move_rate: Option<u32>,
     pub(super) ca_file: Option<PathBuf>,
 }
 
@@ -81,8 +83,8 @@ impl ClusterOptions {
         };
         let staleness = self.pull_staleness.as_deref().map(crate::quantity::time).transpose();
         let staleness = staleness.map_err(|error| usage("pull-staleness", &error))?;
-        let wanted = Wanted { slots: SLOTS, groups: self.groups, replicas: self.replicas };
-        let layout = until_it_answers(|| agree(&*registry, &wanted))?;
+        let wanted = Wanted { slots: SLOTS_DEFAULT, groups: self.groups, replicas: self.replicas };
+        let mut layout = until_it_answers(|| agree(&*registry, &wanted))?;
         let mut is_told = false;
         // A process that lives there keeps its place.
         let former = || advertise.as_deref().filter(|text| !is_taken(text));
@@ -99,6 +101,8 @@ impl ClusterOptions {
                 is_told = true;
             }
             std::thread::sleep(AGAIN);
+            // Groups may be added meanwhile.
+            layout = until_it_answers(|| agree(&*registry, &wanted))?;
         };
         let limit = |number: u32| u16::try_from(number).map_err(|error| usage("groups", &error));
         (config.shard, config.shards) = (limit(place.group)?, limit(layout.groups)?);
@@ -109,6 +113,7 @@ impl ClusterOptions {
             acknowledge_local: self.acknowledge == Some(Acknowledge::Local),
             pull_staleness: staleness.unwrap_or(PULL_STALENESS),
             authorities: self.ca_file,
+            move_bytes_per_s: u64::from(self.move_rate.unwrap_or(MOVE_RATE_DEFAULT)) * 1_000_000,
         });
         Ok(Some(Joined { registry, layout, place }))
     }
@@ -122,6 +127,7 @@ impl ClusterOptions {
             ("acknowledge", self.acknowledge.is_some()),
             ("pull-staleness", self.pull_staleness.is_some()),
             ("advertise", self.advertise.is_some()),
+            ("move-rate", self.move_rate.is_some()),
             ("ca-file", self.ca_file.is_some()),
         ];
         match given.iter().find(|(_, is_given)| *is_given) {
@@ -135,6 +141,11 @@ impl Joined {
     /// The record of this server's group.
     pub(super) fn records(&self) -> Box<dyn GroupRecords> {
         Box::new(Records { registry: Arc::clone(&self.registry), name: group_name(self.place.group) })
+    }
+
+    /// The placement of the cluster's slots.
+    pub(super) fn placement(&self) -> Box<dyn PlacementRecords> {
+        Box::new(PlacementIn { registry: Arc::clone(&self.registry), seen: 0 })
     }
 
     /// Server and group in words.
@@ -249,5 +260,53 @@ impl GroupRecords for Records {
             Outcome::Done(revision) => Ok((revision, Some(record.clone()))),
             Outcome::Other(present) => self.found(present),
         }
+    }
+}
+
+/// The placement of a cluster in its registry.
+struct PlacementIn {
+    registry: Arc<dyn Registry>,
+    /// The registry's revision when the record was read last.
+    seen: u64,
+}
+
+fn found(record: Option<Record>) -> io::Result<(u64, Option<Placement>)> {
+    let Some(Record { revision, value, .. }) = record else { return Ok((0, None)) };
+    Ok((revision, Some(serde_json::from_value(value).map_err(io::Error::other)?)))
+}
+
+impl PlacementRecords for PlacementIn {
+    fn read(&mut self) -> io::Result<(u64, Option<Placement>)> {
+        let mut listing = self.registry.list(PLACEMENT, GROUP_WITHIN).map_err(io::Error::other)?;
+        self.seen = listing.revision;
+        found(listing.records.pop())
+    }
+
+    fn compare_and_set(
+        &mut self,
+        revision: u64,
+        placement: &Placement,
+    ) -> io::Result<(u64, Option<Placement>)> {
+        let edit = Edit::put(serde_json::to_value(placement).map_err(io::Error::other)?);
+        let outcome = self.registry.compare_and_set(PLACEMENT, revision, edit, GROUP_WITHIN);
+        match outcome.map_err(io::Error::other)? {
+            Outcome::Done(revision) => Ok((revision, Some(placement.clone()))),
+            Outcome::Other(present) => found(present),
+        }
+    }
+
+    fn wait(&mut self, within: Duration) -> io::Result<()> {
+        self.registry.watch(PLACEMENT, self.seen, within).map(drop).map_err(io::Error::other)
+    }
+
+    fn primary(&mut self, group: u32) -> io::Result<(Member, String)> {
+        let record = self.registry.get(&group_name(group), GROUP_WITHIN).map_err(io::Error::other)?;
+        let record = record.ok_or_else(|| io::Error::other(format!("group {group} has no primary")))?;
+        let Stored { group: known, addresses } =
+            serde_json::from_value(record.value).map_err(io::Error::other)?;
+        let url = addresses.get(&known.primary.server).and_then(|all| all.first());
+        let url =
+            url.ok_or_else(|| io::Error::other(format!("the primary of group {group} has no address")))?;
+        Ok((known.primary, url.clone()))
     }
 }

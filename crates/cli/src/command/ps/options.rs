@@ -71,6 +71,9 @@ pub(super) struct Options {
     /// 500ms; 0s: never [default: 2s]
     #[arg(long, value_name = "TIME", help_heading = "Cluster")]
     pub(super) pull_staleness: Option<String>,
+    /// Megabytes of rows per second that a move of slots to this server copies [default: 100]
+    #[arg(long, value_name = "MB", help_heading = "Cluster")]
+    pub(super) move_rate: Option<u32>,
     /// Address at which clients and other servers reach this one [default: the first TCP address]
     #[arg(long, value_name = "ADDR", help_heading = "Cluster")]
     pub(super) advertise: Option<String>,
@@ -183,6 +186,7 @@ impl Options {
             min_in_sync: self.min_in_sync,
             acknowledge: self.acknowledge,
             pull_staleness: self.pull_staleness.clone(),
+            move_rate: self.move_rate,
             advertise: self.advertise.clone(),
             ca_file: self.ca_file.clone(),
         }
@@ -219,6 +223,7 @@ impl Options {
             min_in_sync: self.min_in_sync.or(other.min_in_sync),
             acknowledge: self.acknowledge.or(other.acknowledge),
             pull_staleness: self.pull_staleness.or(other.pull_staleness),
+            move_rate: self.move_rate.or(other.move_rate),
             advertise: self.advertise.or(other.advertise),
             ca_file: self.ca_file.or(other.ca_file),
             data: self.data.or(other.data),
