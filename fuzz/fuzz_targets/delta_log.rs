@@ -3,6 +3,8 @@
 #![no_main]
 
 use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
@@ -61,7 +63,8 @@ fn seal(bytes: &mut [u8]) {
     }
 }
 
-fuzz_target!(|input: Input| {
+/// Both segments of a log with creations, updates and removals. Made once, because it waits for the disk.
+static SEGMENTS: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| {
     let dir = tempfile::tempdir().unwrap();
     let table_of_log = table();
     let mut writer = LogWriter::create(dir.path(), ID, 1 << 20).unwrap();
@@ -81,8 +84,17 @@ fuzz_target!(|input: Input| {
         writer.pushes(b"{}").unwrap();
         writer.commit(group, false).unwrap();
     }
-    let paths = [1, 2].map(|number| dir.path().join(format!("{number:012}.log")));
-    let mut segments = [&paths[0], &paths[1]].map(|path| fs::read(path).unwrap());
+    paths(dir.path()).map(|path| fs::read(path).unwrap())
+});
+
+fn paths(dir: &Path) -> [PathBuf; 2] {
+    [1, 2].map(|number| dir.join(format!("{number:012}.log")))
+}
+
+fuzz_target!(|input: Input| {
+    let dir = tempfile::tempdir().unwrap();
+    let paths = paths(dir.path());
+    let mut segments = SEGMENTS.clone();
     if let Some(records) = input.records {
         segments[1].truncate(HEADER_BYTES);
         segments[1].extend(records);

@@ -7,8 +7,8 @@ use std::time::Duration;
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use sanderling_keeper::fuzzing::{frame, read_journal};
-use sanderling_registry::state_machine::{StateMachine, Entry, Reply, Request};
 use sanderling_registry::protocol::JsonText;
+use sanderling_registry::state_machine::{Entry, Reply, Request, StateMachine};
 
 #[derive(Arbitrary, Debug)]
 struct Input {
@@ -22,13 +22,30 @@ struct Input {
 
 #[derive(Arbitrary, Debug)]
 enum Change {
-    Put { name: u8, at_present: bool, value: u32, lease: Option<u8> },
-    Delete { name: u8, at_present: bool },
-    Grant { lease: u8, term_s: u16 },
-    KeepAlive { lease: u8 },
-    Revoke { lease: u8 },
+    Put {
+        name: u8,
+        at_present: bool,
+        value: u32,
+        lease: Option<u8>,
+    },
+    Delete {
+        name: u8,
+        at_present: bool,
+    },
+    Grant {
+        lease: u8,
+        term_s: u16,
+    },
+    KeepAlive {
+        lease: u8,
+    },
+    Revoke {
+        lease: u8,
+    },
     /// Time passes, and leases end.
-    Pass { seconds: u16 },
+    Pass {
+        seconds: u16,
+    },
 }
 
 const HEAD: &str = r#"{"format":1,"keeper":"k","begun_with":0}"#;
@@ -46,7 +63,12 @@ fuzz_target!(|input: Input| {
                 let name = format!("c/{}", name % 8);
                 let expected = expected(&name, at_present);
                 let value = JsonText::new(&name, &value.into()).unwrap();
-                Request::Put { name: name.into(), expected, value, lease: lease.map(|lease| u64::from(lease % 4)) }
+                Request::Put {
+                    name: name.into(),
+                    expected,
+                    value,
+                    lease: lease.map(|lease| u64::from(lease % 4)),
+                }
             }
             Change::Delete { name, at_present } => {
                 let name = format!("c/{}", name % 8);

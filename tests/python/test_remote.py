@@ -38,6 +38,7 @@ def test_options_that_are_none_are_refused(one_server: str) -> None:
         ({"hedge": "p12"}, "p95"),
         ({"hedge": "0s"}, "p95"),
         ({"hedge": "500"}, "p95"),
+        ({"pull_from": "backup"}, "must be primary or any"),
         ({"timeout_s": -1.0}, "timeout_s"),
     ]:
         with pytest.raises(ValueError, match=text):

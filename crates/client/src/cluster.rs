@@ -124,6 +124,7 @@ impl Cluster {
         let placement = locations.placement();
         let groups = placement.with_slots().into_iter();
         let servers = groups.map(ask_group).collect::<Result<_, ClientError>>()?;
+        options.pull_from.check(&options, true)?;
         Ok(Cluster::new(servers, placement, options, Some(locations)))
     }
 
@@ -176,6 +177,7 @@ impl Cluster {
             );
             return Err(ClientError::Cluster { reason });
         }
+        options.pull_from.check(&options, false)?;
         Ok(Cluster::new(servers, Arc::new(placement), options, None))
     }
 

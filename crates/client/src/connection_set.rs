@@ -1,7 +1,6 @@
 //! The connections of one thread, one per server, or two when pulls are hedged: opens them, moves frames between them
 //! and the RPC states, and waits. Knows no request.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,7 +9,7 @@ use sanderling_wire::{Features, HEADER_BYTES, Reply, Request, RowFormat, WireErr
 
 use crate::error::{ClientError, Names};
 use crate::locations::Locations;
-use crate::options::ConnectOptions;
+use crate::options::{ConnectOptions, PullFrom};
 use crate::outage::Outages;
 use crate::packing::Packing;
 use crate::reach::reach;
@@ -85,7 +84,7 @@ struct Link {
 /// See the top of this file.
 #[derive(Debug)]
 pub(crate) struct ConnectionSet {
-    /// By server; then, when pulls are hedged, the second ones.
+    /// By server; then, when pulls are hedged or from any replica, the second ones.
     links: Vec<Link>,
     /// By server; none when pulls are not hedged.
     hedging: Vec<Hedging>,
@@ -121,12 +120,14 @@ impl ConnectionSet {
         let away = outages.bound();
         let Targets { addresses, groups } = targets;
         let names = Names { servers: Arc::new([]), timeout, away };
-        let link = |(at, address): (usize, &Address)| {
+        let pulls_from_any = groups.is_some() && options.pull_from == PullFrom::Any;
+        let link = |(lane, (at, address)): (usize, (usize, &Address))| {
             let group = groups.map(|(locations, first)| (Arc::clone(locations), first + at));
-            Link::new(address, group, options, &names)
+            Link::new(address, group, lane == 1 && pulls_from_any, options, &names)
         };
-        let lanes = if hedging.is_some() { 2 } else { 1 };
-        let links = (0..lanes).flat_map(|_| addresses.iter().enumerate()).map(link).collect();
+        let lanes = if hedging.is_some() || pulls_from_any { 2 } else { 1 };
+        let places = (0..lanes).flat_map(|lane| addresses.iter().enumerate().map(move |place| (lane, place)));
+        let links = places.map(link).collect();
         let hedging =
             hedging.map_or_else(Vec::new, |of| std::iter::repeat_with(of).take(addresses.len()).collect());
         let name = |(at, address): (usize, &Address)| match groups {
@@ -239,7 +240,8 @@ impl ConnectionSet {
     /// Whether a server takes this many more requests without a wait. Of more requests than can ever be under way
     /// some wait anyway: then no request may be under way.
     pub(crate) fn has_room(&self, server: usize, requests: usize) -> bool {
-        let outstanding = self.links[server].rpc.outstanding();
+        let outstanding =
+            self.links[server].rpc.outstanding().max(self.links[self.puller(server)].rpc.outstanding());
         outstanding == 0 || outstanding + requests <= IN_FLIGHT_MAX
     }
 
@@ -254,14 +256,18 @@ impl ConnectionSet {
         request: &Request<'_>,
         sink: &mut Sink<'_>,
     ) -> Result<(), WireError> {
-        if !self.links[server].rpc.has_room() {
+        let at = match request {
+            Request::Pull(_) | Request::PullPooled(_) => self.puller(server),
+            _ => server,
+        };
+        if !self.links[at].rpc.has_room() {
             self.send(sink);
         }
-        while !self.links[server].rpc.has_room() {
+        while !self.links[at].rpc.has_room() {
             self.turn(None, sink);
         }
         let now_us = self.now_us();
-        self.links[server].rpc.begin(now_us, timeout, tag, needs, request)?;
+        self.links[at].rpc.begin(now_us, timeout, tag, needs, request)?;
         if let Some(recorder) = &self.recorder {
             recorder.begun(request.kind(), now_us);
         }
@@ -318,15 +324,6 @@ impl ConnectionSet {
         self.ready = ready;
     }
 
-    /// Gives up those of these links whose servers are silent, if it is to stop.
-    fn give_up_if_told(&mut self, links: Range<usize>) {
-        let Some((since, grace)) = self.watch.look() else { return };
-        let (now_us, told_us) = (self.now_us(), since.duration_since(self.start).as_micros() as u64);
-        for link in &mut self.links[links] {
-            link.rpc.stop(now_us, told_us, grace.as_micros() as u64);
-        }
-    }
-
     /// Takes the frames that are there, without waiting for any, and does what there is to do.
     pub(crate) fn look(&mut self, sink: &mut Sink<'_>) {
         self.notice(self.now_us(), None);
@@ -375,7 +372,7 @@ impl ConnectionSet {
         loop {
             let now_us = self.now_us();
             self.notice(now_us, None);
-            let since = self.outages.since(at % self.servers);
+            let since = self.outages.since(at % self.servers).filter(|_| !self.is_reader(at));
             let since_us = since.map(|since| since.saturating_duration_since(self.start).as_micros() as u64);
             self.links[at].rpc.note_outage(since_us);
             if let Some(silent_us) = self.links[at].rpc.expire(now_us) {

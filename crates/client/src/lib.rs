@@ -40,7 +40,7 @@ mod stop;
 pub use stop::Stop;
 
 mod options;
-pub use options::{ConnectOptions, TIMEOUT_DEFAULT, compression};
+pub use options::{ConnectOptions, PullFrom, TIMEOUT_DEFAULT, compression};
 
 mod outage;
 pub use outage::{NOTICE_AFTER, Notice, OnWait};

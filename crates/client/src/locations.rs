@@ -170,6 +170,11 @@ impl Locations {
         Some(known.ways.get(address).unwrap_or(address).clone())
     }
 
+    /// Number of the group's replicas.
+    pub(crate) fn replicas(&self, group: usize) -> usize {
+        self.known().groups.get(group).map_or(0, Vec::len)
+    }
+
     /// Whether this address, or way, is that of the group's primary.
     pub(crate) fn is_primary(&self, group: usize, address: &Address) -> bool {
         let known = self.known();

@@ -170,6 +170,12 @@ impl Lookup {
         self.is_numbered = true;
     }
 
+    /// Per table the distinct keys and the room for their rows, for a caller that reads the rows of tables in this process
+    /// by itself after [`Lookup::number`].
+    pub fn keys_and_rows(&mut self) -> impl Iterator<Item = (&[u64], &mut [f32])> {
+        self.tables.iter_mut().map(|table| (&table.dedup.unique[..], &mut table.rows[..]))
+    }
+
     /// Swaps with the lookup of the next minibatch but keeps the connections.
     ///
     /// Pushes that are under way thus come before the next pull.

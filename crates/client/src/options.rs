@@ -1,10 +1,12 @@
 //! Options of connections to servers: transport, time-outs, compression. Opens nothing.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use sanderling_transport::{Framing, SPIN_US_DEFAULT, TlsClient};
 use sanderling_wire::Compression;
 
+use crate::error::ClientError;
 use crate::outage::OnWait;
 use crate::rpc_state::Hedge;
 use crate::stop::Stop;
@@ -13,6 +15,47 @@ use crate::stop::Stop;
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(20);
 /// A server that cannot be reached by then, at the start, is not there.
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
+
+/// Which replicas of a cluster's groups answer pulls. Pushes go to the primaries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PullFrom {
+    /// The primary: a pull sees every acknowledged push.
+    #[default]
+    Primary,
+    /// Each connection's replica, drawn at random; the primary, if that one is away, silent or too far behind.
+    ///
+    /// A pull may miss pushes of the last moments, also of its own thread.
+    Any,
+}
+
+impl FromStr for PullFrom {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<PullFrom, String> {
+        match text {
+            "primary" => Ok(PullFrom::Primary),
+            "any" => Ok(PullFrom::Any),
+            _ => Err(format!("{text:?}: must be primary or any")),
+        }
+    }
+}
+
+impl PullFrom {
+    /// Refuses what does not go with pulls from any replica.
+    pub(crate) fn check(self, options: &ConnectOptions, has_groups: bool) -> Result<(), ClientError> {
+        let reason = match self {
+            PullFrom::Primary => return Ok(()),
+            PullFrom::Any if !has_groups => {
+                "pulls from any replica need a cluster: give the address of its registry, such as registry://ads"
+            }
+            PullFrom::Any if options.hedge.is_some() => {
+                "hedged pulls use the primary's second connection: leave out hedging, or pulls from any replica"
+            }
+            PullFrom::Any => return Ok(()),
+        };
+        Err(ClientError::Cluster { reason: reason.to_owned() })
+    }
+}
 
 /// How servers are reached.
 #[derive(Clone, Debug)]
@@ -47,6 +90,8 @@ pub struct ConnectOptions {
     ///
     /// The first answer is taken. At most 5 % of the pulls are repeated, each once; pushes never are.
     pub hedge: Option<Hedge>,
+    /// Which replicas of a cluster's groups answer pulls.
+    pub pull_from: PullFrom,
     /// A check that waits for servers call now and then; without it only deadlines end a wait.
     pub stop: Option<Stop>,
     /// A callback for waits: after one second, then less and less often.
@@ -66,6 +111,7 @@ impl Default for ConnectOptions {
             f16_rows: false,
             compression: None,
             hedge: None,
+            pull_from: PullFrom::Primary,
             stop: None,
             on_wait: None,
         }

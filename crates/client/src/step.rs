@@ -158,6 +158,11 @@ impl SyncGroup {
         Ok(SyncGroup { way, participant, timeout: options.timeout, cancel, applied, handed: 0, round })
     }
 
+    /// Fails with [`ClientError::CalledOff`] once a cancel flag is set, for waits of the caller's own for `what`.
+    pub fn check_cancel(&self, what: &str) -> Result<(), ClientError> {
+        check_cancel(&self.cancel, || self.place(), || what.to_owned())
+    }
+
     /// Adds a cancel flag: once it is set, waits end with [`ClientError::CalledOff`] within moments. The awaited
     /// event may have happened, or may happen later.
     #[must_use]

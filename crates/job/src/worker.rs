@@ -280,6 +280,12 @@ impl Worker {
         self.halt.check()
     }
 
+    /// Fails once the job is asked to stop, or another worker has failed: for waits of the caller's own for `what`.
+    pub fn check_going_on(&self, what: &str) -> Result<(), JobError> {
+        self.check_halt()?;
+        self.group.check_cancel(what).map_err(|error| self.called_off(error))
+    }
+
     /// Fails if this worker handed in gradients for a step without waiting for its end: they would be lost.
     pub(crate) fn check_step_ended(&self) -> Result<(), JobError> {
         let open = self.group.open_step();

@@ -7,7 +7,7 @@ use sanderling_registry::{ClusterView, ServerView};
 /// Groups and servers of a cluster, from a row on.
 #[must_use]
 pub fn cluster_parts(view: &ClusterView, from: usize) -> Vec<Part> {
-    let ClusterView { cluster, groups, replicas, slots, servers, moves } = view;
+    let ClusterView { cluster, groups, replicas, slots, servers, moves, .. } = view;
     let is_primary = |server: &&ServerView| server.role == "primary";
     let with = |role: &str| servers.iter().filter(|server| server.role == role).count();
     let mut facts = vec![
@@ -109,6 +109,7 @@ mod tests {
                 groups: 2,
                 replicas: 2,
                 slots: 4,
+                lost_groups: Vec::new(),
                 servers,
                 moves: Vec::new(),
             };

@@ -25,6 +25,7 @@ mod algorithm;
 mod follower;
 mod job_shared;
 mod learner;
+mod recording;
 mod staleness;
 
 mod asynchronous;
@@ -34,6 +35,8 @@ pub use algorithm::{Algorithm, GLOBAL_BATCH_MAX};
 pub(crate) use follower::follow;
 use job_shared::{JobShared, Judged, PassEnd, Start, Verdict, WorkerMsg};
 use learner::Learner;
+use recording::Order;
+pub use recording::Recording;
 
 /// The stages of a job: those that every job has, and then a learner's. The last two are of the thread that judges.
 const STAGES: [&str; 11] = [
@@ -138,6 +141,7 @@ pub(crate) struct JobEnd {
 pub(crate) fn run(
     trainer: &mut Trainer<'_>,
     options: &JobOptions,
+    recording: &Recording,
     cluster: Option<&Arc<Cluster>>,
 ) -> Result<JobEnd, LearnError> {
     let mut end = JobEnd::default();
@@ -151,6 +155,7 @@ pub(crate) fn run(
     if !goes_on && options.is_here() {
         return Ok(end);
     }
+    let order = Order::begin(recording, &model, options)?;
     let (stages, stop) = (trainer.stages.clone(), trainer.stop);
     let RunState { pass, step, examples, plateaus, .. } = trainer.state;
     let start = Start { pass, step, examples, plateaus, goes_on };
@@ -170,7 +175,16 @@ pub(crate) fn run(
         WorkerMsg::Judged(_) => {}
     };
     let worked = work(
-        Workers { model: Some(&model), config: model.config(), options, cluster, stages, start, stop },
+        Workers {
+            model: Some(&model),
+            config: model.config(),
+            options,
+            order: order.as_ref(),
+            cluster,
+            stages,
+            start,
+            stop,
+        },
         &mut hear,
     );
     match worked {
@@ -192,12 +206,19 @@ pub(crate) fn run(
                 judge.go_back()?;
             }
             end.is_cut = !is_whole;
+            if let Some(words) = order.and_then(Order::give_up) {
+                (judge.trainer.observer)(&Event::Recorded { words: &words });
+            }
             let pass = judge.trainer.state.pass;
             (judge.trainer.observer)(&Event::JobStopped { words: &job_stopped(&by, pass) });
             Ok(end)
         }
         Err(error) => Err(error),
         Ok(_) => {
+            if let Some(order) = order {
+                let words = order.finish(judge.trainer.state.examples)?;
+                (judge.trainer.observer)(&Event::Recorded { words: &words });
+            }
             end.staleness = (!judge.staleness.is_empty()).then_some(judge.staleness);
             Ok(end)
         }
@@ -210,6 +231,7 @@ pub(crate) struct Workers<'a> {
     model: Option<&'a Model>,
     config: &'a Config,
     options: &'a JobOptions,
+    order: Option<&'a Order>,
     cluster: Option<&'a Arc<Cluster>>,
     stages: Stages,
     start: Start,
@@ -221,7 +243,7 @@ fn work(
     workers: Workers<'_>,
     hear: &mut dyn FnMut(WorkerMsg, &mut Option<Sender<Judged>>),
 ) -> Result<(), LearnError> {
-    let Workers { model, config, options, cluster, stages, start, stop } = workers;
+    let Workers { model, config, options, order, cluster, stages, start, stop } = workers;
     let tables = match (cluster, model) {
         // On several hosts the others know the tables only when the first worker has come.
         (Some(cluster), Some(model)) if options.is_here() => {
@@ -243,6 +265,7 @@ fn work(
             Some(model) => model.training_encoder()?,
             None => encoder(config, Purpose::Train)?,
         },
+        order,
         bound: options.staleness,
         start,
         stop,

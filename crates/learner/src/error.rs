@@ -61,6 +61,14 @@ pub enum LearnError {
         /// The problem, and the remedy.
         reason: String,
     },
+    /// A recording is damaged, of another run, or cannot be followed.
+    #[error("{}: {reason}", path.display())]
+    Recording {
+        /// The file.
+        path: PathBuf,
+        /// The problem, and the remedy.
+        reason: String,
+    },
     /// A prediction became infinite or undefined.
     #[error("training diverged at step {step}: {}", cause.as_deref().unwrap_or("lower the learning rate or bound the features (type = \"log\")"))]
     Diverged {

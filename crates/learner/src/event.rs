@@ -205,6 +205,11 @@ pub enum Event<'a> {
         /// Which worker, what is saved, and how to go on, in words.
         words: &'a str,
     },
+    /// A job has ended its recording, or its replay of one.
+    Recorded {
+        /// The file and what it holds, in words.
+        words: &'a str,
+    },
     /// Bad rows were left out of a pass or a validation.
     BadRows {
         /// How many.

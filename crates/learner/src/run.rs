@@ -23,7 +23,7 @@ use sanderling_formats::input::refuse_hubs;
 use sanderling_store::Checkpoint;
 
 use crate::config::Config;
-use crate::distributed::{self, JobOptions};
+use crate::distributed::{self, JobOptions, Recording};
 use crate::error::LearnError;
 use crate::event::Event;
 use crate::kept::{self, KeptTables};
@@ -45,7 +45,7 @@ use record::Record;
 pub use restores::RESTORES_MAX;
 use restores::Restores;
 use resume::resume;
-use scans::{check_inputs, explain_training, validate_again};
+use scans::{check_inputs, check_servers, explain_training, validate_again};
 pub use summary::Summary;
 use test_sets::test_sets;
 use warm_start::EarlierModel;
@@ -77,6 +77,8 @@ pub struct RunOptions {
     pub live: LiveRun,
     /// The workers and the algorithm of a job; `None`: one process trains as `train.*` configures.
     pub job: Option<JobOptions>,
+    /// Whether the order of an asynchronous job's pulls and pushes is recorded, or that of a recording.
+    pub recording: Recording,
 }
 
 impl Default for RunOptions {
@@ -91,6 +93,7 @@ impl Default for RunOptions {
             servers: None,
             live: LiveRun::default(),
             job: None,
+            recording: Recording::Off,
         }
     }
 }
@@ -138,6 +141,7 @@ fn run(
         Some(job) => job.check(&config)?,
         None => check_servers(&config, options)?,
     }
+    options.recording.check(&config, options.job.as_ref(), options.servers.is_some(), options.resume)?;
     kept::check(&config, options.servers.is_some(), !options.resume && !options.forget)?;
     // Before the run has a name, which may replace an earlier run.
     [&config.data.train, &config.data.valid].into_iter().try_for_each(|inputs| refuse_hubs(&inputs.0))?;
@@ -319,7 +323,7 @@ fn run_in(
     trainer.predict_first()?;
     begun.meets = true;
     let job_end = match &options.job {
-        Some(job) => Some(distributed::run(&mut trainer, job, options.servers.as_ref())?),
+        Some(job) => Some(distributed::run(&mut trainer, job, &options.recording, options.servers.as_ref())?),
         None => {
             trainer.run()?;
             None
@@ -418,16 +422,6 @@ fn run_in(
     let json = serde_json::to_vec_pretty(&summary).unwrap_or_default();
     std::fs::write(&summary_path, json).map_err(LearnError::io(&summary_path))?;
     Ok(summary)
-}
-
-/// Refuses options that tables on servers do not support.
-fn check_servers(config: &Config, options: &RunOptions) -> Result<(), LearnError> {
-    if options.servers.is_none() || config.train.batch_size > 1 {
-        return Ok(());
-    }
-    let reason = "online learning (batch_size = 1) updates row by row in the memory of one process; with parameter servers \
-                  set train.batch_size to 2 or more (256 is the default)";
-    Err(LearnError::Config { path: "train.batch_size".into(), reason: reason.to_string() })
 }
 
 /// Whether what was saved in a directory is of the run with this number.

@@ -61,8 +61,8 @@ impl PyRemoteTable {
 /// Reaches all servers of a cluster.
 #[pyfunction]
 #[pyo3(signature = (address, *, token = None, tls = None, timeout_s = 20.0, prefer_local = true, f16_rows = false,
-    compression = None, hedge = None, **unknown), text_signature = "(address, *, token=None, tls=None, timeout_s=20.0, \
-    prefer_local=True, f16_rows=False, compression=None, hedge=None)")]
+    compression = None, hedge = None, pull_from = "primary", **unknown), text_signature = "(address, *, token=None, tls=None, timeout_s=20.0, \
+    prefer_local=True, f16_rows=False, compression=None, hedge=None, pull_from='primary')")]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
 pub(crate) fn connect(
     py: Python<'_>,
@@ -74,6 +74,7 @@ pub(crate) fn connect(
     f16_rows: bool,
     compression: Option<&str>,
     hedge: Option<&Bound<'_, PyAny>>,
+    pull_from: &str,
     unknown: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<PyConnection> {
     renamed::refuse("connect", unknown, &RENAMED)?;
@@ -83,6 +84,8 @@ pub(crate) fn connect(
     let tls = tls.as_ref().map(Tls::client).transpose()?;
     let compression = compression.map(self::compression).transpose().map_err(ConfigError::new_err)?;
     let hedge = hedge.map(hedge_after).transpose()?;
+    let pull_from =
+        pull_from.parse().map_err(|error: String| ConfigError::new_err(format!("pull_from: {error}")))?;
     let defaults = ConnectOptions::default();
     let options = ConnectOptions {
         token: token.unwrap_or_default(),
@@ -94,6 +97,7 @@ pub(crate) fn connect(
         f16_rows,
         compression,
         hedge,
+        pull_from,
         stop: Some(interrupt::stop()),
         on_wait: Some(warnings::on_wait()),
         ..defaults

@@ -21,6 +21,8 @@ pub struct ClusterView {
     pub replicas: u32,
     /// Slots of keys.
     pub slots: u32,
+    /// Groups with slots whose rows are gone: every server that had them has ended.
+    pub lost_groups: Vec<u32>,
     /// The servers by group, the primary first.
     pub servers: Vec<ServerView>,
     /// Moves of slots under way.
@@ -86,7 +88,7 @@ impl ClusterView {
     pub fn of(url: &str, listing: &Listing) -> Result<Option<ClusterView>, RegistryError> {
         let Some(config) = parsed::<ClusterConfig>(url, listing, CONFIG)? else { return Ok(None) };
         let placement: Option<Placement> = parsed(url, listing, PLACEMENT)?;
-        let mut servers = Vec::new();
+        let (mut servers, mut lost_groups) = (Vec::new(), Vec::new());
         let members: BTreeMap<u32, MemberRecord> = numbered(url, listing, MEMBERS)?;
         let groups: BTreeMap<u32, GroupRecord> = numbered(url, listing, GROUPS)?;
         for group in 0..config.groups {
@@ -112,6 +114,7 @@ impl ClusterView {
             let epoch = known.map_or(0, |known| known.group.epoch);
             let mut listed = Vec::new();
             if let Some(known) = known {
+                lost_groups.extend((slots > 0 && is_lost(known, &members)).then_some(group));
                 let all = [(&known.group.primary, "primary")].into_iter();
                 for (member, role) in all.chain(known.group.in_sync.iter().map(|member| (member, "in sync")))
                 {
@@ -137,10 +140,18 @@ impl ClusterView {
             groups: config.groups,
             replicas: config.replicas,
             slots: placement.as_ref().map_or(config.slots, |placement| placement.slots),
+            lost_groups,
             servers,
             moves: placement.iter().flat_map(|placement| placement.moves.iter().map(MoveView::of)).collect(),
         }))
     }
+}
+
+/// Whether every server that had the rows of a group has ended.
+#[must_use]
+pub fn is_lost(known: &GroupRecord, members: &BTreeMap<u32, MemberRecord>) -> bool {
+    let mut all = std::iter::once(&known.group.primary).chain(&known.group.in_sync);
+    all.all(|member| members.get(&member.server).is_none_or(|found| found.member != *member))
 }
 
 fn parsed<T: DeserializeOwned>(url: &str, listing: &Listing, name: &str) -> Result<Option<T>, RegistryError> {
@@ -154,7 +165,10 @@ fn parsed<T: DeserializeOwned>(url: &str, listing: &Listing, name: &str) -> Resu
 }
 
 /// The records whose names are this prefix and a number.
-fn numbered<T: DeserializeOwned>(
+///
+/// # Errors
+/// [`RegistryError::Damaged`] names the record that is not what it should be.
+pub fn numbered<T: DeserializeOwned>(
     url: &str,
     listing: &Listing,
     prefix: &str,
@@ -220,6 +234,27 @@ mod tests {
         let addresses = view.servers.iter().map(|server| (&*server.address, &*server.control));
         let addresses: Vec<_> = addresses.collect();
         assert_eq!(addresses[..2], [("tcp://h:0", "http://h:100"), ("tcp://h:2", "")]);
+    }
+
+    #[test]
+    fn a_group_without_its_servers_is_lost() {
+        let group = json!({ "epoch": 3, "history": 9, "primary": { "server": 0, "boot": 1 },
+            "in_sync": [{ "server": 1, "boot": 1 }], "addresses": {} });
+        let member = |server: u32, boot: u32| json!({ "server": server, "boot": boot, "group": 0, "addresses": ["tcp://h:1"] });
+        for (members, expected) in [
+            (vec![("members/0", member(0, 1)), ("members/1", member(1, 2))], vec![]),
+            (vec![("members/0", member(0, 2)), ("members/1", member(1, 1))], vec![]),
+            (vec![("members/0", member(0, 2)), ("members/1", member(1, 2))], vec![0]),
+            (vec![], vec![0]),
+        ] {
+            let mut records = vec![
+                ("config", json!({ "slots": 5, "groups": 1, "replicas": 2 })),
+                ("groups/0", group.clone()),
+            ];
+            records.extend(members);
+            let view = ClusterView::of("keeper://h/ads", &listing(&records)).expect("it is whole");
+            assert_eq!(view.expect("it is a cluster").lost_groups, expected);
+        }
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub use cluster::{
 };
 
 mod cluster_view;
-pub use cluster_view::{ClusterView, MoveView, ServerView};
+pub use cluster_view::{ClusterView, MoveView, ServerView, is_lost, numbered};
 
 mod membership;
 pub use membership::{Place, Wanted, agree, claim};

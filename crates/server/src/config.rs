@@ -104,6 +104,8 @@ pub struct ReplicaConfig {
     pub min_in_sync: usize,
     /// Whether a push is acknowledged before the other replicas have it. A failover may lose it then.
     pub acknowledge_local: bool,
+    /// Time since the primary was heard last for which a replica in sync answers pulls of clients that pull from any.
+    pub pull_staleness: Duration,
     /// Trusted certificates (PEM file) of the other replicas, for TLS.
     pub authorities: Option<PathBuf>,
     /// Bytes of rows per second that a move of slots to this server copies.

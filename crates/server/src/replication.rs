@@ -44,6 +44,8 @@ pub(crate) struct Replication {
     leads: AtomicU64,
     /// Until when pulls are answered, in microseconds since the start.
     lease_until_us: AtomicU64,
+    /// Until when a follower answers pulls of clients that pull from any, in microseconds since the start; 0: it does not.
+    fresh_until_us: AtomicU64,
     history: AtomicU64,
     /// Per worker, whether it applies a push.
     busy: Box<[Busy]>,
@@ -81,6 +83,7 @@ impl Replication {
             epoch: AtomicU64::new(0),
             leads: AtomicU64::new(0),
             lease_until_us: AtomicU64::new(0),
+            fresh_until_us: AtomicU64::new(0),
             history: AtomicU64::new(0),
             busy: (0..workers).map(|_| Busy::default()).collect(),
             inputs,
@@ -117,10 +120,18 @@ impl Replication {
 
     /// Lets workers apply pushes of this epoch, or none if it is 0; pulls are answered for some time.
     fn open(&self, epoch: u64, lease_until: Option<Instant>) {
-        let since_start = |at: Instant| at.saturating_duration_since(self.started).as_micros() as u64;
-        self.lease_until_us.store(lease_until.map_or(u64::MAX, since_start), Ordering::Release);
+        self.lease_until_us.store(lease_until.map_or(u64::MAX, |at| self.us(at)), Ordering::Release);
         self.leads.store(epoch, Ordering::Release);
         self.epoch.store(epoch, Ordering::SeqCst);
+    }
+
+    /// Lets workers answer pulls of a follower until then, or none.
+    fn answer_as_follower(&self, until: Option<Instant>) {
+        self.fresh_until_us.store(until.map_or(0, |at| self.us(at)), Ordering::Release);
+    }
+
+    fn us(&self, at: Instant) -> u64 {
+        at.saturating_duration_since(self.started).as_micros() as u64
     }
 
     /// The epoch in which this server takes changes; 0: it does not.
@@ -145,8 +156,11 @@ impl Replication {
     }
 
     fn has_lease(&self, now: Instant) -> bool {
-        let now_us = now.saturating_duration_since(self.started).as_micros() as u64;
-        now_us < self.lease_until_us.load(Ordering::Acquire)
+        self.us(now) < self.lease_until_us.load(Ordering::Acquire)
+    }
+
+    fn is_fresh(&self, now: Instant) -> bool {
+        self.us(now) < self.fresh_until_us.load(Ordering::Acquire)
     }
 
     /// Whether replies to such a request wait for the followers.
@@ -154,9 +168,10 @@ impl Replication {
         kind == Kind::Push && !self.acknowledges_local
     }
 
-    /// Refuses requests that this server cannot answer as the replica that it is.
-    pub(crate) fn check(&self, kind: Kind, now: Instant) -> Result<(), Refusal> {
+    /// Refuses requests that this server cannot answer as the replica that it is. `from_any`: a follower may answer pulls.
+    pub(crate) fn check(&self, kind: Kind, now: Instant, from_any: bool) -> Result<(), Refusal> {
         match kind {
+            Kind::Pull | Kind::PullPooled if from_any && self.is_fresh(now) => Ok(()),
             Kind::Pull
             | Kind::PullPooled
             | Kind::Export

@@ -331,6 +331,7 @@ fn driver(
         inputs,
         me,
         min_in_sync,
+        pull_staleness: replica.pull_staleness,
         peers: PeerOptions { url, token, tls, name: config.name.clone() },
         log: log.clone(),
     };

@@ -29,7 +29,8 @@ const ALWAYS: Features = Features(
         | Features::PUSH_PARTS.0
         | Features::CHANGES.0
         | Features::HISTORY.0
-        | Features::REPLICATE.0,
+        | Features::REPLICATE.0
+        | Features::PULL_FROM_ANY.0,
 );
 
 /// Arrival and start of a request.
@@ -261,7 +262,8 @@ impl Session {
             return Err(refusal);
         }
         if let Some(replication) = &self.state.replication {
-            replication.check(header.kind, when.now)?;
+            let from_any = self.agreed.features.has(Features::PULL_FROM_ANY);
+            replication.check(header.kind, when.now, from_any)?;
         }
         let waited = when.now.saturating_duration_since(when.arrived).max(self.waiting.waited(when.now));
         let deadline = Duration::from_micros(header.deadline_or_status.into());

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use clap::Args;
 use sanderling_client::{
-    Address, ClientError, Cluster, Compression, ConnectOptions, Hedge, OnWait, Stop, TlsClient, compression,
+    Address, ClientError, Cluster, Compression, ConnectOptions, Hedge, OnWait, PullFrom, Stop, TlsClient,
+    compression,
 };
 
 use crate::failure::Failure;
@@ -50,6 +51,10 @@ pub struct AskArgs {
     /// Delay before a hedged second pull, such as 500us or p95 (95th percentile); at most 5 % of pulls [default: off]
     #[arg(long, value_name = "TIME|p95")]
     ps_hedge: Option<Hedge>,
+    /// Replicas of a cluster that answer pulls, for example any; with any, rows may be a little old (ps --pull-staleness)
+    /// [default: primary]
+    #[arg(long, value_name = "primary|any")]
+    ps_pull_from: Option<PullFrom>,
     /// Request timeout, also of an unreachable server, 10ms to 24h; overrides train.ps_timeout; if neither is given, the
     /// first connection has 5s [default: 20s]
     #[arg(long, value_name = "TIME", value_parser = timeout)]
@@ -117,6 +122,7 @@ impl AskArgs {
             f16_rows: self.ps_f16_rows,
             compression: self.ps_compression,
             hedge: self.ps_hedge,
+            pull_from: self.ps_pull_from.unwrap_or_default(),
             on_wait: Some(OnWait::new(|notice| note_line!("{notice}"))),
             ..ConnectOptions::default()
         };

@@ -45,6 +45,8 @@ impl Features {
     pub const HISTORY: Features = Features(1 << 14);
     /// The peer is another replica of the server's group ([`Kind::Replicate`](crate::Kind::Replicate)).
     pub const REPLICATE: Features = Features(1 << 15);
+    /// A replica in sync answers the pulls of this connection, though another one is the primary.
+    pub const PULL_FROM_ANY: Features = Features(1 << 16);
 
     /// Whether the set contains all of `others`.
     #[must_use]

@@ -294,6 +294,7 @@ def connect(
     f16_rows: bool = False,
     compression: Literal["lz4", "zstd"] | None = None,
     hedge: str | None = None,
+    pull_from: Literal["primary", "any"] = "primary",
 ) -> Connection:
     """Connect to all servers of a cluster; addresses are separated by commas.
 
@@ -310,6 +311,9 @@ def connect(
     For slow links: `f16_rows` sends pulled rows in half precision (relative error at most 2^-11; below 2^-14 absolute
     error at most 2^-25; larger values become 65504). `compression` applies to requests and answers of 1 KiB and more
     over TCP. `hedge`, "p95" or a time such as "500us", repeats slower pulls over a second connection (at most 5 %).
+
+    In a cluster, `pull_from="any"` spreads the pulls of connections over the replicas of each group. Pulled rows may then
+    lack pushes of the last moments, also own ones.
     """
 
 def save_tables(directory: _Path, tables: Sequence[Table]) -> None:

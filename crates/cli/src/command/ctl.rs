@@ -1,5 +1,6 @@
 //! `sanderling ctl`: query and control running parameter servers through their control plane.
 
+mod begin_anew;
 mod cluster;
 mod drop;
 mod groups;
@@ -18,6 +19,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::token::read_token;
 use crate::width;
+use begin_anew::BeginAnew;
 use cluster::Cluster;
 use drop::Drop;
 use groups::{Groups, Rebalance};
@@ -134,6 +136,7 @@ Examples:
     Drop(Drop),
     /// Show the groups of a cluster with their servers, roles and lag
     Cluster(Cluster),
+    BeginAnew(BeginAnew),
     /// Add a group of replicas to a cluster, or drain one
     #[command(subcommand)]
     Groups(Groups),
@@ -187,7 +190,8 @@ impl Order {
             | Order::Registry(_)
             | Order::Cluster(_)
             | Order::Groups(_)
-            | Order::Rebalance(_) => {
+            | Order::Rebalance(_)
+            | Order::BeginAnew(_) => {
                 unreachable!("it is not one question to each server")
             }
             Order::Drain => Answers::Draining(vec![(url, client.drain()?)]),
@@ -207,6 +211,9 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let options = ClientOptions { token: token.transpose()?, ca: args.ca_file.clone() };
     if let Order::Registry(order) = &args.order {
         return order.run(options.token, args.ca_file.as_deref(), args.json);
+    }
+    if let Order::BeginAnew(order) = &args.order {
+        return order.run(options.token.as_deref(), args.json);
     }
     if let Order::Groups(order) = &args.order {
         return order.run(options.token.as_deref(), args.json);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clap::builder::NonEmptyStringValueParser;
 use sanderling_learner::config::Inputs;
-use sanderling_learner::distributed::JobOptions;
+use sanderling_learner::distributed::{JobOptions, Recording};
 use sanderling_learner::{Config, Event, LiveRun, RunOptions, Summary};
 
 use sanderling_formats::Format;
@@ -58,6 +58,10 @@ Examples:
   sanderling train clicks.toml --ps 127.0.0.1:7000,127.0.0.1:7001
   sanderling train examples/adult_ftrl_sync.toml --algorithm ftrl-sync \\
       --workers 2
+  # an asynchronous run, and once more to the bit
+  sanderling train clicks.toml --algorithm fm --workers 4 --record run1.play
+  sanderling train clicks.toml --algorithm fm --workers 4 --replay run1.play \\
+      --name again
   # worker 1 of two commands on this host; the other one has --rank 0
   sanderling train clicks.toml --algorithm ftrl-sync --ps 127.0.0.1:7000 \\
       --hosts 127.0.0.1:7300,127.0.0.1:7301 --rank 1
@@ -143,6 +147,12 @@ pub(crate) struct Args {
     model: Option<String>,
     #[command(flatten)]
     job: JobArgs,
+    /// Write the order of all pulls and pushes to a file, for --replay; with --algorithm ftrl or fm
+    #[arg(long, value_name = "FILE", help_heading = "Workers", conflicts_with = "replay")]
+    record: Option<PathBuf>,
+    /// Pull and push in the order of a recording, which gives the bits of the recorded run, for example --replay run1.play
+    #[arg(long, value_name = "FILE", help_heading = "Workers")]
+    replay: Option<PathBuf>,
     #[command(flatten)]
     workers: WorkerArgs,
     #[command(flatten)]
@@ -220,6 +230,16 @@ impl Args {
         Ok(config)
     }
 
+    /// Whether the order of pulls and pushes is recorded or replayed.
+    fn recording(&self) -> Result<Recording, Failure> {
+        let named = |path: &PathBuf, option| output::not_a_url(option, path).map(|()| path.clone());
+        Ok(match (&self.record, &self.replay) {
+            (Some(path), _) => Recording::Record(named(path, "--record")?),
+            (None, Some(path)) => Recording::Replay(named(path, "--replay")?),
+            (None, None) => Recording::Off,
+        })
+    }
+
     /// Options of the job and its workers; `None` without --algorithm.
     fn job(&self, config: &Config) -> Result<Option<JobOptions>, Failure> {
         let mut job = self.job.options(config)?;
@@ -261,6 +281,7 @@ pub(crate) fn run(args: &Args, line: &CommandLine<'_>) -> Result<u8, Failure> {
         servers,
         live: LiveRun::default(),
         job,
+        recording: args.recording()?,
     };
     let _shown = args.status.show(&options.live, line)?;
     let profile = args.profile.then(Profile::start).transpose()?;

@@ -1,6 +1,9 @@
 //! `sanderling ps --cluster` as processes: primaries that are killed, stopped and told to end under pushes, and a training
 //! that goes on. SANDERLING_KILLS sets the number of disturbances, and prints how long pushes waited.
 
+mod anew;
+mod pulls;
+
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -26,15 +29,21 @@ pub(crate) struct Place {
     pub(crate) keeper: Keeper,
     pub(crate) registry: Arc<dyn Registry>,
     groups: u32,
+    /// Further options of each server.
+    options: &'static str,
     pub(crate) servers: Vec<(String, Option<Process>)>,
 }
 
 impl Place {
     pub(crate) fn new(groups: u32) -> Place {
+        Place::with(groups, "")
+    }
+
+    fn with(groups: u32, options: &'static str) -> Place {
         let folder = tempfile::tempdir().unwrap();
         let keeper = Keeper::start(folder.path(), "", "127.0.0.1:0");
         let registry = keeper.open();
-        let mut place = Place { folder, keeper, registry, groups, servers: Vec::new() };
+        let mut place = Place { folder, keeper, registry, groups, options, servers: Vec::new() };
         for at in 0..2 * groups as usize {
             place.servers.push(("127.0.0.1:0".to_owned(), None));
             place.start(at);
@@ -48,8 +57,8 @@ impl Place {
         let (listen, slot) = &mut self.servers[at];
         let options =
             format!("--groups {groups} --replicas 2 --runtime-dir run --threads 1 --listen {listen}");
-        let registry = registry.strip_suffix("/ads").unwrap();
-        let command = format!("ps --cluster ads --registry {registry} {options} 2>>server-{at}.log");
+        let (registry, more) = (registry.strip_suffix("/ads").unwrap(), self.options);
+        let command = format!("ps --cluster ads --registry {registry} {options} {more} 2>>server-{at}.log");
         let process = Process::start_command(self.folder.path(), "", &command, 3);
         *listen = process.addresses[0].to_string();
         *slot = Some(process);
@@ -286,15 +295,17 @@ fn a_role_is_passed_on_without_an_error() {
     report("handed over", &mut gaps);
 }
 
+/// The answer of `sanderling ctl`.
+fn ctl(words: &[&str]) -> serde_json::Value {
+    let program = env!("CARGO_BIN_EXE_sanderling");
+    let done = Command::new(program).args(["ctl", "--json"]).args(words).output().unwrap();
+    let text = String::from_utf8(done.stdout).unwrap();
+    assert!(done.status.success(), "{words:?}: {text}{}", String::from_utf8_lossy(&done.stderr));
+    serde_json::from_str::<serde_json::Value>(&text).unwrap()
+}
+
 /// `ctl hand-over`, of the server that `ctl cluster` calls the primary.
 fn hand_over(place: &Place, group: u32, before: &GroupRecord) {
-    let ctl = |words: &[&str]| {
-        let program = env!("CARGO_BIN_EXE_sanderling");
-        let done = Command::new(program).args(["ctl", "--json"]).args(words).output().unwrap();
-        let text = String::from_utf8(done.stdout).unwrap();
-        assert!(done.status.success(), "{words:?}: {text}{}", String::from_utf8_lossy(&done.stderr));
-        serde_json::from_str::<serde_json::Value>(&text).unwrap()
-    };
     let view = ctl(&["cluster", "--registry", &place.keeper.url()]);
     assert_eq!((&view["groups"], &view["replicas"]), (&json!(2), &json!(2)));
     let servers = view["servers"].as_array().unwrap();
@@ -309,10 +320,11 @@ fn hand_over(place: &Place, group: u32, before: &GroupRecord) {
 }
 
 /// Runs `sanderling train` with a cluster; returns its AUC and what it said.
-fn train(folder: &Path, name: &str, url: &str, meanwhile: impl FnOnce()) -> (f64, String) {
+fn train(folder: &Path, name: &str, url: &str, options: &[&str], meanwhile: impl FnOnce()) -> (f64, String) {
     let program = env!("CARGO_BIN_EXE_sanderling");
     let mut command = Command::new(program);
     command.args(["train", "spec.toml", "--json", "--ps", url, "--set"]).arg(format!("name={name}"));
+    command.args(options);
     let child = command.current_dir(folder).stdout(std::process::Stdio::piped());
     let child = child.stderr(std::process::Stdio::piped()).spawn().unwrap();
     meanwhile();
@@ -354,9 +366,11 @@ passes = 3
 "#;
     std::fs::write(folder.join("spec.toml"), spec).unwrap();
     let url = place.keeper.url();
-    let (undisturbed, _) = train(&folder, "calm", &url, || {});
+    let (undisturbed, _) = train(&folder, "calm", &url, &[], || {});
+    let (from_any, _) = train(&folder, "any", &url, &["--ps-pull-from", "any"], || {});
+    assert!((undisturbed - from_any).abs() < 0.01, "{undisturbed} {from_any}");
     let before = place.settled(0, 0);
-    let (disturbed, said) = train(&folder, "disturbed", &url, || {
+    let (disturbed, said) = train(&folder, "disturbed", &url, &[], || {
         // In the middle of the pushes.
         let pushes = |place: &Place| {
             let table = RemoteTable::open(&place.connect(), "disturbed/C1").ok();

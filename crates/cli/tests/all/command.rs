@@ -15,6 +15,7 @@ mod limits;
 mod old_names;
 mod outputs;
 mod records;
+mod replays;
 mod stops;
 mod told;
 

@@ -57,7 +57,7 @@ impl Keeper {
         self.child.wait().unwrap();
     }
 
-    fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let done =
             Command::new("kill").args([format!("-{name}"), self.child.id().to_string()]).status().unwrap();
         assert!(done.success());

@@ -29,7 +29,10 @@ impl ConnectionSet {
         match connected {
             Ok(token) => {
                 link.connection = Some(token);
-                let features = features(&link.address, &self.options) | link.packing.features();
+                let mut features = features(&link.address, &self.options) | link.packing.features();
+                if link.group.as_ref().is_some_and(GroupLink::is_reader) {
+                    features = features | Features::PULL_FROM_ANY;
+                }
                 if let Err(error) = link.rpc.connected(features) {
                     self.lost(at, error.to_string());
                 }

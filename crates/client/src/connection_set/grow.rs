@@ -8,15 +8,16 @@ use sanderling_transport::Address;
 use super::{ConnectionSet, GroupLink, Link};
 use crate::error::Names;
 use crate::locations::Locations;
-use crate::options::ConnectOptions;
+use crate::options::{ConnectOptions, PullFrom};
 use crate::packing::Packing;
 use crate::rpc_state::{Hedging, Patience, RpcState};
 
 impl Link {
-    /// The connection to an address, or to the primary of a group that is there at first.
+    /// The connection to an address, or to a group that is there at first: to its primary, or for pulls to any replica.
     pub(super) fn new(
         address: &Address,
         group: Option<(Arc<Locations>, usize)>,
+        pulls_from_any: bool,
         options: &ConnectOptions,
         names: &Names,
     ) -> Link {
@@ -24,7 +25,10 @@ impl Link {
         let mut rpc = RpcState::new(patience, &options.token, &options.name);
         let group = group.map(|(locations, number)| {
             rpc.follow_group(number as u32);
-            GroupLink::new(locations, number)
+            match pulls_from_any {
+                true => GroupLink::reader(locations, number),
+                false => GroupLink::new(locations, number),
+            }
         });
         // Frames that stay in memory are copied faster than compressed.
         let compression = options.compression.filter(|_| !address.in_memory());
@@ -41,11 +45,15 @@ impl ConnectionSet {
         }
         let added = self.servers..groups;
         let mut former = std::mem::take(&mut self.links).into_iter().peekable();
+        let mut lane = 0;
         while former.peek().is_some() {
+            let pulls_from_any = lane == 1 && self.options.pull_from == PullFrom::Any;
+            lane += 1;
             self.links.extend(former.by_ref().take(self.servers));
             self.links.extend(added.clone().map(|group| {
                 let address = locations.of(group, 0).unwrap_or(Address::Embedded);
-                Link::new(&address, Some((Arc::clone(locations), group)), &self.options, &self.names)
+                let group = Some((Arc::clone(locations), group));
+                Link::new(&address, group, pulls_from_any, &self.options, &self.names)
             }));
         }
         if let Some(hedging) = self.hedging.first().map(Hedging::anew) {

@@ -24,7 +24,8 @@ impl ConnectionSet {
                     let answer = rpc.receive(now_us, frame, &mut packing.unpacker);
                     let is_answered = !matches!(answer, Answer::None);
                     // Another replica than the primary answers nothing.
-                    if let Some(peer) = rpc.peer_when_up().filter(|_| is_answered || group.is_none()) {
+                    let is_primary = group.as_ref().is_none_or(|group| is_answered && !group.is_reader());
+                    if let Some(peer) = rpc.peer_when_up().filter(|_| is_primary) {
                         outages.ended(server, &names.servers[server], peer);
                     }
                     if is_answered {

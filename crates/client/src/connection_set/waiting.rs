@@ -1,5 +1,6 @@
 //! Reports the servers that the connections of a thread wait for. Knows no frame.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use super::ConnectionSet;
@@ -30,8 +31,19 @@ impl ConnectionSet {
         }
     }
 
+    /// Gives up those of these links whose servers are silent, if it is to stop.
+    pub(super) fn give_up_if_told(&mut self, links: Range<usize>) {
+        let Some((since, grace)) = self.watch.look() else { return };
+        let (now_us, told_us) = (self.now_us(), since.duration_since(self.start).as_micros() as u64);
+        for link in &mut self.links[links] {
+            link.rpc.stop(now_us, told_us, grace.as_micros() as u64);
+        }
+    }
+
     /// An attempt that began then has come to nothing.
     pub(super) fn failed(&self, at: usize, since_us: u64) {
-        self.outages.failed(at % self.servers, self.at(since_us));
+        if !self.is_reader(at) {
+            self.outages.failed(at % self.servers, self.at(since_us));
+        }
     }
 }

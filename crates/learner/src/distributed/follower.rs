@@ -73,8 +73,16 @@ pub(crate) fn follow(
         since = Instant::now();
     };
     let (config_there, start) = (&config, Start::default());
-    let workers =
-        Workers { model: None, config: config_there, options, cluster, stages: stages.clone(), start, stop };
+    let workers = Workers {
+        model: None,
+        config: config_there,
+        options,
+        order: None,
+        cluster,
+        stages: stages.clone(),
+        start,
+        stop,
+    };
     let worked = work(workers, &mut hear);
     worked.map_err(|error| match error {
         LearnError::Stopped => {

@@ -10,6 +10,7 @@ use sanderling_formats::BadRows;
 use sanderling_job::Input;
 use sanderling_sample::Encoder;
 
+use super::recording::Order;
 use super::staleness::Pushes;
 use crate::config::Config;
 use crate::error::LearnError;
@@ -22,6 +23,8 @@ use crate::timing::PassTotal;
 pub(super) struct JobShared<'a> {
     pub(super) config: &'a Config,
     pub(super) encoder: Arc<Encoder>,
+    /// The order of pulls and pushes, if it is recorded or replayed.
+    pub(super) order: Option<&'a Order>,
     /// Most minibatches that a worker may be ahead of the slowest.
     pub(super) bound: Option<u64>,
     /// Where the run stood when the job began, where that is known.

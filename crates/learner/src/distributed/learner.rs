@@ -10,6 +10,7 @@ use sanderling_store::{Absent, GRADIENT_ABS_MAX, PushScale};
 
 use super::algorithm::Algorithm;
 use super::job_shared::{JobShared, PassEnd, Start, Verdict, WorkerMsg, judged_of_bytes, judged_to_bytes};
+use super::recording::OrderedWorker;
 use super::staleness::Staleness;
 use super::{COMPUTE, PULL, PUSH, SCORE};
 use crate::compute::Compute;
@@ -24,6 +25,8 @@ use crate::worker::of_push;
 const ONLINE_ROWS: usize = 128;
 /// A window is handed over before it holds many more rows than this, however rarely metrics are printed.
 const WINDOW_ROWS_MAX: u64 = 1 << 18;
+/// The waits of a recorded or replayed job, as errors name them.
+const ITS_TURN: &str = "its turn in the recording";
 
 /// One worker with everything it reuses from minibatch to minibatch.
 pub(super) struct Learner<'a> {
@@ -35,6 +38,8 @@ pub(super) struct Learner<'a> {
     compute: Compute,
     magnitudes: Magnitudes,
     has_looked: bool,
+    /// In place of the client's pulls and pushes, if their order is recorded or replayed.
+    ordered: Option<OrderedWorker<'a>>,
     staleness: Option<Staleness<'a>>,
     /// Rows of the minibatch at hand.
     rows: usize,
@@ -88,6 +93,7 @@ impl<'a> Learner<'a> {
             compute: Compute::new(config),
             magnitudes: Magnitudes::new(config.feature.len()),
             has_looked: false,
+            ordered: shared.order.map(|order| OrderedWorker::new(order, worker.rank())),
             staleness,
             rows: 0,
             pass: start.pass,
@@ -138,7 +144,14 @@ impl<'a> Learner<'a> {
         }
         worker.timer().switch(PULL);
         self.staleness.iter_mut().for_each(|staleness| staleness.pulls(worker.steps_of_others()));
-        self.model.client().pull(rows, Absent::Init, &mut self.lookup)?;
+        match &mut self.ordered {
+            Some(ordered) => {
+                ordered.pull(rows, &mut self.lookup, &|| Ok(worker.check_going_on(ITS_TURN)?))?;
+            }
+            None => {
+                self.model.client().pull(rows, Absent::Init, &mut self.lookup)?;
+            }
+        }
         Ok(())
     }
 
@@ -204,8 +217,14 @@ impl<'a> Learner<'a> {
         worker.timer().switch(PUSH);
         self.staleness.iter_mut().for_each(|staleness| staleness.pushes(worker.steps_of_others()));
         let scale = self.scale();
-        let pushed = self.model.client().push(&mut self.lookup, scale);
-        pushed.map_err(|error| of_push(error, self.step(), rows, &self.model.config().feature))?;
+        let pushed = match &mut self.ordered {
+            Some(ordered) => ordered.push(&mut self.lookup, scale, &|| Ok(worker.check_going_on(ITS_TURN)?)),
+            None => self.model.client().push(&mut self.lookup, scale).map_err(LearnError::Client),
+        };
+        pushed.map_err(|error| match error {
+            LearnError::Client(error) => of_push(error, self.step(), rows, &self.model.config().feature),
+            error => error,
+        })?;
         self.end_step(1);
         Ok(())
     }
@@ -297,6 +316,7 @@ impl<'a> Learner<'a> {
     /// Waits while the slowest worker is too far behind, if there is a bound.
     pub(super) fn keep_within_bound(&mut self, worker: &mut Worker) -> Result<(), LearnError> {
         if let Some(bound) = self.shared.bound {
+            self.ordered.iter().for_each(OrderedWorker::pause);
             worker.keep_pace(bound)?;
         }
         Ok(())
@@ -316,6 +336,7 @@ impl<'a> Learner<'a> {
     pub(super) fn end_pass(&mut self, worker: &mut Worker) -> Result<(), LearnError> {
         worker.timer().switch(PUSH);
         self.model.client().finish(&mut self.lookup)?;
+        self.ordered.as_mut().map_or(Ok(()), OrderedWorker::end_pass)?;
         worker.barrier("the end of a pass")?;
         self.hand_window_over();
         let leads = worker.rank() == 0 || self.shared.pushes.is_empty();

@@ -12,6 +12,7 @@ use crate::event::Event;
 use crate::importance::Importance;
 use crate::metrics::Scores;
 use crate::model::{Model, Purpose, encoder};
+use crate::run::RunOptions;
 
 /// Training rows over which feature importance is measured where there are no validation rows.
 const IMPORTANCE_ROWS_MAX: u64 = 100_000;
@@ -95,4 +96,14 @@ pub(super) fn explain_training(model: &Model, stop: &AtomicBool) -> Result<Optio
         Err(LearnError::Stopped | LearnError::Prediction { .. } | LearnError::NoRows { .. }) => Ok(None),
         found => found.map(|found| found.importance),
     }
+}
+
+/// Refuses options that tables on servers do not support.
+pub(super) fn check_servers(config: &Config, options: &RunOptions) -> Result<(), LearnError> {
+    if options.servers.is_none() || config.train.batch_size > 1 {
+        return Ok(());
+    }
+    let reason = "online learning (batch_size = 1) updates row by row in the memory of one process; with parameter servers \
+                  set train.batch_size to 2 or more (256 is the default)";
+    Err(LearnError::Config { path: "train.batch_size".into(), reason: reason.to_string() })
 }

@@ -66,6 +66,15 @@ impl Node {
         }
     }
 
+    /// The tick at which a follower in sync has heard its primary last; `None`: it is none.
+    #[must_use]
+    pub fn heard_primary(&self) -> Option<u64> {
+        match &self.role {
+            Role::Follower(follower) if self.is_in_sync() => Some(follower.heard),
+            _ => None,
+        }
+    }
+
     /// Whether a message may begin a session with a follower, whose tables and marks are then read.
     #[must_use]
     pub fn begins_session(&self, envelope: &Envelope) -> bool {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sanderling_replica::push_dedup::Outcome;
 use sanderling_replica::{
@@ -102,6 +102,7 @@ pub(crate) struct Driver {
     me: Member,
     url: String,
     min_in_sync: usize,
+    pull_staleness: Duration,
     start: Instant,
     tick: u64,
     waiting: HashMap<u64, Waiting>,
@@ -125,6 +126,7 @@ pub(crate) struct Around {
     pub(crate) inputs: Receiver<Input>,
     pub(crate) me: Member,
     pub(crate) min_in_sync: usize,
+    pub(crate) pull_staleness: Duration,
     pub(crate) peers: PeerOptions,
     pub(crate) log: Log,
 }
@@ -136,7 +138,7 @@ impl Driver {
         around: Around,
         registry: Box<dyn GroupRecords>,
     ) -> std::io::Result<Driver> {
-        let Around { state, shared, inputs, me, min_in_sync, peers, log } = around;
+        let Around { state, shared, inputs, me, min_in_sync, pull_staleness, peers, log } = around;
         let (asks, asked) = channel();
         let told = shared.inputs.clone();
         std::thread::Builder::new()
@@ -153,6 +155,7 @@ impl Driver {
             shared,
             me,
             min_in_sync,
+            pull_staleness,
             start: Instant::now(),
             tick: 0,
             waiting: HashMap::new(),
@@ -318,6 +321,8 @@ impl Driver {
         let until = self.node.lease_until();
         let at = self.start + TICK * u32::try_from(until).unwrap_or(u32::MAX);
         self.shared.open(epoch, (until != u64::MAX).then_some(at));
+        let heard = self.node.heard_primary().map(|heard| TICK * u32::try_from(heard).unwrap_or(u32::MAX));
+        self.shared.answer_as_follower(heard.map(|heard| self.start + heard + self.pull_staleness));
         self.shared.set_status(self.status());
     }
 

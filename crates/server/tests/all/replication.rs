@@ -59,6 +59,7 @@ impl Place {
                 advertise: String::new(),
                 min_in_sync: self.min_in_sync,
                 acknowledge_local: self.acknowledge_local,
+                pull_staleness: Duration::from_secs(2),
                 authorities: None,
                 move_bytes_per_s: u64::MAX,
             }),

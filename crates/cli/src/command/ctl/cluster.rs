@@ -68,7 +68,7 @@ impl Cluster {
 
 /// A cluster as lines.
 pub(super) fn text(view: &ClusterView) -> String {
-    let ClusterView { cluster, groups, replicas, slots, servers, moves } = view;
+    let ClusterView { cluster, groups, replicas, slots, lost_groups, servers, moves } = view;
     let plural = |n: u32, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     let (groups, slots) = (plural(*groups, "group"), output::count(u64::from(*slots)));
     let mut text = format!("{cluster}: {groups} of {}, {slots} slots\n", plural(*replicas, "replica"));
@@ -91,6 +91,12 @@ pub(super) fn text(view: &ClusterView) -> String {
     match rows.is_empty() {
         true => text.push_str("no servers yet"),
         false => text.push_str(&output::columns_within(&header, &rows, &[2, 7, 8], width::of_stdout())),
+    }
+    for group in lost_groups {
+        text.push_str(&format!(
+            "\ngroup {group} has lost its rows: all servers that had them have ended. Begin it anew: sanderling ctl begin-anew \
+             --registry {cluster} --group {group}"
+        ));
     }
     if !moves.is_empty() {
         let row = |one: &MoveView| {

@@ -29,6 +29,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Time for the records of a page, and how old they may be.
 const PAGE_WITHIN: Duration = Duration::from_millis(500);
 const PAGE_AGE_MAX: Duration = Duration::from_secs(1);
+/// Default of --pull-staleness.
+const PULL_STALENESS: Duration = Duration::from_secs(2);
 /// Megabytes of rows per second that a move copies.
 const MOVE_RATE_DEFAULT: u32 = 100;
 
@@ -42,6 +44,7 @@ pub(super) struct ClusterOptions {
     pub(super) min_in_sync: Option<usize>,
     pub(super) advertise: Option<String>,
     pub(super) acknowledge: Option<Acknowledge>,
+    pub(super) pull_staleness: Option<String>,
     pub(super) move_rate: Option<u32>,
     pub(super) ca_file: Option<PathBuf>,
 }
@@ -83,6 +86,8 @@ impl ClusterOptions {
             }
             None => config.listen.iter().find(has_port).map(Address::to_string),
         };
+        let staleness = self.pull_staleness.as_deref().map(crate::quantity::time).transpose();
+        let staleness = staleness.map_err(|error| usage("pull-staleness", &error))?;
         let wanted = Wanted { slots: SLOTS_DEFAULT, groups: self.groups, replicas: self.replicas };
         let mut layout = until_it_answers(|| agree(&*registry, &wanted))?;
         let mut is_told = false;
@@ -111,6 +116,7 @@ impl ClusterOptions {
             advertise: self.advertise.and(advertise).unwrap_or_default(),
             min_in_sync: self.min_in_sync.unwrap_or(1),
             acknowledge_local: self.acknowledge == Some(Acknowledge::Local),
+            pull_staleness: staleness.unwrap_or(PULL_STALENESS),
             authorities: self.ca_file,
             move_bytes_per_s: u64::from(self.move_rate.unwrap_or(MOVE_RATE_DEFAULT)) * 1_000_000,
         });
@@ -124,6 +130,7 @@ impl ClusterOptions {
             ("replicas", self.replicas.is_some()),
             ("min-in-sync", self.min_in_sync.is_some()),
             ("acknowledge", self.acknowledge.is_some()),
+            ("pull-staleness", self.pull_staleness.is_some()),
             ("advertise", self.advertise.is_some()),
             ("move-rate", self.move_rate.is_some()),
             ("ca-file", self.ca_file.is_some()),

@@ -67,6 +67,10 @@ pub(super) struct Options {
     /// When a push is acknowledged: in-sync, by every replica in sync; local, by the primary alone [default: in-sync]
     #[arg(long, value_name = "WHEN", hide_possible_values = true, help_heading = "Cluster")]
     pub(super) acknowledge: Option<Acknowledge>,
+    /// Time since the primary was heard last for which a replica in sync answers pulls of --ps-pull-from any, for example
+    /// 500ms; 0s: never [default: 2s]
+    #[arg(long, value_name = "TIME", help_heading = "Cluster")]
+    pub(super) pull_staleness: Option<String>,
     /// Megabytes of rows per second that a move of slots to this server copies [default: 100]
     #[arg(long, value_name = "MB", help_heading = "Cluster")]
     pub(super) move_rate: Option<u32>,
@@ -181,6 +185,7 @@ impl Options {
             replicas: self.replicas,
             min_in_sync: self.min_in_sync,
             acknowledge: self.acknowledge,
+            pull_staleness: self.pull_staleness.clone(),
             move_rate: self.move_rate,
             advertise: self.advertise.clone(),
             ca_file: self.ca_file.clone(),
@@ -217,6 +222,7 @@ impl Options {
             replicas: self.replicas.or(other.replicas),
             min_in_sync: self.min_in_sync.or(other.min_in_sync),
             acknowledge: self.acknowledge.or(other.acknowledge),
+            pull_staleness: self.pull_staleness.or(other.pull_staleness),
             move_rate: self.move_rate.or(other.move_rate),
             advertise: self.advertise.or(other.advertise),
             ca_file: self.ca_file.or(other.ca_file),

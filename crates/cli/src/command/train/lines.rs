@@ -11,6 +11,7 @@ pub(super) fn is_for_the_quiet(event: &Event<'_>) -> bool {
         event,
         Event::InputChanged { .. }
             | Event::JobStopped { .. }
+            | Event::Recorded { .. }
             | Event::Unvalidated { .. }
             | Event::LargeValues { .. }
             | Event::Renamed { .. }
@@ -90,7 +91,7 @@ pub(super) fn describe(event: &Event<'_>) -> Vec<String> {
         )],
         Event::LargeValues { features } => large_values(features),
         Event::UnknownKeys { known } => known.iter().filter_map(KnownKeys::remark).collect(),
-        Event::JobStopped { words } => vec![(*words).to_owned()],
+        Event::JobStopped { words } | Event::Recorded { words } => vec![(*words).to_owned()],
         Event::NothingLeft { passes, early: true } => vec![format!(
             "nothing is left to do: the run stopped early after pass {passes}; a larger train.early_stop, or 0, lets it go on"
         )],
