@@ -47,6 +47,7 @@ pub(crate) fn of_learner(error: LearnError) -> PyErr {
         LearnError::Thread(_) => Error::new_err(text),
         LearnError::NoRows { .. } => NoRowsError::new_err(text),
         LearnError::Model { .. } => ModelError::new_err(text),
+        LearnError::Recording { .. } => BadFileError::new_err(text),
         LearnError::Diverged { .. } | LearnError::GradientRange { .. } | LearnError::Prediction { .. } => {
             DivergedError::new_err(text)
         }
