@@ -312,8 +312,8 @@ def connect(
     error at most 2^-25; larger values become 65504). `compression` applies to requests and answers of 1 KiB and more
     over TCP. `hedge`, "p95" or a time such as "500us", repeats slower pulls over a second connection (at most 5 %).
 
-    In a cluster, `pull_from="any"` spreads the pulls of connections over the replicas of each group. Pulled rows may then
-    lack pushes of the last moments, also own ones.
+    In a cluster, `pull_from="any"` spreads the pulls of connections over the replicas of each group. Pulled rows may
+    then lack pushes of the last moments, also own ones.
     """
 
 def save_tables(directory: _Path, tables: Sequence[Table]) -> None:
