@@ -2,9 +2,10 @@
 //!
 //! A [`Registry`] has the records of one cluster. [`RegistryUrl::open`] gives one of a keeper (`keeper://`) or of etcd
 //! (`etcd://`); [`MemoryRegistry`] is for tests. All calls block, with a time limit, and are for plain threads; the
-//! async code of the clients stays inside. [`Presence`] keeps the record of a process alive. The crate `keeper` has the server of `keeper://`, and shares [`state_machine`], [`history`] and
-//! [`protocol`] with this one. The crate knows no tables, frames, signals or command lines, and decides nothing about
-//! groups.
+//! async code of the clients stays inside. [`Presence`] keeps the record of a process alive. The crate `keeper` has the
+//! server of `keeper://`, and shares [`state_machine`], [`history`] and [`protocol`] with this one. It also has the
+//! changes of a cluster that runs: more and fewer groups, and the plan of moves. The crate knows no tables, frames,
+//! signals or command lines.
 
 pub mod limit;
 
