@@ -15,8 +15,10 @@ pub(crate) const REMOVALS_MAX: usize = 1 << 20;
 pub(crate) const BACKLOG_RECORDS_MAX: u64 = 1 << 12;
 /// Records that are sent again together.
 pub(crate) const RESENT_RECORDS: usize = 64;
-/// Rows of a part of an export.
-pub(crate) const EXPORT_ROWS: usize = if cfg!(test) { 4 } else { 1024 };
+/// Rows of a part of an export, at most.
+pub(crate) const EXPORT_ROWS: usize = if cfg!(test) { 4 } else { 1 << 13 };
+/// Bytes of such a part, if it has more than one row.
+pub(crate) const EXPORT_BYTES: usize = 1 << 20;
 /// Ticks between two heartbeats, and before unacknowledged messages are sent again.
 pub(crate) const HEARTBEAT: u64 = 5;
 /// Ticks without a sign of life after which an in-sync follower makes itself the primary.

@@ -8,7 +8,8 @@ use sanderling_store::RowColumns;
 use crate::fault::Fault;
 use crate::group::Member;
 use crate::limit::{
-    BACKLOG_RECORDS_MAX, DROP_AFTER, EXPORT_ROWS, HEARTBEAT, JOIN_WITHIN, LEASE, REMOVALS_MAX, RESENT_RECORDS,
+    BACKLOG_RECORDS_MAX, DROP_AFTER, EXPORT_BYTES, EXPORT_ROWS, HEARTBEAT, JOIN_WITHIN, LEASE, REMOVALS_MAX,
+    RESENT_RECORDS,
 };
 use crate::message::{Answer, Message, Operation, Record, TableState};
 use crate::push_dedup::{Outcome, PushDedup};
@@ -476,7 +477,10 @@ impl Export {
         if let Some(table) = rows.tables.get(&number) {
             // Before the rows are read: a row of a key that is removed meanwhile comes by the streams.
             (removals, pushes) = (table.removals(), table.pushes());
-            for key in keys.drain(keys.len().saturating_sub(EXPORT_ROWS)..) {
+            let config = table.config();
+            let row_bytes = 4 * (config.dim() + config.state() + 5);
+            let rows_max = (EXPORT_BYTES / row_bytes).clamp(1, EXPORT_ROWS);
+            for key in keys.drain(keys.len().saturating_sub(rows_max)..) {
                 if let Some(row) = table.get(key) {
                     columns.push(row.as_ref());
                 }
