@@ -4,10 +4,11 @@ mod begin_anew;
 mod cluster;
 mod drop;
 mod groups;
+mod in_cluster;
 mod registry;
 mod show;
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -290,6 +291,18 @@ fn check_saves(
         return Err(last.into());
     }
     Ok(check_same_save(name, &numbers, &urls)?)
+}
+
+/// Asks on the terminal; an answer other than yes is a failure that says so.
+fn confirm(question: &str, refused: &str) -> Result<(), Failure> {
+    let mut out = std::io::stderr().lock();
+    let asked = write!(out, "{question} [y/N] ").and_then(|()| out.flush());
+    let mut answer = String::new();
+    asked.and_then(|()| std::io::stdin().read_line(&mut answer).map(|_| ())).map_err(Failure::Output)?;
+    match answer.trim().to_ascii_lowercase().as_str() {
+        "y" | "yes" => Ok(()),
+        _ => Err(Failure::Run(refused.to_owned())),
+    }
 }
 
 /// Sends requests to all servers in parallel.

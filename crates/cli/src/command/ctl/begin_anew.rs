@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use sanderling_observe::unique;
 use sanderling_registry::{
-    Edit, GroupRecord, MEMBERS, MemberRecord, Outcome, RegistryError, RegistryUrl, group_name, is_lost,
-    numbered,
+    Edit, GroupRecord, MEMBERS, MemberRecord, Outcome, RegistryError, group_name, is_lost, numbered,
 };
 use serde::Serialize;
 
+use super::in_cluster::InCluster;
 use crate::failure::Failure;
 use crate::output;
 
@@ -28,9 +28,8 @@ The rows of the group are gone. A server that has started since becomes its prim
 Restore a save afterwards: a training that waits does so itself (--on-lost-rows), sanderling train --resume does. Refused while a \
 server with the rows has a lease: after its end wait 6 s.")]
 pub(super) struct BeginAnew {
-    /// Registry with the cluster: keeper://HOST:PORT/CLUSTER, etcd://HOST:PORT,.../CLUSTER, or registry://CLUSTER
-    #[arg(long, value_name = "URL", default_value = "registry://", hide_default_value = true)]
-    registry: String,
+    #[command(flatten)]
+    cluster: InCluster,
     /// Number of the group, as ctl cluster shows it
     #[arg(long, value_name = "G")]
     group: u32,
@@ -47,9 +46,7 @@ struct Begun {
 
 impl BeginAnew {
     pub(super) fn run(&self, token: Option<&str>, json: bool) -> Result<u8, Failure> {
-        let usage = |error: &dyn std::fmt::Display| Failure::Usage(format!("--registry: {error}"));
-        let url = RegistryUrl::parse(&self.registry).map_err(|error| usage(&error))?;
-        let registry = url.open_of_cluster(token).map_err(|error| usage(&error))?;
+        let registry = self.cluster.open(token)?;
         let (name, url) = (group_name(self.group), registry.url());
         let group = self.group;
         let Some(record) = registry.get(&name, WITHIN)? else {

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use sanderling_control::proto::StatusReply;
 use sanderling_control::{Client, ClientOptions, ControlError};
-use sanderling_registry::{ClusterView, MoveView, RegistryUrl, ServerView};
+use sanderling_registry::{ClusterView, MoveView, ServerView};
 
+use super::in_cluster::InCluster;
 use super::{Watch, ask_all};
 use crate::failure::Failure;
 use crate::output;
@@ -25,9 +26,8 @@ Roles: a primary answers clients; a server in sync has every acknowledged push a
 not yet. A silent server does not answer this command; the lease of a lost one has ended. Lag: for a primary, records that a follower has not acknowledged; for \
 others, updates that wait for earlier ones.")]
 pub(super) struct Cluster {
-    /// Registry with the cluster: keeper://HOST:PORT/CLUSTER, etcd://HOST:PORT,.../CLUSTER, or registry://CLUSTER
-    #[arg(long, value_name = "URL", default_value = "registry://", hide_default_value = true)]
-    registry: String,
+    #[command(flatten)]
+    cluster: InCluster,
     #[command(flatten)]
     pub(super) watch: Watch,
 }
@@ -35,9 +35,7 @@ pub(super) struct Cluster {
 impl Cluster {
     /// Reads the registry and asks the servers.
     pub(super) fn view(&self, options: &ClientOptions) -> Result<ClusterView, Failure> {
-        let usage = |error: &dyn std::fmt::Display| Failure::Usage(format!("--registry: {error}"));
-        let url = RegistryUrl::parse(&self.registry).map_err(|error| usage(&error))?;
-        let registry = url.open_of_cluster(options.token.as_deref()).map_err(|error| usage(&error))?;
+        let registry = self.cluster.open(options.token.as_deref())?;
         let listing = registry.list("", WITHIN)?;
         let mut view = ClusterView::of(&registry.url(), &listing)?.ok_or_else(|| {
             let begins = "sanderling ps --cluster begins one";

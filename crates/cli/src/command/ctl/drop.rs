@@ -1,14 +1,14 @@
 //! `sanderling ctl drop`: find tables by pattern, ask for confirmation, and drop them.
 
 use std::collections::BTreeSet;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 
 use sanderling_control::proto::{StatusReply, Table};
 use sanderling_control::{Client, ClientOptions, Code, ControlError};
 use sanderling_observe::pattern::matches;
 
 use super::show::{Answers, time};
-use super::{ask_all, fail, print, shown};
+use super::{ask_all, confirm, fail, print, shown};
 use crate::failure::Failure;
 use crate::output;
 
@@ -147,14 +147,7 @@ fn ask(found: &[Found]) -> Result<(), Failure> {
     if let Some(more) = names.len().checked_sub(LISTED_MAX).filter(|more| *more > 0) {
         note!("and {more} more");
     }
-    let mut out = std::io::stderr().lock();
-    let asked = write!(out, "Drop {all}? [y/N] ").and_then(|()| out.flush());
-    let mut answer = String::new();
-    asked.and_then(|()| std::io::stdin().read_line(&mut answer).map(|_| ())).map_err(Failure::Output)?;
-    match answer.trim().to_ascii_lowercase().as_str() {
-        "y" | "yes" => Ok(()),
-        _ => Err(Failure::Run("nothing was dropped".to_owned())),
-    }
+    confirm(&format!("Drop {all}?"), "nothing was dropped")
 }
 
 #[cfg(test)]

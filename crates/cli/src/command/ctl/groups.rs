@@ -1,29 +1,21 @@
 //! `sanderling ctl groups` and `ctl rebalance`: more or fewer groups, and slots that move between them.
 
-use std::io::{IsTerminal, Write};
-use std::sync::Arc;
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use sanderling_registry::{
-    Placement, PlannedMove, Registry, RegistryUrl, add_group, begin_moves, cancel_moves, drain_group, layout,
-    plan,
+    Placement, PlannedMove, Registry, add_group, begin_moves, cancel_moves, drain_group, layout, plan,
 };
 use serde::Serialize;
 
+use super::confirm;
+use super::in_cluster::InCluster;
 use crate::failure::Failure;
 use crate::output;
 use crate::width;
 
 /// How often it is looked how far moves are.
 const LOOK: Duration = Duration::from_millis(200);
-
-/// Where the cluster is registered.
-#[derive(Debug, clap::Args)]
-pub(super) struct Cluster {
-    /// Registry with the cluster: keeper://HOST:PORT/CLUSTER, etcd://HOST:PORT,.../CLUSTER, or registry://CLUSTER
-    #[arg(long, value_name = "URL", default_value = "registry://", hide_default_value = true)]
-    registry: String,
-}
 
 /// Orders of `ctl groups`.
 #[derive(Debug, clap::Subcommand)]
@@ -35,7 +27,7 @@ pub(super) enum Groups {
   sanderling ctl rebalance --registry keeper://127.0.0.1:7400/ads")]
     Add {
         #[command(flatten)]
-        cluster: Cluster,
+        cluster: InCluster,
     },
     /// Move all slots of a group to the others, and wait until it has none; then its servers can be stopped
     #[command(after_help = "Example:
@@ -46,7 +38,7 @@ Tables that are pinned to the group stay there: drop them, or keep the group.")]
         /// Number of the group, as ctl cluster shows it
         group: u32,
         #[command(flatten)]
-        cluster: Cluster,
+        cluster: InCluster,
         /// Return when the moves have begun
         #[arg(long)]
         no_wait: bool,
@@ -64,7 +56,7 @@ Rows move with their optimizer state, while training and serving go on. Requests
 its last rows are copied. ctl cluster shows how far moves are.")]
 pub(super) struct Rebalance {
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: InCluster,
     /// Show the moves, and begin none
     #[arg(long, conflicts_with = "cancel")]
     plan: bool,
@@ -85,14 +77,6 @@ struct MoveView {
     from: u32,
     to: u32,
     slots: u32,
-}
-
-impl Cluster {
-    fn open(&self, token: Option<&str>) -> Result<Arc<dyn Registry>, Failure> {
-        let usage = |error: &dyn std::fmt::Display| Failure::Usage(format!("--registry: {error}"));
-        let url = RegistryUrl::parse(&self.registry).map_err(|error| usage(&error))?;
-        url.open_of_cluster(token).map_err(|error| usage(&error))
-    }
 }
 
 impl Groups {
@@ -158,21 +142,10 @@ impl Rebalance {
                 ));
             }
             show(&planned, false)?;
-            confirm("Begin these moves?")?;
+            confirm("Begin these moves?", "no slot was moved")?;
         }
         begin(&*registry, &planned, self.no_wait, json)?;
         Ok(0)
-    }
-}
-
-fn confirm(question: &str) -> Result<(), Failure> {
-    let mut out = std::io::stderr().lock();
-    let asked = write!(out, "{question} [y/N] ").and_then(|()| out.flush());
-    let mut answer = String::new();
-    asked.and_then(|()| std::io::stdin().read_line(&mut answer).map(|_| ())).map_err(Failure::Output)?;
-    match answer.trim().to_ascii_lowercase().as_str() {
-        "y" | "yes" => Ok(()),
-        _ => Err(Failure::Run("no slot was moved".to_owned())),
     }
 }
 
