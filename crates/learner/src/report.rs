@@ -24,7 +24,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub use crate::importance::{FeatureImportance, Importance};
 pub use crate::measured::{SeenMetrics, TestMetrics};
 pub use crate::metrics::{CalibrationBin, Metrics, NumberMetrics, RocPoint};
-use crate::metrics::{nan_as_null, not_measured};
+use crate::metrics::{Scores, nan_as_null, not_measured};
 pub use crate::progressive::ProgressivePoint;
 pub use bottleneck::bottleneck;
 pub use exposition::exposition;
@@ -212,6 +212,49 @@ impl CurvePoint {
 }
 
 impl RunReport {
+    /// A report in which nothing is known but the machine.
+    pub(crate) fn without_results() -> RunReport {
+        RunReport {
+            name: String::new(),
+            under_way: None,
+            stopped: false,
+            model: String::new(),
+            started_unix_s: 0,
+            train_s: 0.0,
+            examples: 0,
+            passes: 0,
+            best_pass: 0,
+            threads: 1,
+            examples_per_s: f64::NAN,
+            metrics: Scores::new().metrics(),
+            valid: None,
+            seen: None,
+            plots_seen: false,
+            train_curve: Vec::new(),
+            valid_curve: Vec::new(),
+            tests: Vec::new(),
+            progressive_curve: Vec::new(),
+            roc: Vec::new(),
+            calibration: Vec::new(),
+            warnings: Vec::new(),
+            importance: None,
+            tables: Vec::new(),
+            stages: Vec::new(),
+            timed_examples: 0,
+            calls: Vec::new(),
+            servers: Vec::new(),
+            saved: None,
+            machine: Machine::detect(),
+            memory_peak_bytes: 0,
+            bad_rows: 0,
+            valid_bad_rows: 0,
+            bad_row_messages: Vec::new(),
+            model_path: String::new(),
+            eval_command: String::new(),
+            config: String::new(),
+        }
+    }
+
     /// The two metrics that tables and curves show.
     fn metric_names(&self) -> [&'static str; 2] {
         if self.metrics.numbers.is_some() { ["RMSE", "MAE"] } else { ["AUC", "Logloss"] }

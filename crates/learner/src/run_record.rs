@@ -5,11 +5,10 @@ use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use sanderling_observe::Machine;
 use serde::Deserialize;
 
 use crate::error::LearnError;
-use crate::metrics::{Metrics, Scores};
+use crate::metrics::Metrics;
 use crate::metrics_log::METRICS;
 use crate::report::{CurvePoint, RunReport, UnderWay, add_point};
 
@@ -118,41 +117,11 @@ fn empty(run_dir: &Path) -> RunReport {
     let model_path = run_dir.join("model").display().to_string();
     RunReport {
         name: run_dir.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-        under_way: None,
-        stopped: false,
         model: "model".to_owned(),
-        started_unix_s: 0,
         train_s: f64::NAN,
-        examples: 0,
-        passes: 0,
-        best_pass: 0,
-        threads: 1,
-        examples_per_s: f64::NAN,
-        metrics: Scores::new().metrics(),
-        valid: None,
-        seen: None,
-        plots_seen: false,
-        train_curve: Vec::new(),
-        valid_curve: Vec::new(),
-        tests: Vec::new(),
-        progressive_curve: Vec::new(),
-        roc: Vec::new(),
-        calibration: Vec::new(),
-        warnings: Vec::new(),
-        importance: None,
-        tables: Vec::new(),
-        stages: Vec::new(),
-        timed_examples: 0,
-        calls: Vec::new(),
-        servers: Vec::new(),
-        saved: None,
-        machine: Machine::detect(),
-        memory_peak_bytes: 0,
-        bad_rows: 0,
-        valid_bad_rows: 0,
-        bad_row_messages: Vec::new(),
         eval_command: format!("sanderling eval {model_path} FILE"),
         model_path,
         config: [text("config.toml"), text("config.json")].concat(),
+        ..RunReport::without_results()
     }
 }

@@ -50,8 +50,6 @@ impl Begun<'_> {
         let model_path = model_dir.display().to_string();
         RunReport {
             name: config.name.clone(),
-            under_way: None,
-            stopped: false,
             model: words,
             started_unix_s,
             train_s: state.train_seconds,
@@ -59,33 +57,17 @@ impl Begun<'_> {
             passes: state.pass as u32,
             best_pass: state.best.map_or(0, |(pass, _)| pass as u32),
             threads,
-            examples_per_s: f64::NAN,
             metrics: state.train_curve.last().map_or_else(|| Scores::new().metrics(), |(.., last)| *last),
             valid: config.data.validates().then(|| config.data.describe_valid()),
-            seen: None,
-            plots_seen: false,
             train_curve: curve(&state.train_curve),
             valid_curve: curve(&state.valid_curve),
-            tests: Vec::new(),
             progressive_curve: state.progressive_curve.clone(),
-            roc: Vec::new(),
-            calibration: Vec::new(),
-            warnings: Vec::new(),
-            importance: None,
-            tables: Vec::new(),
-            stages: Vec::new(),
-            timed_examples: 0,
-            calls: Vec::new(),
-            servers: Vec::new(),
-            saved: None,
-            machine: Machine::detect(),
-            memory_peak_bytes: 0,
             bad_rows: state.bad_rows,
             valid_bad_rows: state.valid_bad_rows,
-            bad_row_messages: Vec::new(),
             eval_command: format!("sanderling eval {model_path} {}", example_file(config)),
             model_path,
             config: config.to_toml(),
+            ..RunReport::without_results()
         }
     }
 }
