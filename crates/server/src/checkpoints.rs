@@ -107,7 +107,8 @@ impl Checkpoints {
 
     /// Scans the folder.
     pub(crate) fn count(&self) -> Vec<CheckpointStatus> {
-        let found = scan::run(&self.root, self.shard(), self.shards());
+        let Part { shard, shards, .. } = self.part();
+        let found = scan::run(&self.root, shard, shards);
         self.scanned.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&found);
         found
     }
@@ -141,13 +142,11 @@ impl Checkpoints {
             return Err(damaged(folder, reason));
         }
         let Ok(record) = ServerRecord::read(&checkpoint, folder) else { return Ok(()) };
-        if (record.shard, record.shards) != (self.shard(), self.shards()) {
+        let Part { shard, shards, .. } = self.part();
+        if (record.shard, record.shards) != (shard, shards) {
             let reason = format!(
-                "server {} of {} saved it, so {} of {} does not replace it; save under another name",
-                record.shard,
-                record.shards,
-                self.shard(),
-                self.shards()
+                "server {} of {} saved it, so {shard} of {shards} does not replace it; save under another name",
+                record.shard, record.shards
             );
             return Err(damaged(folder, &reason));
         }
@@ -188,7 +187,7 @@ impl Checkpoints {
 
     /// The folder of this server's part.
     fn folder(&self, name: &str) -> Result<PathBuf, Refusal> {
-        Ok(parts::folder(&self.base(name)?, self.shard(), self.shards()))
+        Ok(self.part().folder(&self.base(name)?))
     }
 
     /// Whether there is a checkpoint of this name that concerns this server, or evidence of a lost part.
@@ -197,16 +196,14 @@ impl Checkpoints {
         let has_rows = |folder: &Path| {
             Checkpoint::open(folder).map_or(true, |part| part.tables().iter().any(|table| table.rows > 0))
         };
+        let part = self.part();
         // Its own part existed once, and some files of it are left.
-        let is_lost = |base: &Path| {
-            unfinished::lost(&parts::folder(base, self.shard(), self.shards()))
-                .map_or(true, |lost| lost.is_some())
-        };
+        let is_lost = |base: &Path| unfinished::lost(&part.folder(base)).map_or(true, |lost| lost.is_some());
         let found = |base: PathBuf| {
             is_lost(&base)
                 || parts::lost(&base).map_or(true, |lost| lost.is_some())
                 || parts::find(&base)
-                    .map_or(true, |found| parts::any(&found, self.shard(), self.shards(), has_rows))
+                    .map_or(true, |found| parts::any(&found, part.shard, part.shards, has_rows))
         };
         self.base(name).is_ok_and(found)
     }
@@ -255,13 +252,14 @@ impl Checkpoints {
             Source::Own => self.own(tables, name, deltas, log)?,
             Source::Parts { folders, origin, noted } => {
                 // Servers save `latest` automatically, each at its own time.
-                if name == LATEST && !noted && self.shards() > 1 {
-                    origin::note(&base, self.shard(), self.shards(), origin)?;
+                let Part { shard, shards, .. } = self.part();
+                if name == LATEST && !noted && shards > 1 {
+                    origin::note(&base, shard, shards, origin)?;
                 }
                 if matches!(log, LogUse::Follow { .. }) {
                     folders.iter().try_for_each(|folder| check_log_ended(folder))?;
                 }
-                let (shard, shards, log) = (self.shard(), self.shards(), self.log.get());
+                let log = self.log.get();
                 let resharder = Resharder { shard, shards, log, deltas };
                 let (candidates, pushes) = resharder.read(tables, &folders)?;
                 OwnPart { candidates, pushes, saved_unix_ms: origin.saved_unix_ms, replayed: None }
@@ -305,7 +303,8 @@ impl Checkpoints {
         let folder = self.folder(name)?;
         let checkpoint = open(&folder, deltas).map_err(|error| unknown(name, error))?;
         let record = ServerRecord::read(&checkpoint, &folder)?;
-        record.check(&checkpoint, &folder, self.shard(), self.shards())?;
+        let Part { shard, shards, .. } = self.part();
+        record.check(&checkpoint, &folder, shard, shards)?;
         let mut candidates = Vec::new();
         for TableRecord { name, pinned, created_unix_ms, config } in record.tables {
             let asked = description::parse(&name, &config.to_string())?;

@@ -1,5 +1,7 @@
 //! Which keys belong to this server. It knows slots and shards, no table.
 
+use std::sync::Arc;
+
 use sanderling_replica::{Placement as Record, SlotOwner};
 use sanderling_wire::{Fault, Home, PlacementMap, PlacementServer, even_slots, limit, slot_of};
 
@@ -78,17 +80,17 @@ impl Placement {
 /// The slots of a group of a cluster, as its replicas have applied them.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    pub(crate) record: std::sync::Arc<Record>,
+    pub(crate) record: Arc<Record>,
     group: u16,
     owners: Vec<SlotOwner>,
     has_all: bool,
 }
 
 impl Slots {
-    pub(crate) fn new(record: &std::sync::Arc<Record>, group: u16) -> Slots {
+    pub(crate) fn new(record: &Arc<Record>, group: u16) -> Slots {
         let owners = record.owners(group.into());
         let has_all = owners.iter().all(|owner| *owner == SlotOwner::Here);
-        Slots { record: std::sync::Arc::clone(record), group, owners, has_all }
+        Slots { record: Arc::clone(record), group, owners, has_all }
     }
 
     fn owner_of(&self, key: u64) -> SlotOwner {

@@ -1,6 +1,6 @@
 //! The part of a checkpoint that a server saves, and the parts that it restores.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
 use sanderling_wire::Fault;
@@ -21,17 +21,16 @@ pub(crate) struct Part {
     pub(crate) is_even: bool,
 }
 
+impl Part {
+    /// Its folder in a checkpoint.
+    pub(super) fn folder(self, base: &Path) -> PathBuf {
+        parts::folder(base, self.shard, self.shards)
+    }
+}
+
 impl Checkpoints {
     pub(super) fn part(&self) -> Part {
         *self.part.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn shard(&self) -> u16 {
-        self.part().shard
-    }
-
-    pub(super) fn shards(&self) -> u16 {
-        self.part().shards
     }
 
     /// From now on, this server saves this part: slots have moved.
@@ -51,13 +50,14 @@ impl Checkpoints {
         let saved_unix_ms = |folder: &Path| Ok(ServerRecord::of(folder)?.saved_unix_ms);
         // Read after the parts: a shard with a saved part had written its note before.
         let noted = origin::noted(&self.folder(name)?);
-        let chosen = parts::choose(found, self.shard(), self.shards(), noted, saved_unix_ms)?;
-        if chosen == Source::Own && self.shards() > 1 { self.own_or_all(name, &base) } else { Ok(chosen) }
+        let Part { shard, shards, .. } = self.part();
+        let chosen = parts::choose(found, shard, shards, noted, saved_unix_ms)?;
+        if chosen == Source::Own && shards > 1 { self.own_or_all(name, &base) } else { Ok(chosen) }
     }
 
     /// The own part, or all parts if slots had moved when they were saved.
     fn own_or_all(&self, name: &str, base: &Path) -> Result<Source, Refusal> {
-        let (folder, shards) = (self.folder(name)?, self.shards());
+        let (folder, shards) = (self.folder(name)?, self.part().shards);
         // A damaged part is refused where it is read.
         let Ok(record) = ServerRecord::of(&folder) else { return Ok(Source::Own) };
         if record.is_even {

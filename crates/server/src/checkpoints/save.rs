@@ -55,7 +55,9 @@ impl Checkpoints {
         log: Option<&DeltaLog>,
     ) -> Result<SaveReport, Refusal> {
         let Saved { name, number, mode, is_last } = *what;
-        let folder = self.folder(name)?;
+        // Once: the slots of the group may change meanwhile.
+        let part = self.part();
+        let folder = part.folder(&self.base(name)?);
         let _alone = self.working.lock().unwrap_or_else(PoisonError::into_inner);
         unfinished::check(&folder)?;
         self.check_is_own(&folder)?;
@@ -80,7 +82,7 @@ impl Checkpoints {
         let saved_unix_ms = now_unix_ms.max(self.restored_unix_ms.load(Ordering::Relaxed).saturating_add(1));
         // Each server saves this one by itself, so it has no common number.
         let number = if name == LATEST { 0 } else { number };
-        let (Part { shard, shards, is_even }, records) = (self.part(), table_records.collect());
+        let (Part { shard, shards, is_even }, records) = (part, table_records.collect());
         let record =
             ServerRecord { shard, shards, is_even, saved_unix_ms, number, tables: records, log: None };
         let (folder, directory) = (&*folder, &*directory);
