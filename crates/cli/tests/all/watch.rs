@@ -113,7 +113,7 @@ fn a_training_is_watched_until_its_end() {
     let series = format!("sanderling_train_table_admitted_total{{table=\"{EVIL}\"}} 7\n");
     assert!(metrics.text().contains(&series), "{}", metrics.text());
 
-    // The same from the files.
+    // The files show the same page.
     let (code, text, errors) = run(folder.path(), "watch runs/clicks");
     assert!(
         code == Some(0) && text.contains(": training, pass 1 of 1") || text.contains(": starting"),

@@ -31,7 +31,8 @@ fn impatient() -> ConnectOptions {
     ConnectOptions { timeout: Duration::from_secs(1), ..options() }
 }
 
-/// Who learns of a move first: a server that gives slots away, the clients, a server that gets slots.
+/// The parties of a move, in the order in which they learn of it: a server that gives slots away, the clients, a server
+/// that gets slots.
 #[derive(Debug, Clone, Copy)]
 enum Learns {
     Giver,

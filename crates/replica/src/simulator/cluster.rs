@@ -328,12 +328,15 @@ impl Cluster {
         let number = self.tasks;
         host.task = Some((number, now));
         let revision = host.revision;
+        // No record has revision 0: the registry answers with the present one.
+        let known = (*placement).clone();
+        let read = |task| Parcel::Set { host: at, member, task, revision: 0, placement: known };
         let mut made = None;
         let parcel = match task {
             Task::Wait => {
                 // The registry is read again.
                 host.slept_until = now + 1 + self.rng.below(8);
-                Parcel::Set { host: at, member, task: number, revision: 0, placement: (*placement).clone() }
+                read(number)
             }
             Task::Set(placement) => Parcel::Set { host: at, member, task: number, revision, placement },
             Task::Ask { group, question } => {
@@ -341,16 +344,16 @@ impl Cluster {
             }
             Task::Place(placement) => {
                 made = Some(Operation::Place(placement));
-                Parcel::Set { host: at, member, task: 0, revision: 0, placement: (*host.placement).clone() }
+                read(0)
             }
             Task::Create(head) => {
                 let number = head.config.name.trim_start_matches('t').parse().unwrap_or_default();
                 made = Some(table(number));
-                Parcel::Set { host: at, member, task: 0, revision: 0, placement: (*host.placement).clone() }
+                read(0)
             }
             Task::Import { table, rows, pushes } => {
                 made = Some(Operation::Import { table, rows, pushes });
-                Parcel::Set { host: at, member, task: 0, revision: 0, placement: (*host.placement).clone() }
+                read(0)
             }
         };
         self.send(now, parcel);

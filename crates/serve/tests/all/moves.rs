@@ -287,7 +287,7 @@ fn rows_are_those_of_the_group_that_has_their_slot() {
     servers[1].set(moving[3], Some(9.0));
     expected.insert(moving[3], 9.0);
     expect(&served, "changes at the new group count", &expected);
-    // Who has not gained slots exports nothing anew.
+    // A group that has not gained slots exports nothing anew.
     assert_eq!([servers[0].exports(), servers[1].exports()], [exports[0], exports[1] + 1]);
 
     // A third group gets all slots of the first one, which ends.

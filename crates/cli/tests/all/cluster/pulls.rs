@@ -82,7 +82,7 @@ fn a_backup_that_has_not_heard_its_primary_refuses_pulls() {
     let table = counter(&place);
     table.push(&KEYS, &[-1.0; 3], PushScale::default()).unwrap();
     let readers: Vec<RemoteTable> = (0..CLIENTS).map(|_| reader(&place, LONG)).collect();
-    // Those that have drawn the follower fall back to the primary, and see every push.
+    // Connections that have drawn the follower fall back to the primary, and see every push.
     assert!(readers.iter().all(|reader| pull(reader).unwrap() == 1.0));
 
     let impatient = reader(&place, Duration::from_secs(2));
