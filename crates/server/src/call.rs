@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use sanderling_transport::reserve_with_headroom;
 use sanderling_wire::{Agreed, Failure, Fault, Home, Kind, Reply, WireError};
 
 use crate::limit::SCRATCH_BYTES_MAX;
@@ -88,9 +89,9 @@ impl Call<'_> {
 /// Resizes a request's buffer to `len` zeros. Fails the request if there is no memory.
 pub(crate) fn zeros(buffer: &mut Vec<f32>, len: usize) -> Result<(), Refusal> {
     buffer.clear();
-    buffer
-        .try_reserve(len)
-        .map_err(|_| Refusal::busy(format!("no memory for {len} numbers of a request")))?;
+    if !reserve_with_headroom(buffer, len) {
+        return Err(Refusal::busy(format!("no memory for {len} numbers of a request")));
+    }
     buffer.resize(len, 0.0);
     Ok(())
 }

@@ -53,6 +53,7 @@ pub use address::{Address, AddressError, Endpoint};
 pub use connection::{Connection, Receiver, Sender, SlotMut};
 pub use endpoint::{Listener, Stopper, connect};
 pub use error::Error;
+pub use memory::reserve_with_headroom;
 pub use not_accepted::NotAccepted;
 pub use options::{ConnectOptions, Framing, ListenOptions};
 pub use own_token::{OwnToken, make_private, own_token, user_dir};

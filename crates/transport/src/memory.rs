@@ -3,6 +3,11 @@
 
 use crate::error::Error;
 
+/// Growth of at least so many bytes must leave [`HEADROOM_BYTES`].
+const LARGE_BYTES: usize = 64 << 10;
+/// What a large buffer leaves to small allocations, whose failure ends the process.
+const HEADROOM_BYTES: usize = 4 << 20;
+
 /// Resizes a buffer to `len` elements. New elements are zero.
 pub(crate) fn grow<T: Copy + Default>(buffer: &mut Vec<T>, len: usize, peer: &str) -> Result<(), Error> {
     let more = len.saturating_sub(buffer.len());
@@ -13,10 +18,27 @@ pub(crate) fn grow<T: Copy + Default>(buffer: &mut Vec<T>, len: usize, peer: &st
 
 /// Reserves room for `more` elements.
 pub(crate) fn reserve<T>(buffer: &mut Vec<T>, more: usize, peer: &str) -> Result<(), Error> {
-    buffer.try_reserve_exact(more).map_err(|_| Error::NoMemory {
-        peer: peer.to_owned(),
-        bytes: buffer.len().saturating_add(more).saturating_mul(size_of::<T>()),
-    })
+    if reserve_with_headroom(buffer, more) {
+        return Ok(());
+    }
+    let bytes = buffer.len().saturating_add(more).saturating_mul(size_of::<T>());
+    Err(Error::NoMemory { peer: peer.to_owned(), bytes })
+}
+
+/// Whether a vector now has room for `more` elements, and the process room for its small allocations. A vector whose
+/// growth would leave too little has its capacity back.
+pub fn reserve_with_headroom<T>(buffer: &mut Vec<T>, more: usize) -> bool {
+    let capacity = buffer.capacity();
+    if buffer.try_reserve_exact(more).is_err() {
+        return false;
+    }
+    let grown_bytes = (buffer.capacity() - capacity).saturating_mul(size_of::<T>());
+    let mut headroom = Vec::<u8>::new();
+    if grown_bytes < LARGE_BYTES || headroom.try_reserve_exact(std::hint::black_box(HEADROOM_BYTES)).is_ok() {
+        return true;
+    }
+    buffer.shrink_to(capacity);
+    false
 }
 
 #[cfg(test)]

@@ -111,9 +111,13 @@ fn a_connection_for_whose_buffer_there_is_no_memory_ends_alone() {
     let mut peer = greet(&process);
     let table = peer.create("t", TABLE).unwrap();
     peer.push(table, 1, &[1, 2, 3], 0.5).unwrap();
+    let keys: Vec<u64> = (0..550_000).collect();
+    // The table has every row before, so that only connections need more.
+    for (sequence, keys) in (2..).zip(keys.chunks(50_000)) {
+        peer.push(table, sequence, keys, 0.5).unwrap();
+    }
     process.limit_address_space(MAPPED_MORE);
     // Pushes of 15 MiB, each over a connection whose buffer keeps its length: for one of them there is no more.
-    let keys: Vec<u64> = (0..550_000).collect();
     let (counts, grads) = (vec![1; keys.len()], vec![0.5; keys.len() * DIM as usize]);
     let (counts, grads, keys) = (&counts[..], &grads[..], &keys[..]);
     let mut long = Vec::new();
@@ -137,7 +141,7 @@ fn a_connection_for_whose_buffer_there_is_no_memory_ends_alone() {
     };
     assert!(!(1..=LONG_CONNECTIONS).all(is_answered), "the limit is too wide for this test");
     // The others notice nothing.
-    peer.push(table, 2, &[1, 2, 3, 4], 0.5).unwrap();
+    peer.push(table, 100, &[1, 2, 3, 4], 0.5).unwrap();
     assert!(save(&mut peer, "other").unwrap() >= 4);
     let (done, said) = ctl(&control, "status");
     assert!(done, "{said}");
