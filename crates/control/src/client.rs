@@ -212,6 +212,16 @@ impl Client {
         self.answer(answer)
     }
 
+    /// The keys that occur most in sampled requests.
+    ///
+    /// # Errors
+    /// The server is unreachable, or refuses the call.
+    pub fn hot(&mut self) -> Result<proto::HotReply, ControlError> {
+        let request = self.request(proto::HotRequest {}, true);
+        let answer = self.runtime.block_on(self.stub.hot(request));
+        self.answer(answer)
+    }
+
     /// Request latencies, by command or by peer and command.
     ///
     /// # Errors

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use sanderling_observe::Resident;
 use sanderling_server::{
-    CheckpointStatus, CommandLatency, ConnectionStatus, Control, Fault, Home, Refusal, SaveMode, SaveReport,
-    Saved, StatsScope, TableStatus,
+    CheckpointStatus, CommandLatency, ConnectionStatus, Control, Fault, Home, HotKeyList, Refusal, SaveMode,
+    SaveReport, Saved, StatsScope, TableStatus,
 };
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
@@ -219,6 +219,10 @@ impl proto::control_server::Control for Service {
         self.query(stats).await.map(Response::new)
     }
 
+    async fn hot(&self, _: Request<proto::HotRequest>) -> Answer<proto::HotReply> {
+        self.query(hot).await.map(Response::new)
+    }
+
     async fn create(&self, request: Request<proto::CreateRequest>) -> Answer<proto::CreateReply> {
         let proto::CreateRequest { name, pinned, config } = request.into_inner();
         let home = pinned.map_or(Home::Sharded, Home::Pinned);
@@ -278,6 +282,17 @@ impl proto::control_server::Control for Service {
             took_ms: ms(start.elapsed()),
         }))
     }
+}
+
+/// The hot keys with the names of their tables, without keys of dropped tables.
+fn hot(control: &Control) -> proto::HotReply {
+    let HotKeyList { keys, error, total } = control.hot_keys();
+    let tables = control.quick_tables();
+    let named = |(number, key, count): (u32, u64, u64)| {
+        let table = tables.iter().find(|table| table.number == number)?;
+        Some(proto::HotKey { table: table.name.clone(), key, count })
+    };
+    proto::HotReply { keys: keys.into_iter().filter_map(named).collect(), error, total }
 }
 
 #[cfg(test)]

@@ -98,6 +98,13 @@ enum Order {
     /// List client connections
     #[command(after_help = "Example:\n  sanderling ctl connections")]
     Connections(Watch),
+    /// Show the keys that requests of the last minutes ask for most, by server
+    #[command(
+        after_help = "Examples:\n  sanderling ctl hot\n  sanderling ctl --json hot | jq '.keys[0]'\n\nThe keys of sampled requests \
+                      (ps --sample-every) are counted. A key that is hotter than a server can answer may be pulled from backups: \
+                      train --ps-pull-from any."
+    )]
+    Hot(Watch),
     /// Show request latencies since the start of the server, by command
     #[command(after_help = "Examples:\n  sanderling ctl stats --watch\n  sanderling ctl stats --peers")]
     Stats {
@@ -167,6 +174,7 @@ impl Order {
             Order::Status(Watch { watch })
             | Order::Tables(Watch { watch })
             | Order::Connections(Watch { watch })
+            | Order::Hot(Watch { watch })
             | Order::Cluster(Cluster { watch: Watch { watch }, .. })
             | Order::Stats { watch: Watch { watch }, .. } => *watch,
             _ => None,
@@ -180,6 +188,7 @@ impl Order {
             Order::Status(_) => Answers::Status(vec![(url, client.status()?)]),
             Order::Tables(_) => Answers::Tables(vec![(url, client.tables()?)]),
             Order::Connections(_) => Answers::Connections(vec![(url, client.connections()?)]),
+            Order::Hot(_) => Answers::Hot(vec![(url, client.hot()?)]),
             Order::Stats { peers, .. } => Answers::Stats(*peers, vec![(url, client.stats(*peers)?)]),
             Order::Save { name, delta } => {
                 Answers::Saved(name.clone(), vec![(url, client.save(name, number, *delta)?)])

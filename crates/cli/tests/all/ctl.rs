@@ -43,8 +43,10 @@ fn cell<'a>(text: &'a str, row: &str, column: &str) -> &'a str {
 #[test]
 fn an_operator_sees_how_servers_are() {
     let folder = tempfile::tempdir().unwrap();
-    let (one, other) =
-        (Server::start(folder.path(), "--data data --name one"), Server::start(folder.path(), ""));
+    let (one, other) = (
+        Server::start(folder.path(), "--data data --name one --sample-every 1"),
+        Server::start(folder.path(), ""),
+    );
     let (_peer, _) = fill(&one);
 
     let both = format!("ctl --json --server {},{} status", one.control, other.control);
@@ -84,6 +86,15 @@ fn an_operator_sees_how_servers_are() {
         assert!(ascending[0] > 0 && ascending.is_sorted(), "{pull}");
         assert!(ns("sum") / 3 == ns("average") && ns("average") <= ns("max"));
     }
+
+    let hot = one.ctl(folder.path(), "hot --json").json();
+    let key = &hot[0]["keys"][0];
+    // Each of 100 keys was pushed once and pulled three times.
+    assert_eq!(
+        (&key["table"], &key["count"], &hot[0]["total"]),
+        (&"t".into(), &4.into(), &400.into()),
+        "{hot:?}"
+    );
 
     // For people.
     let (none, all) = (other.ctl(folder.path(), "tables"), one.ctl(folder.path(), "stats"));

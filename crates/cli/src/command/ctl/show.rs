@@ -3,8 +3,8 @@
 use std::time::{Duration, SystemTime};
 
 use sanderling_control::proto::{
-    Checkpoint, CheckpointsReply, ConnectionsReply, HandOverReply, RestoreReply, SaveReply, StatsReply,
-    StatusReply, Table, TablesReply,
+    Checkpoint, CheckpointsReply, ConnectionsReply, HandOverReply, HotReply, RestoreReply, SaveReply,
+    StatsReply, StatusReply, Table, TablesReply,
 };
 use sanderling_observe::{LatencySummary, LatencyTable};
 use serde::Serialize;
@@ -18,6 +18,7 @@ pub(super) enum Answers {
     Status(Vec<(String, StatusReply)>),
     Tables(Vec<(String, TablesReply)>),
     Connections(Vec<(String, ConnectionsReply)>),
+    Hot(Vec<(String, HotReply)>),
     /// By peer?
     Stats(bool, Vec<(String, StatsReply)>),
     /// The checkpoint's name.
@@ -53,6 +54,7 @@ impl Answers {
             (Answers::Status(all), Answers::Status(one)) => all.extend(one),
             (Answers::Tables(all), Answers::Tables(one)) => all.extend(one),
             (Answers::Connections(all), Answers::Connections(one)) => all.extend(one),
+            (Answers::Hot(all), Answers::Hot(one)) => all.extend(one),
             (Answers::Stats(_, all), Answers::Stats(_, one)) => all.extend(one),
             (Answers::Saved(_, all), Answers::Saved(_, one)) => all.extend(one),
             (Answers::Restored(_, all), Answers::Restored(_, one)) => all.extend(one),
@@ -70,6 +72,7 @@ impl Answers {
             Answers::Status(all) => lines(all),
             Answers::Tables(all) => lines(all),
             Answers::Connections(all) => lines(all),
+            Answers::Hot(all) => lines(all),
             Answers::Stats(_, all) => lines(all),
             Answers::Saved(_, all) => lines(all),
             Answers::Restored(_, all) => lines(all),
@@ -93,6 +96,7 @@ impl Answers {
             Answers::Status(all) => status(all, width),
             Answers::Tables(all) => tables(all, width),
             Answers::Connections(all) => connections(all, width),
+            Answers::Hot(all) => hot(all, width),
             Answers::Stats(by_peer, all) => stats(*by_peer, all, width),
             Answers::Saved(name, all) => {
                 each(all, |SaveReply { rows, bytes, generation, deltas, full_because }| {
@@ -271,6 +275,25 @@ fn connections(all: &[(String, ConnectionsReply)], width: Option<usize>) -> Stri
         return "no connections".to_owned();
     }
     output::columns_within(&header, &rows, &[0, header.len() - 1], width)
+}
+
+/// Keys of each server that are shown.
+const HOT_SHOWN: usize = 20;
+
+fn hot(all: &[(String, HotReply)], width: Option<usize>) -> String {
+    let header = ["server", "table", "key", "seen", "share"];
+    let rows = all.iter().flat_map(|(server, reply)| {
+        reply.keys.iter().take(HOT_SHOWN).map(move |key| {
+            let share = 100.0 * key.count as f64 / reply.total.max(1) as f64;
+            let seen = output::count(key.count);
+            vec![server.clone(), key.table.clone(), key.key.to_string(), seen, format!("{share:.2} %")]
+        })
+    });
+    let rows: Vec<_> = rows.collect();
+    if rows.is_empty() {
+        return "no sampled keys of late: see ps --sample-every".to_owned();
+    }
+    output::columns_within(&header, &rows, &[0, 1], width)
 }
 
 fn stats(by_peer: bool, all: &[(String, StatsReply)], width: Option<usize>) -> String {
