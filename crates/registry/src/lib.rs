@@ -4,7 +4,7 @@
 //! (`etcd://`); [`MemoryRegistry`] is for tests. All calls block, with a time limit, and are for plain threads; the
 //! async code of the clients stays inside. [`Presence`] keeps the record of a process alive. The crate `keeper` has the
 //! server of `keeper://`, and shares [`state_machine`], [`history`] and [`protocol`] with this one. It also has the
-//! changes of a cluster that runs: more and fewer groups, and the plan of moves. The crate knows no tables, frames,
+//! changes of a cluster that runs: more and fewer groups, the measured load of each, and the plan of moves. The crate knows no tables, frames,
 //! signals or command lines.
 
 pub mod limit;
@@ -17,7 +17,7 @@ pub use registry::{Change, Edit, Listing, Outcome, Record, Registry, RegistryErr
 
 mod cluster;
 pub use cluster::{CONFIG, GROUPS, MEMBERS, PLACEMENT};
-pub use sanderling_replica::Member;
+pub use sanderling_replica::{Member, SlotWork};
 
 pub use cluster::{
     ClusterConfig, GroupRecord, MemberRecord, Move, MoveState, Placement, SLOTS_DEFAULT, group_name,
@@ -30,8 +30,17 @@ pub use cluster_view::{ClusterView, MoveView, ServerView, is_lost, numbered};
 mod membership;
 pub use membership::{Place, Wanted, agree, claim};
 
+mod plan;
+pub use plan::{PlannedMove, Sharing, Weights, costs, plan};
+
+mod group_load;
+pub use group_load::{GroupLoad, LOADS, LoadWindow, load_name, loads, weights};
+
+mod balancer;
+pub use balancer::{Advice, Balancer};
+
 mod elastic;
-pub use elastic::{PlannedMove, add_group, begin_moves, cancel_moves, drain_group, layout, plan};
+pub use elastic::{add_group, begin_moves, cancel_moves, drain_group, layout};
 
 mod presence;
 pub use presence::{Presence, PresenceEvent};

@@ -34,4 +34,4 @@ pub use mover::{
     Around, Content, Mover, Page, Progress, Question, Reply, SlottedTable, TableHead, Task, Told, answer,
 };
 pub use node::{Config, Node, Standing};
-pub use placement::{Move, MoveState, Placement, SLOTS_DEFAULT, SlotOwner, SlotRun, SlotSpan};
+pub use placement::{Move, MoveState, Placement, SLOTS_DEFAULT, SlotOwner, SlotRun, SlotSpan, SlotWork};

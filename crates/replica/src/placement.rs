@@ -83,6 +83,28 @@ pub enum SlotOwner {
     Elsewhere(u32),
 }
 
+/// Requests of a server since its start, and the keys of those that were sampled, by slot.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SlotWork {
+    /// Requests.
+    pub requests: u64,
+    /// Requests that were sampled.
+    pub sampled: u64,
+    /// Keys of sampled requests by slot; empty: there are none yet. A pushed key counts as three that are pulled.
+    pub keys: Vec<u64>,
+}
+
+impl SlotWork {
+    /// Adds the counts of another worker.
+    pub fn merge(&mut self, other: &SlotWork) {
+        (self.requests, self.sampled) = (self.requests + other.requests, self.sampled + other.sampled);
+        if self.keys.len() < other.keys.len() {
+            self.keys.resize(other.keys.len(), 0);
+        }
+        self.keys.iter_mut().zip(&other.keys).for_each(|(keys, more)| *keys += more);
+    }
+}
+
 impl Placement {
     /// The placement of slots by a list of groups, one per slot.
     #[must_use]

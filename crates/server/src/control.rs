@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sanderling_observe::LatencySummary;
+use sanderling_replica::SlotWork;
 use sanderling_store::{RowSample, Table, TableStats};
 use sanderling_transport::Connection;
 use sanderling_wire::{Fault, Features, Home, Restored, StatsScope, same_token};
@@ -223,6 +224,12 @@ impl Control {
     #[must_use]
     pub fn hot_keys(&self) -> HotKeyList {
         self.state.traces.hot_keys()
+    }
+
+    /// Requests, and the keys of sampled ones by slot, of a server in a cluster.
+    #[must_use]
+    pub fn slot_work(&self) -> SlotWork {
+        self.state.traces.slot_work()
     }
 
     /// Samples of the rows of all tables, by number, at most some seconds old; of many tables some are older.

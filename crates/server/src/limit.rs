@@ -57,6 +57,8 @@ pub const PEERS_MAX: usize = 64;
 pub const TRACES_MAX: usize = 64;
 /// Keys of a sampled request that are counted. Of more keys, one in so many is.
 pub const SAMPLED_KEYS_MAX: usize = 256;
+/// Work on a key that is pushed, beside one that is pulled, as measured in docs/results.
+pub const PUSHED_KEY_WORK: u64 = 3;
 /// Counters of keys that are told apart, per worker. Of further keys, the rarest are forgotten.
 pub const HOT_KEYS_MAX: usize = 1024;
 /// Keys of a sampled pull that are looked up, to learn how many have no row.

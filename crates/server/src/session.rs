@@ -291,6 +291,9 @@ impl Session {
             let entry = request.table().and_then(|number| view.table(number).ok());
             entry.is_none_or(|entry| entry.table.contains(key))
         });
+        if self.state.replication.is_some() {
+            tracer.count_slots(&request, |number| view.slots_of(number));
+        }
         let (kind, id) = (header.kind, header.id);
         let mut call = Call {
             state: &self.state,
@@ -324,7 +327,7 @@ impl Session {
             | Request::Import(_)
             | Request::Delete(_)
             | Request::PushStep(_) => 0,
-            slow => return self.answer_slowly(slow, id, when, deadline),
+            slow => return self.answer_slowly(slow, (id, call.worker), when, deadline),
         };
         let bytes_max = self.agreed.frame_bytes_max as usize;
         if bytes > bytes_max {
@@ -414,7 +417,7 @@ impl Session {
     fn answer_slowly(
         &mut self,
         request: &Request<'_>,
-        id: u64,
+        (id, worker): (u64, usize),
         when: When,
         within: Duration,
     ) -> Result<Handled, Refusal> {
@@ -455,7 +458,7 @@ impl Session {
                 None => write(Reply::Placement(state.placement.map())),
             },
             Request::Stats(scope) => command::stats::stats(state, *scope, &mut write),
-            Request::WaitStep(wait) => command::step::wait(state, when.now, wait, &mut write),
+            Request::WaitStep(wait) => command::step::wait(state, worker, when.now, wait, &mut write),
             Request::Meet(meet) => command::step::meet(state, when.now, meet, &mut write),
             Request::Save(save) => later(JobKind::Save { name: save.name.to_owned(), number: 0 }),
             Request::SaveAs(SaveAs { number, name }) => {

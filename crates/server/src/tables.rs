@@ -397,6 +397,12 @@ impl View {
         self.directory.slots.as_ref()
     }
 
+    /// How many slots share the rows of a table out; `None` for one whose rows are all on one server.
+    pub(crate) fn slots_of(&self, number: u32) -> Option<usize> {
+        let is_sharded = self.table(number).is_ok_and(|entry| entry.home == Home::Sharded);
+        is_sharded.then(|| self.slots().map_or(limit::SLOTS_DEFAULT, |slots| slots.record.slots as usize))
+    }
+
     pub(crate) fn table(&self, number: u32) -> Result<&Arc<Entry>, Refusal> {
         let entries = &self.directory.entries;
         match entries.binary_search_by_key(&number, |entry| entry.number) {

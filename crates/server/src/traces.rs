@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sanderling_wire::{Kind, Request};
+use sanderling_replica::SlotWork;
+use sanderling_wire::{Kind, Request, slot_of};
 
 use crate::clock::unix_ms;
 use crate::hot_keys::HotKeys;
 use crate::key_shares::{KeyShares, KeySharesByTable};
-use crate::limit::{HOT_HALVED_EVERY, LOOKED_UP_KEYS_MAX, SAMPLED_KEYS_MAX, TRACES_MAX};
+use crate::limit::{HOT_HALVED_EVERY, LOOKED_UP_KEYS_MAX, PUSHED_KEY_WORK, SAMPLED_KEYS_MAX, TRACES_MAX};
 
 /// A request that was sampled or slow.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +70,7 @@ struct Kept {
     sampled: VecDeque<RequestTrace>,
     hot: HotKeys,
     shares: KeySharesByTable,
+    work: SlotWork,
     halved: Option<Instant>,
 }
 
@@ -137,6 +139,13 @@ impl Traces {
         }
         sum.into_map()
     }
+
+    /// Requests, and the keys of sampled ones by slot.
+    pub(crate) fn slot_work(&self) -> SlotWork {
+        let mut sum = SlotWork::default();
+        lock(&self.workers).iter().for_each(|kept| sum.merge(&lock(kept).work));
+        sum
+    }
 }
 
 /// Notes the requests of one worker. The default notes none.
@@ -146,6 +155,8 @@ pub(crate) struct Tracer {
     kept: Arc<Mutex<Kept>>,
     /// Requests until the next sampled one.
     gap: u32,
+    /// Requests that are not counted in `kept` yet.
+    uncounted: u64,
     random: u64,
     /// The sampled request under way.
     marks: Option<Marks>,
@@ -166,7 +177,7 @@ struct Marks {
 impl Default for Tracer {
     fn default() -> Tracer {
         let settings = Arc::new(TraceSettings { every: AtomicU32::new(0), slow_us: AtomicU64::new(0) });
-        Tracer { settings, kept: Arc::default(), gap: 0, random: 1, marks: None }
+        Tracer { settings, kept: Arc::default(), gap: 0, uncounted: 0, random: 1, marks: None }
     }
 }
 
@@ -174,6 +185,7 @@ impl Tracer {
     /// A request begins.
     pub(crate) fn begin(&mut self) {
         self.marks = None;
+        self.uncounted += 1;
         if self.gap > 0 {
             self.gap -= 1;
             return;
@@ -222,6 +234,25 @@ impl Tracer {
             (pulled, unseen) = (pulled + 1, unseen + u64::from(!has_row(key)));
         }
         lock(&self.kept).shares.add_pulled(table, pulled, unseen);
+        // It is no part of any stage.
+        marks.worked = Some(Instant::now());
+    }
+
+    /// Counts the keys of a sampled request by slot. `slots`: how many there are, if the request is about a table whose
+    /// rows they share out.
+    pub(crate) fn count_slots(&mut self, request: &Request<'_>, slots: impl FnOnce(u32) -> Option<usize>) {
+        let Some(marks) = &mut self.marks else { return };
+        let work = &mut lock(&self.kept).work;
+        work.requests += std::mem::take(&mut self.uncounted);
+        work.sampled += 1;
+        let slots = marks.table.and_then(slots);
+        if let (Some(slots), Some(keys)) = (slots, keys(request)) {
+            work.keys.resize(slots.max(work.keys.len()), 0);
+            let step = keys.len().div_ceil(SAMPLED_KEYS_MAX).max(1);
+            let of_key = if pulled_keys(request).is_some() { 1 } else { PUSHED_KEY_WORK };
+            let keys = keys.iter().skip(self.random as usize % step).step_by(step);
+            keys.for_each(|&key| work.keys[slot_of(key, slots)] += step as u64 * of_key);
+        }
         // It is no part of any stage.
         marks.worked = Some(Instant::now());
     }
@@ -336,6 +367,28 @@ mod tests {
         tracer.decoded(&Request::Delete(Delete { table: 3, keys }), 5 * US);
         tracer.done();
         tracer.end(Kind::Delete, "a", 64, began, began + took);
+    }
+
+    #[test]
+    fn keys_of_sampled_requests_are_counted_by_slot() {
+        let traces = Traces::new(2, Duration::ZERO);
+        let (mut one, mut other) = (traces.tracer(), traces.tracer());
+        let keys = &[1, 2, 3, 3][..];
+        for (at, table) in (0..1000).zip([3, 3, 7].into_iter().cycle()) {
+            let tracer = if at % 2 == 0 { &mut one } else { &mut other };
+            tracer.begin();
+            let request = Request::Delete(Delete { table, keys });
+            tracer.decoded(&request, Duration::ZERO);
+            tracer.count_slots(&request, |table| (table == 3).then_some(8));
+        }
+        let work = traces.slot_work();
+        assert!(work.requests > 980 && (300..700).contains(&work.sampled), "{work:?}");
+        let of_key = |key| work.keys[slot_of(key, 8)];
+        // Table 7 is not shared out by slots.
+        let counted = of_key(1) / PUSHED_KEY_WORK;
+        assert!(counted * 10 > work.sampled * 5 && counted * 10 < work.sampled * 8, "{work:?}");
+        assert_eq!(work.keys.iter().sum::<u64>(), 4 * counted * PUSHED_KEY_WORK);
+        assert_eq!((of_key(2), of_key(3)), (of_key(1), 2 * of_key(1)));
     }
 
     #[test]

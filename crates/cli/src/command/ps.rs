@@ -1,5 +1,6 @@
 //! `sanderling ps`: run a parameter server until a signal ends it.
 
+mod balance;
 mod cluster;
 mod options;
 mod own;
@@ -124,6 +125,7 @@ pub(crate) fn run(args: Args, line: &CommandLine<'_>) -> Result<u8, Failure> {
         joined.keep(server.control(), advertised(&config, server.addresses()), url)
     });
     let presence = presence.transpose()?;
+    let balance = joined.as_ref().map(|joined| joined.balance(server.control())).transpose()?;
     let lines = server.addresses().iter().map(|address| format!("listening at {address}"));
     let lines = lines.chain(plane.iter().map(|plane| format!("control at {}", plane.url())));
     let lines = lines.chain(joined.iter().map(Joined::line));
@@ -139,7 +141,7 @@ pub(crate) fn run(args: Args, line: &CommandLine<'_>) -> Result<u8, Failure> {
     tell_manager("STOPPING=1");
     let finished = server.finish();
     // From here on the place in the cluster is free.
-    drop(presence);
+    drop((balance, presence));
     if let Some(plane) = plane {
         plane.stop(CONTROL_FINISH_WITHIN);
     }

@@ -3,6 +3,7 @@
 
 mod anew;
 mod pulls;
+mod steps;
 
 use std::path::Path;
 use std::process::Command;
@@ -39,7 +40,7 @@ impl Place {
         Place::with(groups, "")
     }
 
-    fn with(groups: u32, options: &'static str) -> Place {
+    pub(crate) fn with(groups: u32, options: &'static str) -> Place {
         let folder = tempfile::tempdir().unwrap();
         let keeper = Keeper::start(folder.path(), "", "127.0.0.1:0");
         let registry = keeper.open();

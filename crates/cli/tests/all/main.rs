@@ -6,6 +6,7 @@ mod process;
 mod relay;
 
 mod cluster;
+mod cluster_balance;
 mod cluster_moves;
 mod command;
 mod ctl;

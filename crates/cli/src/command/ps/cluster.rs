@@ -17,6 +17,7 @@ use sanderling_registry::{
 use sanderling_server::{Config, Control, GroupRecord, GroupRecords, PlacementRecords, ReplicaConfig};
 use sanderling_transport::Address;
 
+use super::balance::{Balance, Rebalance};
 use super::tell_manager;
 use crate::failure::Failure;
 
@@ -46,6 +47,7 @@ pub(super) struct ClusterOptions {
     pub(super) acknowledge: Option<Acknowledge>,
     pub(super) pull_staleness: Option<String>,
     pub(super) move_rate: Option<u32>,
+    pub(super) rebalance: Option<Rebalance>,
     pub(super) ca_file: Option<PathBuf>,
 }
 
@@ -65,6 +67,7 @@ pub(super) struct Joined {
     registry: Arc<dyn Registry>,
     layout: ClusterConfig,
     place: Place,
+    rebalance: Rebalance,
 }
 
 impl ClusterOptions {
@@ -120,7 +123,8 @@ impl ClusterOptions {
             authorities: self.ca_file,
             move_bytes_per_s: u64::from(self.move_rate.unwrap_or(MOVE_RATE_DEFAULT)) * 1_000_000,
         });
-        Ok(Some(Joined { registry, layout, place }))
+        let rebalance = self.rebalance.unwrap_or_default();
+        Ok(Some(Joined { registry, layout, place, rebalance }))
     }
 
     fn check_unused(&self) -> Result<(), Failure> {
@@ -133,6 +137,7 @@ impl ClusterOptions {
             ("pull-staleness", self.pull_staleness.is_some()),
             ("advertise", self.advertise.is_some()),
             ("move-rate", self.move_rate.is_some()),
+            ("rebalance", self.rebalance.is_some()),
             ("ca-file", self.ca_file.is_some()),
         ];
         match given.iter().find(|(_, is_given)| *is_given) {
@@ -188,6 +193,12 @@ impl Joined {
             }
             Page::new("cluster", parts)
         })
+    }
+
+    /// Tells the load of the group, and has slots move as was asked for, until the end of what is returned.
+    pub(super) fn balance(&self, control: Control) -> Result<Option<Balance>, Failure> {
+        let registry = Arc::clone(&self.registry);
+        Ok(Balance::start(registry, self.place.group, control, self.rebalance)?)
     }
 
     /// Keeps the record of this server, which is reached at these addresses, until the end of what is returned.

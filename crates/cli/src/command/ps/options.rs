@@ -6,6 +6,7 @@ use sanderling_server::Config;
 use sanderling_transport::Address;
 use serde::Deserialize;
 
+use super::balance::Rebalance;
 use super::cluster::{Acknowledge, ClusterOptions};
 use crate::failure::Failure;
 use crate::output;
@@ -74,6 +75,9 @@ pub(super) struct Options {
     /// Megabytes of rows per second that a move of slots to this server copies [default: 100]
     #[arg(long, value_name = "MB", help_heading = "Cluster")]
     pub(super) move_rate: Option<u32>,
+    /// Slots move by measured load: on, by themselves; plan, the log says when they should; off [default: plan]
+    #[arg(long, value_name = "WHEN", hide_possible_values = true, help_heading = "Cluster")]
+    pub(super) rebalance: Option<Rebalance>,
     /// Address at which clients and other servers reach this one [default: the first TCP address]
     #[arg(long, value_name = "ADDR", help_heading = "Cluster")]
     pub(super) advertise: Option<String>,
@@ -187,6 +191,7 @@ impl Options {
             acknowledge: self.acknowledge,
             pull_staleness: self.pull_staleness.clone(),
             move_rate: self.move_rate,
+            rebalance: self.rebalance,
             advertise: self.advertise.clone(),
             ca_file: self.ca_file.clone(),
         }
@@ -224,6 +229,7 @@ impl Options {
             acknowledge: self.acknowledge.or(other.acknowledge),
             pull_staleness: self.pull_staleness.or(other.pull_staleness),
             move_rate: self.move_rate.or(other.move_rate),
+            rebalance: self.rebalance.or(other.rebalance),
             advertise: self.advertise.or(other.advertise),
             ca_file: self.ca_file.or(other.ca_file),
             data: self.data.or(other.data),
