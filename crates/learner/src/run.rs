@@ -234,8 +234,9 @@ fn lead(
 fn has_lost_rows(error: &ClientError) -> bool {
     match error {
         ClientError::Restarted { .. } | ClientError::Late { .. } => true,
-        // A table was dropped, or the server restored another checkpoint.
-        ClientError::Refused { fault, .. } => *fault == Fault::UnknownTable,
+        // A table was dropped, or the server restored another checkpoint; or rows of a step in hand have moved to another
+        // server, so that some servers have made the step and others have not.
+        ClientError::Refused { fault, .. } => matches!(fault, Fault::UnknownTable | Fault::NotHere { .. }),
         _ => false,
     }
 }

@@ -5,6 +5,7 @@ pub(crate) mod feed;
 pub(crate) mod pull;
 pub(crate) mod push;
 pub(crate) mod replicated;
+mod replicated_step;
 pub(crate) mod rows;
 pub(crate) mod stats;
 pub(crate) mod step;

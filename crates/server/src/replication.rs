@@ -31,8 +31,8 @@ pub(crate) use transfer::answer_to;
 use crate::limit::PEER_MESSAGES_MAX;
 use crate::refusal::{Refusal, SendReply};
 
-/// Numbers of requests below are those of workers.
-const FIRST_JOB: u64 = u64::MAX / 2;
+/// Numbers of requests below are those of workers, those of steps are up to the next one.
+const FIRST_STEP: u64 = u64::MAX / 4;
 
 /// The part that the workers and the thread of replication share.
 #[derive(Debug)]
@@ -50,6 +50,8 @@ pub(crate) struct Replication {
     /// Per worker, whether it applies a push.
     busy: Box<[Busy]>,
     inputs: Sender<Input>,
+    /// Parts of steps so far.
+    steps: AtomicU64,
     /// Whether replies to pushes do not wait for the followers.
     acknowledges_local: bool,
     /// Messages of other replicas that wait.
@@ -87,6 +89,7 @@ impl Replication {
             history: AtomicU64::new(0),
             busy: (0..workers).map(|_| Busy::default()).collect(),
             inputs,
+            steps: AtomicU64::new(0),
             acknowledges_local,
             waiting: AtomicUsize::new(0),
             status: Mutex::default(),
@@ -179,19 +182,16 @@ impl Replication {
             | Kind::Open
             | Kind::Tables
             | Kind::Save
-            | Kind::SaveAs => match self.has_lease(now) {
+            | Kind::SaveAs
+            | Kind::PushStep
+            | Kind::WaitStep
+            | Kind::Meet => match self.has_lease(now) {
                 true => Ok(()),
                 false => Err(self.not_taking()),
             },
-            Kind::Feed
-            | Kind::PullFed
-            | Kind::PushFed
-            | Kind::Forget
-            | Kind::PushStep
-            | Kind::WaitStep
-            | Kind::Meet => Err(Refusal::bad(
-                "servers of a cluster take neither fed batches nor steps of several workers",
-            )),
+            Kind::Feed | Kind::PullFed | Kind::PushFed | Kind::Forget => {
+                Err(Refusal::bad("servers of a cluster take no fed batches"))
+            }
             Kind::Restore => Err(Refusal::bad(
                 "servers of a cluster cannot restore while they run: import the checkpoint, or start a new cluster with it",
             )),
@@ -236,7 +236,12 @@ impl Replication {
 
     /// Whether a reply with this number waits for an answer.
     fn waits(&self, request: u64) -> bool {
-        !self.acknowledges_local || request > FIRST_JOB
+        !self.acknowledges_local || request > FIRST_STEP
+    }
+
+    /// A number for the next part of a step.
+    pub(crate) fn next_step(&self) -> u64 {
+        FIRST_STEP + 1 + self.steps.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Keeps a reply until the followers have its push.

@@ -93,7 +93,7 @@ fn tables(model: &Path) -> Vec<(String, String, Vec<Row>)> {
     tables.collect()
 }
 
-fn assert_same(found: &Path, expected: &Path) {
+pub(crate) fn assert_same(found: &Path, expected: &Path) {
     let (found_tables, expected_tables) = (tables(found), tables(expected));
     for (found, expected) in found_tables.iter().zip(&expected_tables) {
         assert_eq!((&found.0, &found.1), (&expected.0, &expected.1));
@@ -269,7 +269,7 @@ fn the_first_signal_ends_a_run_whose_server_does_not_answer() {
     }
 }
 
-const IN_STEP: &str = r#"
+pub(crate) const IN_STEP: &str = r#"
 name = "run"
 model = { rank = 4 }
 optimizer = { type = "ftrl", alpha = 0.1, l1 = 0.001 }

@@ -1,6 +1,6 @@
 //! Synchronous steps and barriers. The thread that reports the last missing part of a step applies it.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use sanderling_store::PushScale;
@@ -11,6 +11,7 @@ use sanderling_wire as wire;
 use sanderling_wire::{Meet, Member, PushStep, Reply, StepGradients, StepState, WaitStep};
 
 use super::check_dim;
+use super::replicated_step::Primary;
 use crate::call::Call;
 use crate::refusal::Refusal;
 use crate::session::Handled;
@@ -20,7 +21,7 @@ use crate::state::State;
 type Write<'a> = &'a mut dyn FnMut(Reply<'_>) -> Result<Handled, Refusal>;
 
 // A group changes in single operations, so it is consistent even after a panic.
-fn lock(group: &Mutex<Group<Refusal>>) -> MutexGuard<'_, Group<Refusal>> {
+pub(super) fn lock(group: &Mutex<Group<Refusal>>) -> MutexGuard<'_, Group<Refusal>> {
     group.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -57,6 +58,7 @@ pub(crate) fn push(call: &Call<'_>, push: &PushStep<'_>, slot: &mut [u8]) -> Res
 /// Records a worker's report, applies the step if it is complete, and returns the progress of all workers.
 pub(crate) fn wait(
     state: &State,
+    worker: usize,
     now: Instant,
     wait: &WaitStep,
     write: Write<'_>,
@@ -68,9 +70,19 @@ pub(crate) fn wait(
         wire::Said::Finished => StepReport::Finished,
     };
     let participant = participant(wait.member);
+    // Before the step is taken: it cannot be given back.
+    let entered = state.replication.as_ref().map(|replication| replication.enter(worker)).transpose()?;
     let progress = in_group(state, wait.member, now, |group| {
         let progress = lock(group).say(participant, wait.step, said)?;
         let Some(mut complete) = lock(group).begin() else { return Ok(progress) };
+        if let (Some(replication), Some(entered)) = (&state.replication, &entered) {
+            // It ends when the other replicas have it; until then the workers ask again.
+            let primary = Primary { state, replication, worker, epoch: entered.epoch };
+            primary.apply(group, complete);
+            let group = lock(group);
+            group.check()?;
+            return Ok(group.progress(participant, wait.step, said));
+        }
         // Without the lock, so that other workers can ask meanwhile.
         let applied = apply(state, &mut complete);
         let mut group = lock(group);
@@ -106,7 +118,7 @@ fn in_group<T>(
     state: &State,
     member: Member,
     now: Instant,
-    work: impl FnOnce(&Mutex<Group<Refusal>>) -> Result<T, StepError<Refusal>>,
+    work: impl FnOnce(&Arc<Mutex<Group<Refusal>>>) -> Result<T, StepError<Refusal>>,
 ) -> Result<T, Refusal> {
     let group = state.steps.group(member.group, member.workers, now);
     group.and_then(|group| work(&group)).map_err(|refused| {
