@@ -19,6 +19,8 @@ pub(crate) const RESENT_RECORDS: usize = 64;
 pub(crate) const EXPORT_ROWS: usize = if cfg!(test) { 4 } else { 1 << 13 };
 /// Bytes of such a part, if it has more than one row.
 pub(crate) const EXPORT_BYTES: usize = 1 << 20;
+/// Slices of keys whose rows a learner gets one after the other. Updates wait there for the rows of one slice at most.
+pub(crate) const EXPORT_SLICES: usize = if cfg!(test) { 2 } else { 64 };
 /// Ticks between two heartbeats, and before unacknowledged messages are sent again.
 pub(crate) const HEARTBEAT: u64 = 5;
 /// Ticks without a sign of life after which an in-sync follower makes itself the primary.

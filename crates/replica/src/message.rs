@@ -29,6 +29,15 @@ pub struct Push {
     pub grads: Vec<f32>,
 }
 
+impl Push {
+    /// The push without keys.
+    pub(crate) fn without_keys(&self) -> Push {
+        let Push { table, client, sequence, continues, lr_scale, .. } = *self;
+        let (keys, counts, grads) = Default::default();
+        Push { table, client, sequence, continues, lr_scale, keys, counts, grads }
+    }
+}
+
 /// A push that the primary has applied.
 #[derive(Debug)]
 pub struct AppliedPush {

@@ -3,17 +3,17 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use sanderling_store::RowColumns;
-
 use crate::fault::Fault;
 use crate::group::Member;
 use crate::limit::{
-    BACKLOG_RECORDS_MAX, DROP_AFTER, EXPORT_BYTES, EXPORT_ROWS, HEARTBEAT, JOIN_WITHIN, LEASE, REMOVALS_MAX,
-    RESENT_RECORDS,
+    BACKLOG_RECORDS_MAX, DROP_AFTER, HEARTBEAT, JOIN_WITHIN, LEASE, REMOVALS_MAX, RESENT_RECORDS,
 };
 use crate::message::{Answer, Message, Operation, Record, TableState};
 use crate::push_dedup::{Outcome, PushDedup};
 use crate::rows::Rows;
+
+mod export;
+use export::Export;
 
 /// The state of a primary in an epoch.
 #[derive(Debug)]
@@ -67,17 +67,6 @@ pub(crate) struct Session {
     pub(crate) is_broken: bool,
 }
 
-/// Rows that a learner still needs.
-#[derive(Debug, Default)]
-struct Export {
-    /// Keys of each table that had a row when the session began.
-    keys: Vec<(u32, Vec<u64>)>,
-    /// Number of the part under way; 0 before the first.
-    part: u64,
-    sent: Option<Message>,
-    is_done: bool,
-}
-
 /// An answer that waits for followers.
 #[derive(Debug)]
 struct Pending {
@@ -128,8 +117,12 @@ impl Primary {
     fn append_record(&mut self, stream: usize, record: &Arc<Record>, out: &mut Outbox) -> u64 {
         self.streams[stream].records.push_back(Arc::clone(record));
         let first = self.streams[stream].last();
-        for session in self.sessions.iter().filter(|session| session.has_begun) {
-            let records = vec![Arc::clone(record)];
+        for session in &mut self.sessions {
+            session.export.note(record);
+            if !session.has_begun {
+                continue;
+            }
+            let records = vec![session.export.part_of(record)];
             out.push((session.member, session.number, Message::Records { stream, first, records }));
         }
         first
@@ -214,11 +207,6 @@ impl Primary {
         for stream in 0..self.streams.len() {
             self.append_removals(stream, rows, out);
         }
-        let keys = |table: &sanderling_store::Table| {
-            let mut keys = Vec::new();
-            table.for_each_key(|_| true, |key| keys.push(key));
-            keys
-        };
         let notes = &rows.notes;
         let tables = rows.tables.iter().map(|(&table, rows)| TableState {
             table,
@@ -244,10 +232,7 @@ impl Primary {
             acked: self.streams.iter().map(Stream::last).collect(),
             resent: vec![0; self.streams.len()],
             joined_at: None,
-            export: Export {
-                keys: rows.tables.iter().map(|(&number, table)| (number, keys(table))).collect(),
-                ..Export::default()
-            },
+            export: Export::of(rows),
             heard: now,
             is_ended: false,
             echo: 0,
@@ -282,11 +267,10 @@ impl Primary {
                 out.extend(session.resend(at, stream).map(|message| (member, number, message)));
             }
         }
-        if *part == session.export.part && !session.export.is_done {
-            session.export.next(rows);
-            if let Some(message) = &session.export.sent {
-                out.push((member, number, message.clone()));
-            }
+        if session.export.take_part(*part, rows)
+            && let Some(message) = &session.export.sent
+        {
+            out.push((member, number, message.clone()));
         }
         true
     }
@@ -446,6 +430,11 @@ impl Primary {
 }
 
 impl Session {
+    /// Whether this acknowledgement of a part begins another slice of the export.
+    pub(crate) fn begins_slice(&self, part: u64) -> bool {
+        self.export.begins_slice(part)
+    }
+
     fn is_silent(&self, now: u64, within: u64) -> bool {
         self.is_ended || now - self.heard >= within
     }
@@ -454,45 +443,9 @@ impl Session {
     fn resend(&mut self, at: usize, stream: &Stream) -> Option<Message> {
         let acked = self.acked[at];
         let skipped = (acked - stream.before) as usize;
-        let records: Vec<_> = stream.records.iter().skip(skipped).take(RESENT_RECORDS).cloned().collect();
+        let records = stream.records.iter().skip(skipped).take(RESENT_RECORDS);
+        let records: Vec<_> = records.map(|record| self.export.part_of(record)).collect();
         self.resent[at] = if records.is_empty() { 0 } else { acked + records.len() as u64 };
         (!records.is_empty()).then_some(Message::Records { stream: at, first: acked + 1, records })
-    }
-}
-
-impl Export {
-    /// Reads the next part.
-    fn next(&mut self, rows: &Rows) {
-        if matches!(self.sent, Some(Message::Rows { is_last: true, .. })) {
-            (self.sent, self.is_done) = (None, true);
-            return;
-        }
-        let (mut columns, mut removals, mut pushes) = (RowColumns::default(), 0, 0);
-        let is_last = self.keys.is_empty();
-        let mut none = Vec::new();
-        let (number, keys) = match self.keys.last_mut() {
-            Some((number, keys)) => (*number, keys),
-            None => (0, &mut none),
-        };
-        if let Some(table) = rows.tables.get(&number) {
-            // Before the rows are read: a row of a key that is removed meanwhile comes by the streams.
-            (removals, pushes) = (table.removals(), table.pushes());
-            let config = table.config();
-            let row_bytes = 4 * (config.dim() + config.state() + 5);
-            let rows_max = (EXPORT_BYTES / row_bytes).clamp(1, EXPORT_ROWS);
-            for key in keys.drain(keys.len().saturating_sub(rows_max)..) {
-                if let Some(row) = table.get(key) {
-                    columns.push(row.as_ref());
-                }
-            }
-        } else {
-            keys.clear();
-        }
-        if keys.is_empty() {
-            self.keys.pop();
-        }
-        self.part += 1;
-        let (part, rows) = (self.part, Arc::new(columns));
-        self.sent = Some(Message::Rows { part, table: number, removals, pushes, rows, is_last });
     }
 }

@@ -82,9 +82,10 @@ impl Node {
         let Envelope { from, epoch, session, message } = envelope;
         let is_known = match message {
             Message::Join => primary.sessions.iter().any(|known| known.member == *from),
-            Message::Ack { .. } => {
-                primary.sessions.iter().any(|known| (known.member, known.number) == (*from, *session))
-            }
+            Message::Ack { part, .. } => primary
+                .sessions
+                .iter()
+                .any(|known| (known.member, known.number) == (*from, *session) && !known.begins_slice(*part)),
             _ => true,
         };
         *epoch == self.epoch() && !is_known
