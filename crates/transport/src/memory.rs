@@ -5,7 +5,7 @@ use crate::error::Error;
 
 /// Growth of at least so many bytes must leave [`HEADROOM_BYTES`].
 const LARGE_BYTES: usize = 64 << 10;
-/// What a large buffer leaves to small allocations, whose failure ends the process.
+/// Bytes that a large buffer leaves to small allocations: the process ends if one of these fails.
 const HEADROOM_BYTES: usize = 4 << 20;
 
 /// Resizes a buffer to `len` elements. New elements are zero.
