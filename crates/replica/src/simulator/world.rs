@@ -30,14 +30,14 @@ const OUTSIDE: usize = usize::MAX - 1;
 pub(super) struct Machine {
     pub(super) member: Member,
     pub(super) node: Option<Node>,
-    starts_at: u64,
+    pub(super) starts_at: u64,
     pub(super) paused_until: u64,
     /// Events that came while the process was paused.
-    held: Vec<Event>,
+    pub(super) held: Vec<Event>,
 }
 
 #[derive(Debug)]
-enum Delivery {
+pub(super) enum Delivery {
     Node(Member, Event),
     Read(Member),
     CompareAndSet(Member, u64, Group),
@@ -49,16 +49,16 @@ enum Delivery {
 pub(super) struct World {
     pub(super) now: u64,
     order: u64,
-    rng: SplitMix64,
+    pub(super) rng: SplitMix64,
     weather: Weather,
-    fault: Fault,
+    pub(super) fault: Fault,
     min_in_sync: usize,
     group: u32,
     pub(super) machines: Vec<Machine>,
     pub(super) registry: Revised,
-    queue: BTreeMap<(u64, u64), Delivery>,
+    pub(super) queue: BTreeMap<(u64, u64), Delivery>,
     /// Directions that lose everything; machines by number, the registry after them.
-    cuts: HashSet<(usize, usize)>,
+    pub(super) cuts: HashSet<(usize, usize)>,
     clients: Vec<Client>,
     requests: u64,
     /// Client of each request.
@@ -69,10 +69,12 @@ pub(super) struct World {
     imports: bool,
     check: Check,
     pub(super) counts: Counts,
+    /// A machine that crashes after its change of the record, and when.
+    pub(super) crash: Option<(Option<u64>, usize)>,
     /// Answers to clients and movers of several groups.
     pub(super) outside: Vec<(u64, Answer)>,
     /// The faults, and the changes of the record, for the report of a problem.
-    notes: Vec<String>,
+    pub(super) notes: Vec<String>,
 }
 
 pub(super) fn table(number: u32) -> Operation {
@@ -135,6 +137,7 @@ impl World {
             imports: true,
             check: Check::default(),
             counts: Counts::default(),
+            crash: None,
             outside: Vec::new(),
             notes: Vec::new(),
             rng,
@@ -179,6 +182,7 @@ impl World {
         } else if !self.is_healed() && self.now > 60 && self.rng.below(self.weather.calm) == 0 {
             self.break_something();
         }
+        self.crash_as_planned();
         for at in 0..self.machines.len() {
             self.run_machine(at)?;
         }
@@ -226,6 +230,7 @@ impl World {
             match action {
                 Action::Read => self.send(at, registry, None, Delivery::Read(member)),
                 Action::CompareAndSet { revision, group } => {
+                    self.plan_crash(at, &group);
                     let again = Some(Delivery::CompareAndSet(member, revision, group.clone()));
                     self.send(at, registry, again, Delivery::CompareAndSet(member, revision, group));
                 }
@@ -267,6 +272,7 @@ impl World {
             Delivery::CompareAndSet(asker, revision, group) => {
                 if self.registry.revision == revision {
                     self.notes.push(format!("{}: {} {group:?}", self.now, revision + 1));
+                    self.doom(asker);
                     self.registry = Revised { revision: revision + 1, group: Some(group) };
                 }
                 (asker, self.registry.clone())
@@ -306,7 +312,7 @@ impl World {
     fn ask(&mut self) {
         let (now, nodes) = (self.now, self.machines.len());
         let any = |rng: &mut SplitMix64| rng.below(nodes as u64) as usize;
-        if self.operations.is_empty() && !self.is_healed() && self.rng.below(120) == 0 {
+        if self.operations.is_empty() && !self.is_healed() && self.rng.below(60) == 0 {
             let operation = match self.rng.below(3) {
                 0 => table(PASSING),
                 1 => Operation::Drop { table: PASSING },
@@ -359,7 +365,7 @@ impl World {
         request
     }
 
-    fn ask_node(&mut self, at: usize, event: Event) {
+    pub(super) fn ask_node(&mut self, at: usize, event: Event) {
         let again = match &event {
             Event::Push { request, stream, push } => {
                 let push = Event::Push { request: *request, stream: *stream, push: Arc::clone(push) };
@@ -374,64 +380,12 @@ impl World {
         let mut rows = RowColumns::default();
         for key in 0..KEYS {
             if self.rng.below(3) == 0 {
-                let version = self.rng.below(9) as u32 + 1;
+                let version = self.rng.below(30) as u32 + 1;
                 let (weights, state) = (vec![0.5; ORDERED_DIM], vec![0.25; 2 * ORDERED_DIM]);
                 rows.push(Row { key, frequency: 1, last_use: 0, version, weights, state }.as_ref());
             }
         }
         Operation::Import { table: ORDERED, rows: Arc::new(rows), pushes: 0 }
-    }
-
-    /// Crashes, pauses, cuts or heals something, or hands the primary over.
-    fn break_something(&mut self) {
-        let (nodes, now) = (self.machines.len() as u64, self.now);
-        let at = self.rng.below(nodes) as usize;
-        let kind = self.rng.below(8);
-        self.notes.push(format!("{now}: fault {kind} of {at}"));
-        match kind {
-            0 | 1 if self.survives(at) => {
-                let member = self.machines[at].member;
-                self.machines[at].node = None;
-                self.machines[at].held.clear();
-                self.machines[at].starts_at = now + self.rng.below(150);
-                self.counts.crashes += 1;
-                // Its last change of the record could leave the group with no member that is alive.
-                self.queue.retain(|_, delivery| match delivery {
-                    Delivery::CompareAndSet(from, ..) => *from != member,
-                    _ => true,
-                });
-            }
-            2 => {
-                self.machines[at].paused_until = now + self.rng.below(200);
-                self.counts.pauses += 1;
-            }
-            3 | 4 => {
-                // One-way cuts, also from and to the registry.
-                let (from, to) = (self.rng.below(nodes + 1) as usize, self.rng.below(nodes + 1) as usize);
-                if from != to {
-                    self.notes.push(format!("{now}: cut {from} to {to}"));
-                    self.cuts.insert((from, to));
-                    self.counts.cuts += 1;
-                }
-            }
-            5 | 6 => self.cuts.clear(),
-            _ => {
-                (0..self.machines.len()).for_each(|at| self.ask_node(at, Event::HandOver));
-                self.counts.hand_overs += 1;
-            }
-        }
-    }
-
-    /// Whether every acknowledged push outlives a crash of this machine.
-    fn survives(&mut self, victim: usize) -> bool {
-        let Some(group) = &self.registry.group else { return false };
-        group.in_sync.iter().chain([&group.primary]).any(|member| {
-            let machine = &self.machines[member.server as usize];
-            let role = machine.node.as_ref().map(|node| &node.role);
-            member.server as usize != victim
-                && (machine.member == *member || self.fault == Fault::MemberWithoutBoot)
-                && role.is_some_and(|role| !matches!(role, Role::Learner))
-        })
     }
 
     /// Whether all clients are done, and all machines at rest.
