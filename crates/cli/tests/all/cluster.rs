@@ -144,9 +144,16 @@ impl Drop for OnDrop<'_> {
 
 /// Clients count keys while `disturb` ends and starts servers; then each key has its count.
 pub(crate) fn drill(place: &mut Place, disturb: impl FnOnce(&mut Place, &Pushed)) {
+    let url = place.keeper.url();
+    drill_at(&url, |pushed| disturb(place, pushed));
+}
+
+/// The same with the servers of any cluster.
+pub(crate) fn drill_at(url: &str, disturb: impl FnOnce(&Pushed)) {
+    let connect = || Cluster::of(url, ConnectOptions::default()).unwrap();
     let sgd = Optimizer::Sgd { lr: 1.0, l2: 0.0 };
     let config = TableConfig::single("counters", DIM, Init::Zero, sgd);
-    let cluster = place.connect();
+    let cluster = connect();
     let table = RemoteTable::create(&cluster, &config).unwrap();
     let counts = (0..KEYS).map(|_| AtomicU32::new(0)).collect();
     let pushed = Pushed { counts, ..Pushed::default() };
@@ -168,13 +175,13 @@ pub(crate) fn drill(place: &mut Place, disturb: impl FnOnce(&mut Place, &Pushed)
         }
         // Also if it fails: the clients end with it.
         let _end = OnDrop(&pushed.is_over);
-        disturb(place, &pushed);
+        disturb(&pushed);
     });
     assert_eq!(cluster.unknown_pushes(), 0);
     let keys: Vec<u64> = (0..KEYS).collect();
     let mut found = vec![0.0; keys.len() * DIM];
     // Another client, which knows the present primaries only.
-    let there = RemoteTable::open(&place.connect(), "counters").unwrap();
+    let there = RemoteTable::open(&connect(), "counters").unwrap();
     there.pull(&keys, Absent::Zero, &mut found, None).unwrap();
     for (row, count) in found.chunks(DIM).zip(&pushed.counts) {
         assert_eq!(row, [count.load(Ordering::Relaxed) as f32; DIM]);

@@ -6,6 +6,8 @@
 //! time.
 #![allow(clippy::print_stderr, reason = "a skipped test is to be seen")]
 
+mod cluster;
+
 use std::io::{BufRead, BufReader, Lines, Read};
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
@@ -68,14 +70,14 @@ impl Drop for Host {
 struct Process {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
-    _stdin: Option<ChildStdin>,
+    stdin: Option<ChildStdin>,
 }
 
 impl Process {
     fn new(mut child: Child) -> Process {
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let stdin = child.stdin.take();
-        Process { child, lines, _stdin: stdin }
+        Process { child, lines, stdin }
     }
 
     /// The next line of its output; what it says instead if there is none.
@@ -185,7 +187,7 @@ fn train(cut: Cut) -> Result<Run, String> {
     let done = child.wait_with_output().unwrap();
     let [(mut wire, _), _] = wires;
     // It ends with its input, and then has said all.
-    drop(wire._stdin.take());
+    drop(wire.stdin.take());
     let cable = std::iter::from_fn(|| wire.line().ok()).collect();
     Ok(Run { done, cable })
 }

@@ -4,6 +4,9 @@ Makes two TUN devices in the namespace that it is started in; the test moves the
 carries IP packets between them until its standard input ends, and knows nothing of what is in them. Arguments: names of
 the devices; delay one way in milliseconds; share of packets lost; seed; the packet before which it is cut; for how many
 milliseconds, where 0 is for ever. It says "ready", then "cut", then "healed", then "more" when a packet follows.
+
+A line of its standard input is "first", "second" or "both", the ends from which no packet arrives any more, or "none". It
+is repeated when it is done.
 """
 
 import fcntl
@@ -37,6 +40,8 @@ def carry(ends: list[int], delay_s: float, loss: float, chance: random.Random, c
     """Carries packets until standard input ends."""
     waiting: list[tuple[float, int, int, bytes]] = []
     count, healed_at, is_healed, is_followed = 0, float("inf"), False, False
+    told = {"first": ends[:1], "second": ends[1:], "both": ends, "none": []}
+    silent: list[int] = []
     selector = selectors.DefaultSelector()
     for end in [*ends, sys.stdin.fileno()]:
         selector.register(end, selectors.EVENT_READ)
@@ -46,7 +51,14 @@ def carry(ends: list[int], delay_s: float, loss: float, chance: random.Random, c
         timeout = None if wake == float("inf") else max(wake - time.monotonic(), 0)
         ready = [key.fd for key, _ in selector.select(timeout)]
         if sys.stdin.fileno() in ready:
-            return
+            ready.remove(sys.stdin.fileno())
+            word = os.read(sys.stdin.fileno(), PACKET_BYTES_MAX).decode()
+            if not word:
+                return
+            # The end of the line may come by itself.
+            if word.strip():
+                silent = told[word.strip()]
+                say(word.strip())
         now = time.monotonic()
         if now >= healed_at and not is_healed:
             is_healed = True
@@ -57,7 +69,7 @@ def carry(ends: list[int], delay_s: float, loss: float, chance: random.Random, c
             if count == cut_at:
                 healed_at = now + cut_s if cut_s > 0 else float("inf")
                 say("cut")
-            is_cut = count >= cut_at and not is_healed
+            is_cut = (count >= cut_at and not is_healed) or end in silent
             if is_healed and not is_followed:
                 is_followed = True
                 say("more")
