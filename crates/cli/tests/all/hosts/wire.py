@@ -5,8 +5,8 @@ carries IP packets between them until its standard input ends, and knows nothing
 the devices; delay one way in milliseconds; share of packets lost; seed; the packet before which it is cut; for how many
 milliseconds, where 0 is for ever. It says "ready", then "cut", then "healed", then "more" when a packet follows.
 
-A line of its standard input is "first", "second" or "both", the ends from which no packet arrives any more, or "none". It
-is repeated when it is done.
+A line of its standard input is "first", "second" or "both", the ends from which no packet arrives any more, or "none".
+It is repeated when it is done.
 """
 
 import fcntl
