@@ -87,6 +87,19 @@ pub fn addresses(text: &str) -> Result<Vec<Address>, ClientError> {
     text.split(',').map(|one| Ok(one.trim().parse()?)).collect()
 }
 
+/// Whether [`Cluster::of`] can read a text; it does not look whether the servers are there.
+///
+/// # Errors
+/// It is neither a list of addresses nor the URL of a registry.
+pub fn check_servers(text: &str) -> Result<(), ClientError> {
+    match RegistryUrl::is_url(text) {
+        true => RegistryUrl::parse(text)
+            .map(drop)
+            .map_err(|error| ClientError::Cluster { reason: error.to_string() }),
+        false => addresses(text).map(drop),
+    }
+}
+
 impl Cluster {
     /// Connects to the servers that a text names: [`addresses`], or a registry with a cluster, such as
     /// `keeper://127.0.0.1:7400/ads`, `etcd://` or `registry://ads`.

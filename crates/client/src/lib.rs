@@ -51,7 +51,7 @@ mod origin;
 pub use origin::{Origin, note_fork};
 
 mod cluster;
-pub use cluster::{Cluster, Server, ServerCalls, ServerCommand, addresses};
+pub use cluster::{Cluster, Server, ServerCalls, ServerCommand, addresses, check_servers};
 
 mod description;
 

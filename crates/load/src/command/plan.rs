@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use sanderling_client::addresses;
+use sanderling_client::check_servers;
 use sanderling_load::campaign::rate;
 use sanderling_load::engine::{Length, Plan, Schedule};
 use sanderling_load::generate::{Arrivals, Seeds};
@@ -179,7 +179,7 @@ pub(super) fn target(servers: &ServerArgs) -> Result<Target, Failure> {
 /// The target at an address, which `option` names in errors.
 pub(super) fn reach(option: &str, address: &str, ask: &AskArgs) -> Result<Target, Failure> {
     if ![EMBEDDED, NOWHERE].contains(&address) {
-        addresses(address).map_err(|error| Failure::Usage(format!("{option}: {error}")))?;
+        check_servers(address).map_err(|error| Failure::Usage(format!("{option}: {error}")))?;
     }
     Target::connect(address, ask.options_until_told()?).map_err(unreached)
 }

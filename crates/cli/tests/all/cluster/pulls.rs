@@ -46,6 +46,23 @@ fn answered(place: &Place) -> Vec<(u64, u64)> {
 }
 
 #[test]
+fn the_load_generator_finds_the_servers_of_a_cluster() {
+    let place = Place::new(1);
+    let words = ["load", "run", "ycsb_a", "--create", "-P", "keys=1000", "-n", "200", "--json", "--ps"];
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_sanderling"));
+    let done = command.args(words).arg(place.keeper.url()).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let of_kind = |kind: &str| {
+        let view = ctl(&["cluster", "--registry", &place.keeper.url()]);
+        let primary = view["servers"][0]["control"].as_str().unwrap().to_owned();
+        let stats = ctl(&["--server", &primary, "stats"]);
+        let rows = stats["latencies"].as_array().unwrap().clone();
+        rows.iter().find(|row| row["command"] == kind).map_or(0, |row| row["count"].as_u64().unwrap())
+    };
+    assert!(of_kind("push") > 50 && of_kind("pull") > 50);
+}
+
+#[test]
 fn a_backup_answers_pulls_while_its_primary_is_stopped() {
     let place = Place::with(1, "--pull-staleness 60s");
     let table = counter(&place);
