@@ -44,7 +44,7 @@ fn size(record: &Record) -> usize {
 /// Encodes a message as one or more messages of bounded size.
 pub(super) fn encode(envelope: &Envelope) -> Vec<Vec<u8>> {
     let Message::Records { stream, first, records } = &envelope.message else {
-        return vec![whole(envelope, |out| message(&envelope.message, out))];
+        return vec![whole(envelope, 0, |out| message(&envelope.message, out))];
     };
     let (mut messages, mut at) = (Vec::new(), 0);
     while at < records.len() {
@@ -53,7 +53,7 @@ pub(super) fn encode(envelope: &Envelope) -> Vec<Vec<u8>> {
             bytes += size(&records[end]);
             end += 1;
         }
-        messages.push(whole(envelope, |out| {
+        messages.push(whole(envelope, bytes, |out| {
             out.u8(2);
             out.u64(*stream as u64);
             out.u64(first + at as u64);
@@ -65,9 +65,9 @@ pub(super) fn encode(envelope: &Envelope) -> Vec<Vec<u8>> {
     messages
 }
 
-fn whole(envelope: &Envelope, put: impl FnOnce(&mut Out)) -> Vec<u8> {
+fn whole(envelope: &Envelope, bytes: usize, put: impl FnOnce(&mut Out)) -> Vec<u8> {
     let Envelope { from, epoch, session, .. } = envelope;
-    let mut out = Out(Vec::new());
+    let mut out = Out(Vec::with_capacity(RECORD_BYTES + bytes));
     out.u8(FORMAT);
     out.u32(from.server);
     [from.boot, *epoch, *session].into_iter().for_each(|number| out.u64(number));
@@ -354,19 +354,23 @@ impl Out {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
-    pub(super) fn u64s(&mut self, values: &[u64]) {
+    /// Numbers one after the other, little-endian as in memory: a push has tens of thousands.
+    fn list<T: bytemuck::NoUninit>(&mut self, values: &[T]) {
+        const { assert!(cfg!(target_endian = "little")) };
         self.u32(values.len() as u32);
-        self.0.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+        self.0.extend_from_slice(bytemuck::cast_slice(values));
+    }
+
+    pub(super) fn u64s(&mut self, values: &[u64]) {
+        self.list(values);
     }
 
     fn u32s(&mut self, values: &[u32]) {
-        self.u32(values.len() as u32);
-        self.0.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+        self.list(values);
     }
 
     fn f32s(&mut self, values: &[f32]) {
-        self.u32(values.len() as u32);
-        self.0.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+        self.list(values);
     }
 
     pub(super) fn text(&mut self, text: &str) {
