@@ -54,6 +54,16 @@ impl Cluster {
         Err(ClientError::Cluster { reason })
     }
 
+    /// Waits until no slots move between the groups of a cluster.
+    ///
+    /// # Errors
+    /// They still move after this time, or the registry does not answer.
+    pub fn settle(&self, timeout: Duration) -> Result<(), ClientError> {
+        let locations = self.locations.as_ref();
+        locations
+            .map_or(Ok(()), |locations| self.wait_for_moves(locations, Instant::now(), timeout).map(drop))
+    }
+
     /// The placement, once no slots move.
     fn wait_for_moves(
         &self,
@@ -71,8 +81,8 @@ impl Cluster {
             let cluster = locations.url();
             if waited >= timeout || self.stop().is_some_and(|stop| stop.told().is_some()) {
                 let reason = format!(
-                    "cluster {cluster}: {moves} moves of slots have not ended within {timeout:?}, and nothing was saved; see \
-                     sanderling ctl cluster, and save again when they have"
+                    "cluster {cluster}: {moves} moves of slots have not ended within {timeout:?}; see sanderling ctl cluster, and \
+                     try again when they have"
                 );
                 return Err(ClientError::Cluster { reason });
             }

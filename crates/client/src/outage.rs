@@ -52,7 +52,7 @@ pub enum Notice {
         /// How long it was waited for.
         waited: Duration,
     },
-    /// Slots of keys are on their way between the groups of a cluster, and a save waits for them.
+    /// Slots of keys are on their way between the groups of a cluster, and a save or its restore waits for them.
     Moving {
         /// The cluster.
         cluster: String,
@@ -60,7 +60,7 @@ pub enum Notice {
         moves: usize,
         /// How long they have been waited for.
         waited: Duration,
-        /// When the save is given up.
+        /// When the wait is given up.
         limit: Duration,
     },
     /// A push was under way when the server ended, so whether it was applied is unknown. It is not repeated.
@@ -98,7 +98,7 @@ impl fmt::Display for Notice {
                 let (waited, limit) = (waited.as_secs_f64(), limit.as_secs_f64());
                 write!(
                     out,
-                    "cluster {cluster}: a save has waited {waited:.0} s (limit {limit:.0} s) for {moves} moves of slots to end"
+                    "cluster {cluster}: waited {waited:.0} s (limit {limit:.0} s) for {moves} moves of slots to end"
                 )
             }
             Notice::UnknownPush { server, count } => {

@@ -15,7 +15,7 @@ mod warm_start;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sanderling_client::{ClientError, Cluster, Fault};
 use sanderling_files::refuse_url;
@@ -54,6 +54,9 @@ use warm_start::EarlierModel;
 pub const ROC_POINTS: usize = 200;
 /// Bins of the calibration plot in a report.
 pub const CALIBRATION_BINS: usize = 20;
+
+/// How long a run waits for moves of slots to end, before it puts its last save back.
+const MOVES_END_WITHIN: Duration = Duration::from_secs(3600);
 
 /// Where a run goes and whether it goes on.
 #[derive(Clone, Debug)]
@@ -161,12 +164,17 @@ fn run(
     let (mut result, mut restores) =
         (lead(config.clone(), options, stop, observer, &mut begun), Restores::default());
     let restored = RunOptions { resume: true, ..options.clone() };
-    while let Err(LearnError::RowsLost(error @ ClientError::Restarted { .. })) = &result
+    while let Err(LearnError::RowsLost(error)) = &result
+        && restores_after(error)
         && options.restores_itself()
         && !stop.load(Ordering::Relaxed)
         && let Some(count) = restores.count(Instant::now())
     {
         observer(&Event::Restoring { error, count });
+        // Rows that are put back while slots move would be moved, too, and the next step would fail again.
+        if let Some(cluster) = &options.servers {
+            cluster.settle(MOVES_END_WITHIN)?;
+        }
         result = lead(config.clone(), &restored, stop, observer, &mut begun);
     }
     if let (Err(error), Some(job), false) = (&result, &options.job, begun.meets) {
@@ -228,6 +236,15 @@ fn lead(
         LearnError::Client(error) if is_saved && has_lost_rows(&error) => LearnError::RowsLost(error),
         error => error,
     })
+}
+
+/// Whether a run goes on from its last save by itself: the servers answer, and need the rows.
+fn restores_after(error: &ClientError) -> bool {
+    match error {
+        ClientError::Restarted { .. } => true,
+        ClientError::Refused { fault, .. } => matches!(fault, Fault::NotHere { .. }),
+        _ => false,
+    }
 }
 
 /// Whether a server does not have the rows of its clients any more, or does not answer.

@@ -415,7 +415,10 @@ fn a_save_waits_for_moves_and_is_repeated_when_one_began_meanwhile() {
     });
     groups.registry.put(PLACEMENT, moving);
     let text = save("b", Duration::from_millis(200)).unwrap_err().to_string();
-    assert!(text.contains("1 moves of slots have not ended within 200ms, and nothing was saved"), "{text}");
+    assert!(
+        text.contains("1 moves of slots have not ended within 200ms; see sanderling ctl cluster"),
+        "{text}"
+    );
     assert!(!groups.servers[0].memory.saves.lock().unwrap().contains_key("b"));
     // It ends after a while.
     std::thread::scope(|scope| {

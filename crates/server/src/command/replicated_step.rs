@@ -9,6 +9,7 @@ use sanderling_replica::push_dedup::Outcome;
 use sanderling_replica::{AppliedPush, Push};
 use sanderling_store::{PushScale, RowVersions, StoreError};
 use sanderling_sync::{Complete, Group, Sums};
+use sanderling_wire::Fault;
 
 use super::step::lock;
 use crate::refusal::Refusal;
@@ -71,7 +72,13 @@ impl Primary<'_> {
         let entry = entry.ok_or_else(|| Refusal::no_table_number(sums.table))?;
         // Slots may have moved since the workers sent their parts.
         match &directory.slots {
-            Some(slots) => slots.check_keys(entry.home, sums.keys)?,
+            Some(slots) => {
+                // The step cannot wait for them: it is at its end on other servers.
+                let placement_version = slots.record.version + 1;
+                let moved =
+                    |refusal: Refusal| Refusal::new(Fault::NotHere { placement_version }, refusal.reason);
+                slots.check_keys(entry.home, sums.keys).map_err(moved)?;
+            }
             None => state.placement.check_keys(entry.home, sums.keys)?,
         }
         let (table, dim) = (&entry.table, entry.table.dim());
