@@ -1,7 +1,6 @@
 """The rules of the source tree, as functions from a tree to the list of what breaks them.
 
-They read files and judge text, and run none of the code.
-`test_structure.py` applies them to this repository and to small wrong trees, to show that each rule can fail.
+They read text and run no code. `test_structure.py` applies them to this repository, and to wrong trees to see them fail.
 
 Run as a program (`python tests/structure.py`), this file lowers the ceilings in `ceilings.toml` to the present counts.
 """
@@ -55,8 +54,7 @@ EDGES: dict[str, set[str]] = {
     | {"observe"},
 }
 
-# Crates that every other crate may use, in its tests only.
-TEST_ONLY = {"testkit"}
+TEST_ONLY = {"testkit"}  # every other crate may use it, in its tests
 
 # The modules that may hold `unsafe` code, each with the reason it cannot do without.
 UNSAFE: dict[str, str] = {
@@ -84,6 +82,8 @@ UNSAFE: dict[str, str] = {
     "crates/store/src/rows/slab.rs": "shows a row's atomics as plain numbers while no thread may change them",
     "crates/store/src/simd/mod.rs": "vector loads and stores of atomics, which only assembly can express",
     "crates/store/src/simd/halves.rs": "the same for halves",
+    "crates/transport/src/rdma/ffi.rs": "looks up the functions of libibverbs",
+    "crates/transport/src/rdma/verbs.rs": "calls the functions of libibverbs",
     "crates/transport/src/shm/memory.rs": "mapping of shared memory, references and copies into what was mapped",
     "crates/transport/tests/all/ring_model.rs": "loom's cells give raw pointers",
 }

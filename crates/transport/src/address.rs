@@ -22,6 +22,7 @@ const ENDPOINTS_MAX: usize = 1024;
 /// | `unix:PATH` | a unix socket |
 /// | `tcp://host:port[,host:port...]` | TCP, one or several servers; IPv6 hosts in brackets |
 /// | `host:port[,host:port...]` | TCP, one or several servers |
+/// | `rdma://host:port[,host:port...]` | RDMA, which begins over TCP at this port; one or several servers |
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     /// The store in this process.
@@ -32,6 +33,8 @@ pub enum Address {
     Unix(PathBuf),
     /// TCP: at least one endpoint.
     Tcp(Vec<Endpoint>),
+    /// RDMA beside a TCP connection: at least one endpoint.
+    Rdma(Vec<Endpoint>),
 }
 
 /// A TCP endpoint.
@@ -48,10 +51,14 @@ pub struct Endpoint {
 #[non_exhaustive]
 pub enum AddressError {
     /// The text is empty.
-    #[error("the address is empty; write embedded:, shm:NAME, unix:PATH or tcp://host:port")]
+    #[error(
+        "the address is empty; write embedded:, shm:NAME, unix:PATH, tcp://host:port or rdma://host:port"
+    )]
     Empty,
     /// The scheme is unknown.
-    #[error("address {address:?}: unknown scheme {scheme:?}; there are embedded:, shm:, unix: and tcp://")]
+    #[error(
+        "address {address:?}: unknown scheme {scheme:?}; there are embedded:, shm:, unix:, tcp:// and rdma://"
+    )]
     Scheme {
         /// The whole text.
         address: String,
@@ -109,7 +116,18 @@ impl Address {
     pub fn each(&self) -> Vec<Address> {
         match self {
             Address::Tcp(endpoints) => endpoints.iter().map(|one| Address::Tcp(vec![one.clone()])).collect(),
+            Address::Rdma(endpoints) => {
+                endpoints.iter().map(|one| Address::Rdma(vec![one.clone()])).collect()
+            }
             other => vec![other.clone()],
+        }
+    }
+
+    /// Hosts and ports of an address that begins with a TCP connection; none of other addresses.
+    pub fn endpoints(&self) -> &[Endpoint] {
+        match self {
+            Address::Tcp(endpoints) | Address::Rdma(endpoints) => endpoints,
+            Address::Embedded | Address::Shm(_) | Address::Unix(_) => &[],
         }
     }
 
@@ -179,18 +197,19 @@ impl FromStr for Address {
                 Err(AddressError::UnixPath { address: address() })
             };
         }
-        let list = match text.split_once("://") {
-            Some(("tcp", list)) => list,
+        let (kind, list): (fn(Vec<Endpoint>) -> Address, &str) = match text.split_once("://") {
+            Some(("tcp", list)) => (Address::Tcp, list),
+            Some(("rdma", list)) => (Address::Rdma, list),
             Some((scheme, _)) => {
                 return Err(AddressError::Scheme { address: address(), scheme: scheme.to_owned() });
             }
-            None => text,
+            None => (Address::Tcp, text),
         };
         let servers = list.split(',').count();
         if servers > ENDPOINTS_MAX {
             return Err(AddressError::TooMany { servers });
         }
-        Ok(Address::Tcp(list.split(',').map(|one| Endpoint::parse(one, text)).collect::<Result<_, _>>()?))
+        Ok(kind(list.split(',').map(|one| Endpoint::parse(one, text)).collect::<Result<_, _>>()?))
     }
 }
 
@@ -200,9 +219,10 @@ impl fmt::Display for Address {
             Address::Embedded => write!(out, "embedded:"),
             Address::Shm(name) => write!(out, "shm:{name}"),
             Address::Unix(path) => write!(out, "unix:{}", path.display()),
-            Address::Tcp(endpoints) => {
+            Address::Tcp(endpoints) | Address::Rdma(endpoints) => {
+                let scheme = if matches!(self, Address::Rdma(_)) { "rdma://" } else { "tcp://" };
                 for (position, endpoint) in endpoints.iter().enumerate() {
-                    write!(out, "{}{endpoint}", if position == 0 { "tcp://" } else { "," })?;
+                    write!(out, "{}{endpoint}", if position == 0 { scheme } else { "," })?;
                 }
                 Ok(())
             }
@@ -243,6 +263,8 @@ mod tests {
             ("tcp://localhost:7000", "tcp://localhost:7000"),
             ("127.0.0.1:7000,10.0.0.2:7001", "tcp://127.0.0.1:7000,10.0.0.2:7001"),
             ("tcp://[::1]:7000,h_1-a.b:0", "tcp://[::1]:7000,h_1-a.b:0"),
+            ("rdma://10.0.0.1:7000,h:7001", "rdma://10.0.0.1:7000,h:7001"),
+            ("rdma://10.0.0.1", "has no valid port"),
             ("grpc://h:7001", "unknown scheme \"grpc\""),
             ("", "error: the address is empty"),
             ("embedded:x", "nothing may follow embedded:"),
@@ -285,6 +307,7 @@ mod tests {
             "[A-Za-z0-9._-]{1,64}".prop_map(Address::Shm),
             "[^\0]{1,20}".prop_map(|path| Address::Unix(path.into())),
             prop::collection::vec(endpoint(), 1..5).prop_map(Address::Tcp),
+            prop::collection::vec(endpoint(), 1..5).prop_map(Address::Rdma),
         ]
     }
 

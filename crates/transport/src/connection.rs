@@ -7,6 +7,8 @@ use std::time::Instant;
 
 use crate::error::Error;
 use crate::options::Framing;
+#[cfg(feature = "rdma")]
+use crate::rdma::{RdmaCommit, RdmaReceiver, RdmaSender};
 use crate::receive_budget::ReceiveBudget;
 use crate::received::Received;
 use crate::shm::{RingCommit, RingReceiver, RingSender};
@@ -37,7 +39,17 @@ impl Connection {
     /// Whether the kernel says that the process at the other end belongs to this user.
     #[must_use]
     pub fn is_of_this_user(&self) -> bool {
-        crate::peer_user::is_of_this_user(self)
+        crate::peer_user::is_of_this_user(self.socket())
+    }
+
+    /// The socket to the peer, which is not always what is polled.
+    fn socket(&self) -> BorrowedFd<'_> {
+        match &self.receiver.way {
+            ReceivingWay::Stream(stream) => stream.as_fd(),
+            ReceivingWay::Ring(ring) => ring.as_fd(),
+            #[cfg(feature = "rdma")]
+            ReceivingWay::Rdma(rdma) => rdma.socket(),
+        }
     }
 
     /// Whether an attempt is worth while, as far as user space can see.
@@ -47,6 +59,8 @@ impl Connection {
                 // The kernel reports it.
                 SendingWay::Stream(_) => false,
                 SendingWay::Ring(ring) => ring.look().unwrap_or(true),
+                #[cfg(feature = "rdma")]
+                SendingWay::Rdma(rdma) => rdma.look(),
             };
             return room || gives_up_at <= Instant::now();
         }
@@ -54,6 +68,8 @@ impl Connection {
             ReceivingWay::Stream(stream) => !stream.is_drained(),
             // The receiver finds the error again and reports it.
             ReceivingWay::Ring(ring) => ring.look().unwrap_or(true),
+            #[cfg(feature = "rdma")]
+            ReceivingWay::Rdma(rdma) => rdma.look(),
         }
     }
 
@@ -69,7 +85,12 @@ impl Connection {
 
     /// Whether only the kernel, which watches for reading, can report news.
     pub(crate) fn needs_only_kernel(&self) -> bool {
-        let drained = matches!(&self.receiver.way, ReceivingWay::Stream(stream) if stream.is_drained());
+        let drained = match &self.receiver.way {
+            ReceivingWay::Stream(stream) => stream.is_drained(),
+            ReceivingWay::Ring(_) => false,
+            #[cfg(feature = "rdma")]
+            ReceivingWay::Rdma(rdma) => rdma.needs_only_kernel(),
+        };
         drained && self.gives_up_at().is_none()
     }
 
@@ -79,6 +100,12 @@ impl Connection {
             return Arming::Ready;
         }
         let blocked = self.gives_up_at().is_some();
+        #[cfg(feature = "rdma")]
+        if let ReceivingWay::Rdma(rdma) = &self.receiver.way {
+            // The next attempt finds an error again and reports it.
+            let is_armed = rdma.arm(blocked).is_ok() && !self.look();
+            return if is_armed { Arming::Watch { writing: false } } else { Arming::Ready };
+        }
         match (&mut self.sender.way, &mut self.receiver.way) {
             (SendingWay::Stream(stream), _) => {
                 Arming::Watch { writing: blocked && stream.sends_by_writing() }
@@ -97,6 +124,8 @@ impl Connection {
             ReceivingWay::Ring(ring) => {
                 ring.take_wakeups().is_err() || ring.has_ended() || ring.is_abandoned() || self.look()
             }
+            #[cfg(feature = "rdma")]
+            ReceivingWay::Rdma(rdma) => rdma.signalled().unwrap_or(true) || self.look(),
         }
     }
 
@@ -105,6 +134,8 @@ impl Connection {
         match &self.sender.way {
             SendingWay::Stream(stream) => stream.gives_up_at(),
             SendingWay::Ring(ring) => ring.gives_up_at(),
+            #[cfg(feature = "rdma")]
+            SendingWay::Rdma(rdma) => rdma.gives_up_at(),
         }
     }
 }
@@ -114,6 +145,8 @@ impl AsFd for Connection {
         match &self.receiver.way {
             ReceivingWay::Stream(stream) => stream.as_fd(),
             ReceivingWay::Ring(ring) => ring.as_fd(),
+            #[cfg(feature = "rdma")]
+            ReceivingWay::Rdma(rdma) => rdma.as_fd(),
         }
     }
 }
@@ -143,6 +176,8 @@ pub struct Sender {
 enum SendingWay {
     Stream(StreamSender),
     Ring(RingSender),
+    #[cfg(feature = "rdma")]
+    Rdma(RdmaSender),
 }
 
 /// Memory for one frame, borrowed from a [`Sender`]: the send buffer of a socket, or a slot of the shared ring.
@@ -162,6 +197,9 @@ enum Place<'a> {
     Buffer(&'a mut usize),
     /// A slot of the ring.
     Slot(RingCommit<'a>),
+    /// A slot of the ring of a queue pair, or a buffer.
+    #[cfg(feature = "rdma")]
+    Rdma(RdmaCommit<'a>),
 }
 
 impl Sender {
@@ -171,6 +209,11 @@ impl Sender {
 
     pub(crate) fn ring(ring: RingSender, framing: Framing) -> Sender {
         Sender { framing, way: SendingWay::Ring(ring) }
+    }
+
+    #[cfg(feature = "rdma")]
+    pub(crate) fn rdma(rdma: RdmaSender, framing: Framing) -> Sender {
+        Sender { framing, way: SendingWay::Rdma(rdma) }
     }
 
     /// Borrows memory for a frame of at most `bytes_max` bytes and waits until there is room.
@@ -188,6 +231,11 @@ impl Sender {
                 let (slot, bytes) = ring.frame(bytes_max)?;
                 (bytes, Place::Slot(slot))
             }
+            #[cfg(feature = "rdma")]
+            SendingWay::Rdma(rdma) => {
+                let (place, bytes) = rdma.frame(bytes_max)?;
+                (bytes, Place::Rdma(place))
+            }
         };
         Ok(SlotMut { bytes, framing: &self.framing, place })
     }
@@ -204,6 +252,10 @@ impl Sender {
             SendingWay::Ring(ring) => {
                 ring.try_frame(bytes_max)?.map(|(slot, bytes)| (bytes, Place::Slot(slot)))
             }
+            #[cfg(feature = "rdma")]
+            SendingWay::Rdma(rdma) => {
+                rdma.try_frame(bytes_max)?.map(|(place, bytes)| (bytes, Place::Rdma(place)))
+            }
         };
         Ok(lent.map(|(bytes, place)| SlotMut { bytes, framing: &self.framing, place }))
     }
@@ -219,6 +271,8 @@ impl Sender {
                 ring.flush();
                 Ok(())
             }
+            #[cfg(feature = "rdma")]
+            SendingWay::Rdma(rdma) => rdma.flush(),
         }
     }
 
@@ -233,6 +287,8 @@ impl Sender {
                 ring.flush();
                 Ok(true)
             }
+            #[cfg(feature = "rdma")]
+            SendingWay::Rdma(rdma) => rdma.try_flush(),
         }
     }
 
@@ -243,7 +299,7 @@ impl Sender {
     pub fn send_vectored(&mut self, pieces: &[IoSlice<'_>]) -> Result<(), Error> {
         match &mut self.way {
             SendingWay::Stream(stream) => stream.send_vectored(pieces),
-            SendingWay::Ring(_) => {
+            _ => {
                 let mut slot = self.frame(pieces.iter().map(|piece| piece.len()).sum())?;
                 let mut filled = 0;
                 for piece in pieces {
@@ -261,6 +317,8 @@ impl Sender {
         match &self.way {
             SendingWay::Stream(stream) => stream.gives_up_at().is_some(),
             SendingWay::Ring(ring) => ring.gives_up_at().is_some(),
+            #[cfg(feature = "rdma")]
+            SendingWay::Rdma(rdma) => rdma.gives_up_at().is_some(),
         }
     }
 
@@ -269,6 +327,8 @@ impl Sender {
         match &self.way {
             SendingWay::Stream(stream) => stream.pipe.peer(),
             SendingWay::Ring(ring) => &ring.socket.peer,
+            #[cfg(feature = "rdma")]
+            SendingWay::Rdma(rdma) => rdma.peer(),
         }
     }
 }
@@ -285,6 +345,8 @@ impl SlotMut<'_> {
         match self.place {
             Place::Buffer(filled) => *filled += bytes,
             Place::Slot(slot) => slot.commit(bytes),
+            #[cfg(feature = "rdma")]
+            Place::Rdma(place) => place.commit(bytes),
         }
     }
 
@@ -325,6 +387,8 @@ pub struct Receiver {
 enum ReceivingWay {
     Stream(StreamReceiver),
     Ring(RingReceiver),
+    #[cfg(feature = "rdma")]
+    Rdma(RdmaReceiver),
 }
 
 impl Receiver {
@@ -336,11 +400,18 @@ impl Receiver {
         Receiver { way: ReceivingWay::Ring(ring) }
     }
 
+    #[cfg(feature = "rdma")]
+    pub(crate) fn rdma(rdma: RdmaReceiver) -> Receiver {
+        Receiver { way: ReceivingWay::Rdma(rdma) }
+    }
+
     /// Lowers the frame limit, for peers that have not authenticated, so that they need little memory.
     pub fn limit_frames(&mut self, frame_bytes_max: usize) {
         match &mut self.way {
             ReceivingWay::Stream(stream) => stream.limit_frames(frame_bytes_max),
             ReceivingWay::Ring(ring) => ring.limit_frames(frame_bytes_max),
+            #[cfg(feature = "rdma")]
+            ReceivingWay::Rdma(rdma) => rdma.limit_frames(frame_bytes_max),
         }
     }
 
@@ -349,8 +420,11 @@ impl Receiver {
     ///
     /// A ring has all its memory from the start.
     pub fn share_memory(&mut self, budget: &ReceiveBudget) {
-        if let ReceivingWay::Stream(stream) = &mut self.way {
-            stream.share_memory(budget);
+        match &mut self.way {
+            ReceivingWay::Stream(stream) => stream.share_memory(budget),
+            ReceivingWay::Ring(_) => {}
+            #[cfg(feature = "rdma")]
+            ReceivingWay::Rdma(rdma) => rdma.share_memory(budget),
         }
     }
 
@@ -364,6 +438,8 @@ impl Receiver {
         match &mut self.way {
             ReceivingWay::Stream(stream) => stream.receive(deadline),
             ReceivingWay::Ring(ring) => ring.receive(deadline),
+            #[cfg(feature = "rdma")]
+            ReceivingWay::Rdma(rdma) => rdma.receive(deadline),
         }
     }
 
@@ -375,6 +451,8 @@ impl Receiver {
         match &mut self.way {
             ReceivingWay::Stream(stream) => stream.try_receive(),
             ReceivingWay::Ring(ring) => ring.try_receive(),
+            #[cfg(feature = "rdma")]
+            ReceivingWay::Rdma(rdma) => rdma.try_receive(),
         }
     }
 }

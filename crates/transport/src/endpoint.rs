@@ -86,6 +86,12 @@ impl Listener {
                 let (fd, bound) = listen_tcp(endpoint, options, &name)?;
                 (fd, Address::Tcp(vec![Endpoint { host: endpoint.host.clone(), port: bound.port() }]), None)
             }
+            Address::Rdma(endpoints) => {
+                let [endpoint] = &endpoints[..] else { return Err(Error::SeveralServers { address: name }) };
+                check_rdma(&name)?;
+                let (fd, bound) = listen_tcp(endpoint, options, &name)?;
+                (fd, Address::Rdma(vec![Endpoint { host: endpoint.host.clone(), port: bound.port() }]), None)
+            }
         };
         Ok(Listener { fd, address, options: options.clone(), stopper, path })
     }
@@ -140,6 +146,7 @@ impl Listener {
         let options = &self.options;
         let spin = Spin::new(options.spin_us);
         let peer = match from {
+            Some(from) if matches!(self.address, Address::Rdma(_)) => format!("rdma://{from}"),
             Some(from) => format!("tcp://{from}"),
             None => process_name(&fd, &self.address),
         };
@@ -151,7 +158,7 @@ impl Listener {
         }
         socket.set_buffers(options.socket_buffer_bytes);
         let pipe = match (&self.address, &options.tls) {
-            (Address::Tcp(_), tls) => {
+            (Address::Tcp(_) | Address::Rdma(_), tls) => {
                 socket.tune_tcp(options.write_timeout)?;
                 match tls {
                     Some(tls) => Pipe::Tls(Arc::new(tls.accept(socket)?)),
@@ -160,7 +167,10 @@ impl Listener {
             }
             _ => Pipe::Plain(Arc::new(socket)),
         };
-        stream_connection(pipe, options.framing, options.write_timeout, spin)
+        match self.address {
+            Address::Rdma(_) => rdma_connection(pipe, options.framing, options.write_timeout, spin, false),
+            _ => stream_connection(pipe, options.framing, options.write_timeout, spin),
+        }
     }
 }
 
@@ -192,6 +202,34 @@ fn stream_connection(
 
 fn ring_connection((sender, receiver): (RingSender, RingReceiver), framing: Framing) -> Connection {
     Connection { sender: Sender::ring(sender, framing), receiver: Receiver::ring(receiver) }
+}
+
+/// Finds out whether there is RDMA, before anything is opened.
+fn check_rdma(name: &str) -> Result<(), Error> {
+    #[cfg(feature = "rdma")]
+    return crate::rdma::check(name);
+    #[cfg(not(feature = "rdma"))]
+    Err(Error::NoRdma {
+        address: name.to_owned(),
+        reason: "this program was built without RDMA; build it with the cargo feature `rdma`".to_owned(),
+    })
+}
+
+#[cfg(feature = "rdma")]
+fn rdma_connection(
+    pipe: Pipe,
+    framing: Framing,
+    write_timeout: Duration,
+    spin: Spin,
+    is_client: bool,
+) -> Result<Connection, Error> {
+    let (sender, receiver) = crate::rdma::halves(pipe, framing, write_timeout, spin, is_client)?;
+    Ok(Connection { sender: Sender::rdma(sender, framing), receiver: Receiver::rdma(receiver) })
+}
+
+#[cfg(not(feature = "rdma"))]
+fn rdma_connection(pipe: Pipe, _: Framing, _: Duration, _: Spin, _: bool) -> Result<Connection, Error> {
+    Err(check_rdma(pipe.peer()).err().unwrap_or(Error::Closed { peer: pipe.peer().to_owned() }))
 }
 
 /// Names the process at the other end of a local socket.
@@ -292,8 +330,11 @@ pub fn connect(address: &Address, options: &ConnectOptions) -> Result<Connection
             socket.set_buffers(options.socket_buffer_bytes);
             Pipe::Plain(Arc::new(socket))
         }
-        Address::Tcp(endpoints) => {
+        Address::Tcp(endpoints) | Address::Rdma(endpoints) => {
             let [endpoint] = &endpoints[..] else { return Err(Error::SeveralServers { address: name }) };
+            if matches!(address, Address::Rdma(_)) {
+                check_rdma(&name)?;
+            }
             let fd = connect_tcp(endpoint, &name, deadline)?.ok_or_else(late)?;
             let socket = Socket::new(fd, name.clone())?;
             socket.set_buffers(options.socket_buffer_bytes);
@@ -307,7 +348,10 @@ pub fn connect(address: &Address, options: &ConnectOptions) -> Result<Connection
             }
         }
     };
-    stream_connection(pipe, options.framing, options.write_timeout, spin)
+    match address {
+        Address::Rdma(_) => rdma_connection(pipe, options.framing, options.write_timeout, spin, true),
+        _ => stream_connection(pipe, options.framing, options.write_timeout, spin),
+    }
 }
 
 fn resolve(endpoint: &Endpoint, name: &str, deadline: Instant) -> Result<Vec<SocketAddr>, Error> {

@@ -98,6 +98,22 @@ pub enum Error {
         /// Which option, and possible values.
         reason: String,
     },
+    /// There is no RDMA on this machine, or in this program.
+    #[error("{address}: {reason}")]
+    NoRdma {
+        /// The address.
+        address: String,
+        /// Name of the library, folder or driver that was looked for.
+        reason: String,
+    },
+    /// The queue pair of a connection cannot be set up, or has failed.
+    #[error("{peer}: RDMA: {reason}")]
+    Rdma {
+        /// The peer.
+        peer: String,
+        /// The problem.
+        reason: String,
+    },
     /// The process at the other end of the shared memory belongs to another user.
     #[error("{peer}: belongs to user {uid}; shared memory is only for processes of the same user")]
     OtherUser {

@@ -1,4 +1,5 @@
-//! Byte channels that carry whole frames between a client and a server: shared memory, unix sockets, TCP and TLS over TCP.
+//! Byte channels that carry whole frames between a client and a server: shared memory, unix sockets, TCP, TLS over TCP,
+//! and RDMA.
 //!
 //! The crate knows no message. [`Framing`] tells it how long a frame is; the crates above define the rest.
 //!
@@ -37,6 +38,9 @@ mod stream;
 mod tls;
 
 mod shm;
+
+#[cfg(feature = "rdma")]
+mod rdma;
 
 mod connection;
 mod endpoint;

@@ -14,6 +14,11 @@ mod model;
 mod receiver;
 mod sender;
 
+#[cfg(feature = "rdma")]
+pub(crate) use memory::{FRAME_AT_BYTES, RingMemory, SLOT_ALIGN_BYTES, map, mapping_bytes};
+#[cfg(feature = "rdma")]
+pub(crate) use sender::slot_bytes;
+
 pub(crate) use handshake::{abstract_name, receive_memory, ring_bytes, send_memory};
 pub(crate) use receiver::RingReceiver;
 pub(crate) use sender::{RingCommit, RingSender};

@@ -107,6 +107,36 @@ impl StreamSender {
         Ok(true)
     }
 
+    /// Adds bytes to those that wait to be sent, however many they are.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        if !self.make_room(bytes.len())? {
+            self.try_flush()?;
+            if !self.make_room(bytes.len())? {
+                let capacity = self.buffer.len() * FRAME_ALIGN_BYTES;
+                let words = (capacity + bytes.len()).div_ceil(FRAME_ALIGN_BYTES) + 1;
+                grow(&mut self.buffer, words, self.pipe.peer())?;
+                self.make_room(bytes.len())?;
+            }
+        }
+        let (room, filled) = self.lend(bytes.len());
+        room.copy_from_slice(bytes);
+        *filled += bytes.len();
+        Ok(())
+    }
+
+    /// Start of the present blockage.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn blocked_since(&self) -> Option<Instant> {
+        self.blocked_since
+    }
+
+    /// Whether no bytes wait to be sent.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.sent == self.filled && self.blocked_since.is_none()
+    }
+
     /// Sends all committed frames and waits for the peer.
     pub(crate) fn flush(&mut self) -> Result<(), Error> {
         while !self.try_flush()? {
@@ -295,7 +325,8 @@ impl StreamReceiver {
         }
     }
 
-    fn lent_bytes(&self) -> &[u8] {
+    /// The frame that is borrowed.
+    pub(crate) fn lent_bytes(&self) -> &[u8] {
         &bytemuck::cast_slice(&self.buffer)[self.start..self.start + self.lent]
     }
 

@@ -17,12 +17,12 @@ const CONTROL_STRIDE_BYTES: usize = 1024;
 /// Offset of the first ring's bytes, behind the page of control words.
 const DATA_AT_BYTES: usize = 4096;
 /// Alignment of slots.
-pub(super) const SLOT_ALIGN_BYTES: usize = 64;
+pub(crate) const SLOT_ALIGN_BYTES: usize = 64;
 /// Offset of a frame in its slot, behind the length word. It puts bodies behind a 32-byte header on cache lines.
-pub(super) const FRAME_AT_BYTES: usize = 32;
+pub(crate) const FRAME_AT_BYTES: usize = 32;
 
 /// Size of a mapping with two rings of this size.
-pub(super) const fn mapping_bytes(ring_bytes: usize) -> usize {
+pub(crate) const fn mapping_bytes(ring_bytes: usize) -> usize {
     DATA_AT_BYTES + 2 * ring_bytes
 }
 
@@ -56,7 +56,7 @@ impl Drop for Mapping {
 
 /// One ring of a mapping, from one side.
 #[derive(Debug)]
-pub(super) struct RingMemory {
+pub(crate) struct RingMemory {
     mapping: Arc<Mapping>,
     control_at: usize,
     data_at: usize,
@@ -66,7 +66,7 @@ pub(super) struct RingMemory {
 /// Maps the two rings of a memory file. Its size must be `mapping_bytes(ring_bytes)` and sealed.
 ///
 /// The process writes into one ring and reads from the other.
-pub(super) fn map(fd: BorrowedFd<'_>, ring_bytes: usize) -> Result<[RingMemory; 2], Errno> {
+pub(crate) fn map(fd: BorrowedFd<'_>, ring_bytes: usize) -> Result<[RingMemory; 2], Errno> {
     assert!(ring_bytes.is_power_of_two() && ring_bytes >= DATA_AT_BYTES);
     let bytes = mapping_bytes(ring_bytes);
     // SAFETY: a new mapping at an address that the kernel chooses touches no memory of ours.
@@ -97,8 +97,20 @@ pub(super) fn map(fd: BorrowedFd<'_>, ring_bytes: usize) -> Result<[RingMemory; 
 
 impl RingMemory {
     /// Size of the ring, a power of two.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Address and length of the ring.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn place(&self) -> (usize, usize) {
+        (self.at(0, self.bytes).as_ptr().addr(), self.bytes)
+    }
+
+    /// Keeps the memory mapped, for a device that has its address.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn keep(&self) -> Arc<dyn std::any::Any + Send + Sync> {
+        self.mapping.clone()
     }
 
     /// The shared words of the ring.
@@ -136,7 +148,7 @@ impl RingMemory {
     ///
     /// The peer can read them, and a hostile one can change them at any time. All values are valid, and the writer
     /// never reads them back to decide anything.
-    pub(super) fn slot_mut(&mut self, at: usize, frame_bytes: usize) -> (&AtomicU64, &mut [u8]) {
+    pub(crate) fn slot_mut(&mut self, at: usize, frame_bytes: usize) -> (&AtomicU64, &mut [u8]) {
         let frame = self.at(at + FRAME_AT_BYTES, frame_bytes);
         // SAFETY: within the ring, as `at` checked; `&mut self` keeps others in this process away, since each ring has
         // one `RingMemory`, and it does not overlap the slot's word.
@@ -145,7 +157,7 @@ impl RingMemory {
     }
 
     /// A published frame in place. A peer that breaks the rules can still change it.
-    pub(super) fn frame(&self, at: usize, frame_bytes: usize) -> &[u8] {
+    pub(crate) fn frame(&self, at: usize, frame_bytes: usize) -> &[u8] {
         // SAFETY: within the ring, as `at` checked; plain bytes, of which every value is valid. This side writes none of
         // this ring's frames.
         unsafe { std::slice::from_raw_parts(self.at(at + FRAME_AT_BYTES, frame_bytes).as_ptr(), frame_bytes) }
@@ -153,7 +165,7 @@ impl RingMemory {
 
     /// Copies a frame to private memory. The copy is rounded up to whole words, which the slot has: slots are
     /// multiples of 64 bytes.
-    pub(super) fn copy_frame(&self, at: usize, into: &mut [u64]) {
+    pub(crate) fn copy_frame(&self, at: usize, into: &mut [u64]) {
         let from = self.at(at + FRAME_AT_BYTES, size_of_val(into));
         assert!(at.is_multiple_of(SLOT_ALIGN_BYTES));
         #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -25,7 +25,7 @@ const WINDOW_BYTES: usize = 256 << 10;
 const ALIVE_CHECK: Duration = Duration::from_millis(5);
 
 /// Length of a frame's slot.
-pub(super) fn slot_bytes(frame_bytes: usize) -> usize {
+pub(crate) fn slot_bytes(frame_bytes: usize) -> usize {
     (FRAME_AT_BYTES + frame_bytes).next_multiple_of(SLOT_ALIGN_BYTES)
 }
 

@@ -25,14 +25,25 @@ pub(crate) const FRAMING: Framing = Framing {
     frame_bytes_max: FRAME_BYTES_MAX,
 };
 
-/// The kinds of transports.
-pub(crate) const KINDS: [&str; 4] = ["shm", "unix", "tcp", "tls"];
+/// The address of this machine on an RDMA device (`tests/guest_rdma.sh`).
+const RDMA_HOST: &str = "SANDERLING_TEST_RDMA_HOST";
+/// Frames in each direction after which a connection by RDMA has left TCP.
+pub(crate) const ROUNDS_OVER_TCP: usize = 10;
+
+/// The kinds of transports. Where a device is named, those by RDMA, of which a cold one still goes over TCP.
+pub(crate) fn kinds() -> &'static [&'static str] {
+    match std::env::var_os(RDMA_HOST) {
+        None => &["shm", "unix", "tcp", "tls"],
+        Some(_) => &["rdma", "rdma-cold"],
+    }
+}
 
 /// A server's side and how a client reaches it. Files live as long as it does.
 pub(crate) struct TestEndpoint {
     pub(crate) address: Address,
     pub(crate) listen: ListenOptions,
     pub(crate) connect: ConnectOptions,
+    is_warm: bool,
     pub(crate) folder: tempfile::TempDir,
 }
 
@@ -43,14 +54,17 @@ impl TestEndpoint {
         let address = match kind {
             "unix" => format!("unix:{}", folder.path().join("socket").display()),
             "shm" => format!("shm:test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)),
+            "rdma" | "rdma-cold" => format!("rdma://{}:0", std::env::var(RDMA_HOST).unwrap()),
             _ => "tcp://localhost:0".to_owned(),
         };
         let mut place = TestEndpoint {
             address: address.parse().unwrap(),
             listen: ListenOptions::new(FRAMING),
             connect: ConnectOptions::new(FRAMING),
+            is_warm: kind == "rdma",
             folder,
         };
+        (place.listen.expose, place.listen.insecure) = (kind.starts_with("rdma"), true);
         if kind == "tls" {
             let (server, client) = place.certificates("localhost");
             (place.listen.tls, place.connect.tls) = (Some(server), Some(client));
@@ -84,7 +98,17 @@ impl TestEndpoint {
             assert!(!matches!(server.receiver.try_receive(), Ok(sanderling_transport::Received::Frame(_))));
             std::thread::sleep(Duration::from_micros(100));
         }
-        (server, client.join().unwrap())
+        let mut client = client.join().unwrap();
+        for round in 0..if self.is_warm { ROUNDS_OVER_TCP } else { 0 } {
+            for (from, to) in
+                [(&mut client.sender, &mut server.receiver), (&mut server.sender, &mut client.receiver)]
+            {
+                from.frame(100).unwrap().write(&frame(round, 9));
+                from.flush().unwrap();
+                assert_eq!(to.receive(within_a_minute()).unwrap(), Some(&frame(round, 9)[..]));
+            }
+        }
+        (server, client)
     }
 }
 

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use crate::endpoints::{FRAME_BYTES_MAX, FRAMING, HEADER_BYTES, KINDS, TestEndpoint, frame, within_a_minute};
+use crate::endpoints::{FRAME_BYTES_MAX, FRAMING, HEADER_BYTES, TestEndpoint, frame, kinds, within_a_minute};
 use sanderling_transport::{
     Address, ConnectOptions, Connection, Error, ListenOptions, Listener, Received, connect,
 };
@@ -94,7 +94,7 @@ fn lengths_that_lie() {
 
 #[test]
 fn our_own_frames_are_bounded_too() {
-    for kind in KINDS {
+    for &kind in kinds() {
         let (mut server, _client) = TestEndpoint::new(kind).pair();
         let error = server.sender.frame(FRAME_BYTES_MAX + 1).unwrap_err();
         assert!(matches!(error, Error::FrameTooLong { bytes: 300_001, .. }), "{kind}: {error}");
@@ -186,7 +186,7 @@ fn a_socket_left_by_a_dead_server_is_replaced() {
 
 #[test]
 fn listeners_can_be_stopped() {
-    for kind in KINDS {
+    for &kind in kinds() {
         let listener = TestEndpoint::new(kind).listener();
         let stopper = listener.stopper();
         let accepting = std::thread::spawn(move || listener.accept().map(|connection| connection.is_none()));

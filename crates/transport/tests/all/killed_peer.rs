@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use crate::endpoints::{FRAME_BYTES_MAX, TestEndpoint, frame, within_a_minute};
+use crate::endpoints::{FRAME_BYTES_MAX, ROUNDS_OVER_TCP, TestEndpoint, frame, kinds, within_a_minute};
 use sanderling_transport::{Address, Connection, Error, Listener, connect};
 
 const ADDRESS: &str = "SANDERLING_TEST_ADDRESS";
@@ -29,6 +29,20 @@ fn the_other_process() {
         }
         Address::Unix(path) => raw(std::os::unix::net::UnixStream::connect(path).unwrap()),
         Address::Tcp(endpoints) => raw(std::net::TcpStream::connect(endpoints[0].to_string()).unwrap()),
+        Address::Rdma(_) => {
+            let mut client = connect(&address, &TestEndpoint::new("rdma").connect).unwrap();
+            for n in 0..ROUNDS_OVER_TCP {
+                client.sender.frame(100).unwrap().write(&frame(n, 9));
+                client.sender.flush().unwrap();
+                assert_eq!(client.receiver.receive(within_a_minute()).unwrap(), Some(&frame(n, 9)[..]));
+            }
+            for n in 0..2 {
+                client.sender.frame(100).unwrap().write(&frame(n, 50));
+            }
+            client.sender.flush().unwrap();
+            client.sender.frame(FRAME_BYTES_MAX / 4).unwrap()[..40].fill(9);
+            Box::new(client)
+        }
         Address::Embedded => panic!("no process"),
     };
     std::io::stdout().write_all(b"\nsent\n").unwrap();
@@ -76,6 +90,11 @@ fn check(kind: &str) {
         .spawn();
     let mut child = Other(child.unwrap());
     let mut server = accept(&listener);
+    for _ in 0..if kind == "rdma" { ROUNDS_OVER_TCP } else { 0 } {
+        let got = server.receiver.receive(within_a_minute()).unwrap().unwrap().to_vec();
+        server.sender.frame(got.len()).unwrap().write(&got);
+        server.sender.flush().unwrap();
+    }
     let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap() == "sent"), "{kind}: the other process failed");
     for n in 0..2 {
@@ -89,7 +108,7 @@ fn check(kind: &str) {
     drop(child);
     match (waiting.join().unwrap(), kind) {
         // An unpublished frame was never sent.
-        (Ok(false), "shm") => {}
+        (Ok(false), "shm" | "rdma") => {}
         (Err(Error::Cut { bytes: 13, .. }), "unix" | "tcp") => {}
         (other, _) => panic!("{kind}: {other:?}"),
     }
@@ -97,7 +116,7 @@ fn check(kind: &str) {
 
 #[test]
 fn a_process_that_is_killed_in_the_middle_of_a_frame() {
-    for kind in ["shm", "unix", "tcp"] {
+    for kind in kinds().iter().filter(|kind| !["tls", "rdma-cold"].contains(kind)) {
         check(kind);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::endpoints::{FRAME_BYTES_MAX, KINDS, TestEndpoint, frame};
+use crate::endpoints::{FRAME_BYTES_MAX, TestEndpoint, frame, kinds};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sanderling_transport::{Connection, Error, Listener, Poller, Received, Token, Waker, connect};
 
@@ -104,7 +104,7 @@ fn check(kind: &str, clients: usize, spin_us: u32) {
 
 #[test]
 fn several_connections() {
-    for kind in KINDS {
+    for &kind in kinds() {
         for spin_us in [0, 50] {
             check(kind, 1, spin_us);
             check(kind, 5, spin_us);
@@ -127,7 +127,7 @@ fn a_thousand_connections() {
 /// A client that sends and takes nothing is held back and in the end given up; the others do not notice.
 #[test]
 fn who_takes_nothing_is_held_back_alone() {
-    for kind in KINDS {
+    for &kind in kinds() {
         let mut place = TestEndpoint::new(kind);
         place.listen.write_timeout = Duration::from_millis(300);
         place.connect.write_timeout = Duration::from_secs(60);
@@ -166,12 +166,13 @@ fn who_takes_nothing_is_held_back_alone() {
 /// A client that goes while the server waits for it to take answers, with requests of its own unread, is noticed at once.
 #[test]
 fn who_takes_nothing_and_goes_is_not_waited_for() {
-    for kind in KINDS {
+    for &kind in kinds() {
         let mut place = TestEndpoint::new(kind);
         place.listen.write_timeout = Duration::from_secs(60);
         // In shared memory nothing but a full ring of replies is left unsent when the client goes: there the server, which
         // may be late, must have come to that.
-        place.connect.write_timeout = Duration::from_millis(if kind == "shm" { 1000 } else { 300 });
+        place.connect.write_timeout =
+            Duration::from_millis(if ["shm", "rdma"].contains(&kind) { 1000 } else { 300 });
         place.listen.ring_bytes = 1 << 20;
         let listener = place.listener();
         let stopper = listener.stopper();
