@@ -204,6 +204,17 @@ fn ring_connection((sender, receiver): (RingSender, RingReceiver), framing: Fram
     Connection { sender: Sender::ring(sender, framing), receiver: Receiver::ring(receiver) }
 }
 
+/// An IP address of this machine that a server may listen at by RDMA.
+///
+/// # Errors
+/// [`Error::NoRdma`] says which part is missing.
+pub fn rdma_host() -> Result<std::net::IpAddr, Error> {
+    #[cfg(feature = "rdma")]
+    return crate::rdma::host();
+    #[cfg(not(feature = "rdma"))]
+    check_rdma("rdma://").map(|()| std::net::Ipv6Addr::UNSPECIFIED.into())
+}
+
 /// Finds out whether there is RDMA, before anything is opened.
 fn check_rdma(name: &str) -> Result<(), Error> {
     #[cfg(feature = "rdma")]

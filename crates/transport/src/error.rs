@@ -98,15 +98,15 @@ pub enum Error {
         /// Which option, and possible values.
         reason: String,
     },
-    /// There is no RDMA on this machine, or in this program.
+    /// There is no RDMA on this machine or in this program, or one side cannot make its queue pair.
     #[error("{address}: {reason}")]
     NoRdma {
         /// The address.
         address: String,
-        /// Name of the library, folder or driver that was looked for.
+        /// Name of the library, folder or driver that was looked for, or the failed step.
         reason: String,
     },
-    /// The queue pair of a connection cannot be set up, or has failed.
+    /// The queue pair of a connection has failed, or the peer breaks the rules.
     #[error("{peer}: RDMA: {reason}")]
     Rdma {
         /// The peer.

@@ -55,7 +55,7 @@ mod resolve;
 
 pub use address::{Address, AddressError, Endpoint};
 pub use connection::{Connection, Receiver, Sender, SlotMut};
-pub use endpoint::{Listener, Stopper, connect};
+pub use endpoint::{Listener, Stopper, connect, rdma_host};
 pub use error::Error;
 pub use memory::reserve_with_headroom;
 pub use not_accepted::NotAccepted;

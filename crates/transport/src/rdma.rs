@@ -11,14 +11,15 @@
 //! read once and checked, and every wait for it ends by a deadline.
 
 mod channel;
+mod device;
 mod devices;
 mod ffi;
 mod link;
+mod queue_pair;
 mod receiver;
 mod record;
 mod ring;
 mod sender;
-mod verbs;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +44,16 @@ const MESSAGES_MAX: u32 = 1 << 12;
 
 /// Finds out whether this machine has a device, before anything is opened.
 pub(crate) fn check(address: &str) -> Result<(), Error> {
-    verbs::check().map_err(|reason| Error::NoRdma { address: address.to_owned(), reason })
+    device::check().map_err(|reason| Error::NoRdma { address: address.to_owned(), reason })
+}
+
+/// An IP address of this machine on the first active port of a device.
+pub(crate) fn host() -> Result<std::net::IpAddr, Error> {
+    const ANY: &str = "rdma://";
+    check(ANY)?;
+    let unspecified = std::net::Ipv6Addr::UNSPECIFIED.into();
+    let port = devices::find(std::path::Path::new(devices::CLASS), unspecified);
+    port.and_then(|port| port.host()).map_err(|reason| Error::NoRdma { address: ANY.to_owned(), reason })
 }
 
 /// Both halves of a connection, which begins over a pipe.

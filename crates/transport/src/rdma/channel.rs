@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags};
 
-use super::link::Link;
+use super::link::{Link, NotMade};
 use super::record::{self, Content, ENVELOPE_BYTES, Remote};
 use crate::error::Error;
 use crate::options::Framing;
@@ -92,6 +92,14 @@ impl Channel {
         Error::Rdma { peer: self.pipe.peer().to_owned(), reason: reason.into() }
     }
 
+    /// The error of a queue pair that cannot be made.
+    fn not_made(&self, NotMade { reason, is_lasting }: NotMade) -> Error {
+        match is_lasting {
+            true => Error::NoRdma { address: self.pipe.peer().to_owned(), reason },
+            false => self.error(reason),
+        }
+    }
+
     /// The address of this end of the TCP connection.
     fn local(&self) -> Result<IpAddr, String> {
         let name = rustix::net::getsockname(&self.pipe).map_err(io::Error::from);
@@ -100,11 +108,13 @@ impl Channel {
     }
 
     /// Makes the queue pair, and keeps the ring that the sender fills. Returns the ring that the other end fills.
-    fn make_link(&self, state: &mut State) -> Result<RingMemory, String> {
+    fn make_link(&self, state: &mut State) -> Result<RingMemory, NotMade> {
         let psn = random_psn(self);
-        let (link, [filled, read]) = Link::new(self.local()?, psn)?;
-        epoll::add(&self.events, &link, EventData::new_u64(1), EventFlags::IN)
-            .map_err(|error| format!("the completion channel cannot be watched: {error}"))?;
+        let local = self.local().map_err(NotMade::lasting)?;
+        let (link, [filled, read]) = Link::new(local, psn)?;
+        epoll::add(&self.events, &link, EventData::new_u64(1), EventFlags::IN).map_err(|error| {
+            NotMade::lasting(format!("the completion channel cannot be watched: {error}"))
+        })?;
         (state.link, state.filled) = (Some(link), Some(filled));
         Ok(read)
     }
@@ -123,7 +133,7 @@ impl Channel {
         if !self.is_client || !state.has_sent || state.link.is_some() {
             return Ok(None);
         }
-        let read = self.make_link(&mut state).map_err(|reason| self.error(reason))?;
+        let read = self.make_link(&mut state).map_err(|why| self.not_made(why))?;
         let local = state.link.as_ref().map(Link::local).unwrap_or_default();
         self.tell(&mut state, Content::Client, &local.encode())?;
         Ok(Some(read))
@@ -149,10 +159,11 @@ impl Channel {
                 refused("a queue pair where none is expected")
             }
             Content::Client => {
-                let made = Remote::decode(bytes).and_then(|remote| {
+                let made = Remote::decode(bytes).map_err(NotMade::lasting).and_then(|remote| {
                     let read = self.make_link(state)?;
-                    let link = state.link.as_mut().ok_or("no queue pair")?;
-                    link.connect(remote)?;
+                    let link = state.link.as_mut().ok_or_else(|| NotMade::lasting("no queue pair"))?;
+                    // A path may be away for a while.
+                    link.connect(remote).map_err(|reason| NotMade { reason, is_lasting: false })?;
                     Ok((read, link.local()))
                 });
                 match made {
@@ -160,20 +171,20 @@ impl Channel {
                         self.tell(state, Content::Server, &local.encode())?;
                         Ok(Some(read))
                     }
-                    Err(reason) => {
-                        let mut end = reason.len().min(REASON_BYTES_MAX);
-                        while !reason.is_char_boundary(end) {
-                            end -= 1;
-                        }
+                    Err(why) => {
+                        let mut told = vec![u8::from(why.is_lasting)];
+                        told.extend(why.reason.bytes().take(REASON_BYTES_MAX));
                         // The client learns it from the end of the connection, if at all.
-                        let _ = self.tell(state, Content::Refused, &reason.as_bytes()[..end]);
-                        Err(self.error(reason))
+                        let _ = self.tell(state, Content::Refused, &told);
+                        Err(self.not_made(why))
                     }
                 }
             }
             Content::Refused if self.is_client => {
-                let reason = String::from_utf8_lossy(&bytes[..bytes.len().min(REASON_BYTES_MAX)]);
-                Err(self.error(format!("the server: {}", reason.escape_debug())))
+                let (is_lasting, reason) = bytes.split_first().unwrap_or((&0, &[]));
+                let reason = String::from_utf8_lossy(&reason[..reason.len().min(REASON_BYTES_MAX)]);
+                let reason = format!("the server: {}", reason.escape_debug());
+                Err(self.not_made(NotMade { reason, is_lasting: *is_lasting == 1 }))
             }
             Content::Server | Content::Switch | Content::Refused if state.link.is_none() => {
                 refused("a record where none is expected")

@@ -22,6 +22,15 @@ pub(super) struct Port {
     pub(super) is_ethernet: bool,
 }
 
+impl Port {
+    /// The IP address that the port's GID is made of.
+    pub(super) fn host(&self) -> Result<IpAddr, String> {
+        let host = Ipv6Addr::from(self.gid).to_canonical();
+        let is_reached = is_routable(&self.gid) && !host.is_unspecified();
+        is_reached.then_some(host).ok_or_else(|| format!("{}/{} has no IP address", self.device, self.number))
+    }
+}
+
 /// Finds the port with this address of the machine; else the first active port.
 ///
 /// # Errors
@@ -140,7 +149,11 @@ mod tests {
         }
         let found = find(&class, local.parse().expect("an address"));
         match (found, expected) {
-            (Ok(port), Ok(expected)) => assert_eq!((port.device.as_str(), port.gid_index), expected),
+            (Ok(port), Ok(expected)) => {
+                assert_eq!((port.device.as_str(), port.gid_index), expected);
+                let v4 = (port.gid[10] == 0xff).then(|| IpAddr::from([10, 0, 0, 1]));
+                assert_eq!(port.host().ok(), v4);
+            }
             (Err(reason), Err(expected)) => assert!(reason.contains(expected), "{reason}"),
             (found, expected) => panic!("{found:?} and not {expected:?}"),
         }

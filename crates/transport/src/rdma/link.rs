@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::MemfdFlags;
 
+use super::device::{Device, Domain, Region};
 use super::devices::{self, CLASS, Port};
 use super::ffi::Sge;
+use super::queue_pair::{Completion, QueuePair, Write};
 use super::record::Remote;
 use super::ring::{Message, OutRing, Releases, piece_bytes_max};
-use super::verbs::{Completion, Device, QueuePair, Region, Write};
 use super::{MESSAGES, RING_BYTES};
 use crate::shm::{FRAME_AT_BYTES, RingMemory, map, mapping_bytes};
 
@@ -38,6 +39,20 @@ pub(super) struct Pending {
     pub(super) at: usize,
     pub(super) bytes: usize,
     pub(super) is_piece: bool,
+}
+
+/// Why there is no queue pair.
+#[derive(Debug)]
+pub(super) struct NotMade {
+    pub(super) reason: String,
+    /// Whether another attempt would fail, too.
+    pub(super) is_lasting: bool,
+}
+
+impl NotMade {
+    pub(super) fn lasting(reason: impl Into<String>) -> NotMade {
+        NotMade { reason: reason.into(), is_lasting: true }
+    }
 }
 
 pub(super) struct Link {
@@ -73,9 +88,16 @@ impl std::fmt::Debug for Link {
 
 impl Link {
     /// Sets a queue pair up on the port of a local address. Returns it with its two rings, the filled one first.
-    pub(super) fn new(local: IpAddr, psn: u32) -> Result<(Link, [RingMemory; 2]), String> {
-        let port =
-            devices::find(Path::new(CLASS), local).map_err(|reason| format!("no RDMA device: {reason}"))?;
+    pub(super) fn new(local: IpAddr, psn: u32) -> Result<(Link, [RingMemory; 2]), NotMade> {
+        let class = Path::new(CLASS);
+        devices::list(class).map_err(|reason| NotMade::lasting(format!("no RDMA device: {reason}")))?;
+        // A port that is down may come back.
+        let port = devices::find(class, local)
+            .map_err(|reason| NotMade { reason: format!("no RDMA device: {reason}"), is_lasting: false })?;
+        Link::on_port(port, psn).map_err(NotMade::lasting)
+    }
+
+    fn on_port(port: Port, psn: u32) -> Result<(Link, [RingMemory; 2]), String> {
         let device = Device::open(&port.device)?;
         let (lid, mtu) = device.port(port.number)?;
         let failed =
@@ -83,9 +105,10 @@ impl Link {
         let fd = rustix::fs::memfd_create("sanderling-rdma", MemfdFlags::CLOEXEC).map_err(failed)?;
         rustix::fs::ftruncate(&fd, mapping_bytes(RING_BYTES) as u64).map_err(failed)?;
         let rings = map(fd.as_fd(), RING_BYTES).map_err(failed)?;
-        let filled = Region::of(&device, &rings[0], false)?;
-        let read = Region::of(&device, &rings[1], true)?;
-        let mut pair = QueuePair::new(&device, SENDS, RECEIVES, 1)?;
+        let domain = Domain::new(device)?;
+        let filled = Region::of(&domain, &rings[0], false)?;
+        let read = Region::of(&domain, &rings[1], true)?;
+        let mut pair = QueuePair::new(&domain, SENDS, RECEIVES, 1)?;
         pair.init(&port)?;
         pair.post_receives(RECEIVES as usize)?;
         let (filled_at, read_at) = (rings[0].place().0 as u64, rings[1].place().0 as u64);

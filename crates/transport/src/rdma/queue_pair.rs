@@ -1,22 +1,15 @@
-//! Devices, registered memory and queue pairs of libibverbs as Rust values, which free what they hold. It knows no frame.
+//! Queue pairs of libibverbs with their completion queues as Rust values, which free what they hold. It knows no frame.
 #![allow(unsafe_code)] // calls the functions of libibverbs
 
-use std::any::Any;
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_int};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::Path;
 use std::ptr::{null, null_mut};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 
-use rustix::io::Errno;
-use rustix::process::{Resource, getrlimit};
-
-use super::devices::{self, CLASS, Port};
-use super::ffi::{
-    self, Context, Cq, DeviceAttr, Mr, PortAttr, Qp, QpAttr, RecvWr, SendWr, Sge, Verbs, Wc, mask,
-};
+use super::device::{Domain, checked, failed, last_error};
+use super::devices::Port;
+use super::ffi::{self, Cq, Qp, QpAttr, RecvWr, SendWr, Sge, Verbs, Wc, mask};
 use super::record::Remote;
-use crate::shm::RingMemory;
 
 /// Completions that are taken at once.
 const COMPLETIONS_MAX: usize = 32;
@@ -28,184 +21,6 @@ const NOT_READY_RETRIES: u8 = 6;
 /// 0.64 ms, by the table of the InfiniBand specification.
 const NOT_READY_TIMER: u8 = 12;
 const HOPS_MAX: u8 = 64;
-
-/// An open device with its protection domain. All connections of a process share it.
-pub(super) struct Device {
-    verbs: &'static Verbs,
-    context: *mut Context,
-    domain: *mut c_void,
-    attr: DeviceAttr,
-    name: String,
-}
-
-// SAFETY: libibverbs may be called by any thread, and the pointers are not changed after they were made.
-unsafe impl Send for Device {}
-// SAFETY: as above.
-unsafe impl Sync for Device {}
-
-/// Finds out whether there is a device at all.
-///
-/// # Errors
-/// The library or the folder that was looked for.
-pub(super) fn check() -> Result<(), String> {
-    let library = ffi::LIBRARY.to_string_lossy();
-    let missing = |reason| format!("no RDMA device: {library} (package libibverbs1): {reason}");
-    ffi::verbs().map_err(missing)?;
-    devices::list(Path::new(CLASS)).map(drop).map_err(|reason| format!("no RDMA device: {reason}"))
-}
-
-/// The error of a function that returned nothing, or its error number.
-fn failed(action: &str, error: Errno) -> String {
-    if error != Errno::NOMEM && error != Errno::AGAIN {
-        return format!("cannot {action}: {error}");
-    }
-    let limit = match getrlimit(Resource::Memlock).current {
-        Some(bytes) => format!("{} KiB", bytes >> 10),
-        None => "unlimited".to_owned(),
-    };
-    format!(
-        "cannot {action}: {error}; locked memory is limited to {limit} (RLIMIT_MEMLOCK): raise it (ulimit -l, or \
-         LimitMEMLOCK= of a systemd unit)"
-    )
-}
-
-fn last_error(action: &str) -> String {
-    failed(action, Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::NOMEM))
-}
-
-/// The result of a function that returns 0, an error number, or -1.
-fn checked(action: &str, result: c_int) -> Result<(), String> {
-    match result {
-        0 => Ok(()),
-        ..0 => Err(last_error(action)),
-        1.. => Err(failed(action, Errno::from_raw_os_error(result))),
-    }
-}
-
-impl Device {
-    /// Opens a device, once per process.
-    pub(super) fn open(name: &str) -> Result<Arc<Device>, String> {
-        static OPEN: Mutex<Vec<(String, Weak<Device>)>> = Mutex::new(Vec::new());
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        open.retain(|(_, device)| device.strong_count() > 0);
-        if let Some(device) =
-            open.iter().find(|(other, _)| other == name).and_then(|(_, device)| device.upgrade())
-        {
-            return Ok(device);
-        }
-        let device = Arc::new(Device::open_anew(name)?);
-        open.push((name.to_owned(), Arc::downgrade(&device)));
-        Ok(device)
-    }
-
-    fn open_anew(name: &str) -> Result<Device, String> {
-        let verbs = ffi::verbs()?;
-        let mut count = 0;
-        // SAFETY: the library writes the number of devices.
-        let all = unsafe { (verbs.ibv_get_device_list)(&raw mut count) };
-        if all.is_null() {
-            return Err(last_error("list the devices"));
-        }
-        let mut names = Vec::new();
-        let mut context = null_mut();
-        for at in 0..usize::try_from(count).unwrap_or_default() {
-            // SAFETY: the list has `count` entries.
-            let device = unsafe { *all.add(at) };
-            // SAFETY: an entry of a list that is not freed yet; its name is a text that ends in zero.
-            let found = unsafe { CStr::from_ptr((verbs.ibv_get_device_name)(device)) };
-            if found.to_str() == Ok(name) {
-                // SAFETY: as above.
-                context = unsafe { (verbs.ibv_open_device)(device) };
-            }
-            names.push(found.to_string_lossy().into_owned());
-        }
-        let opened = if names.iter().any(|found| found == name) {
-            if context.is_null() { Err(last_error(&format!("open the device {name}"))) } else { Ok(()) }
-        } else {
-            let found = if names.is_empty() { "no devices".to_owned() } else { names.join(", ") };
-            Err(format!(
-                "{name} has no driver in libibverbs (package ibverbs-providers), which lists {found}"
-            ))
-        };
-        // SAFETY: the list is used no more.
-        unsafe { (verbs.ibv_free_device_list)(all) };
-        opened?;
-        // SAFETY: numbers only, for all of which zero is a value.
-        let mut attr: DeviceAttr = unsafe { std::mem::zeroed() };
-        // SAFETY: an open device, and memory for its attributes.
-        let queried = unsafe { (verbs.ibv_query_device)(context, &raw mut attr) };
-        // SAFETY: an open device.
-        let domain = unsafe { (verbs.ibv_alloc_pd)(context) };
-        let device = Device { verbs, context, domain, attr, name: name.to_owned() };
-        if domain.is_null() {
-            return Err(last_error("make a protection domain"));
-        }
-        checked("query the device", queried)?;
-        Ok(device)
-    }
-
-    /// LID and MTU of a port.
-    pub(super) fn port(&self, number: u8) -> Result<(u16, u8), String> {
-        // SAFETY: numbers only, for all of which zero is a value.
-        let mut attr: PortAttr = unsafe { std::mem::zeroed() };
-        // SAFETY: an open device, and memory for a port's attributes.
-        let result = unsafe { (self.verbs.ibv_query_port)(self.context, number, &raw mut attr) };
-        checked("query the port", result)?;
-        Ok((attr.lid, attr.active_mtu.clamp(1, 5) as u8))
-    }
-}
-
-impl Drop for Device {
-    fn drop(&mut self) {
-        if !self.domain.is_null() {
-            // SAFETY: regions and queue pairs keep their device, so none is left.
-            unsafe { (self.verbs.ibv_dealloc_pd)(self.domain) };
-        }
-        // SAFETY: as above.
-        unsafe { (self.verbs.ibv_close_device)(self.context) };
-    }
-}
-
-/// Memory that a device may read, and that the other end of a queue pair may write.
-pub(super) struct Region {
-    device: Arc<Device>,
-    mr: *mut Mr,
-    /// The memory itself, which stays mapped as long as it is registered.
-    _memory: Arc<dyn Any + Send + Sync>,
-}
-
-// SAFETY: as for `Device`.
-unsafe impl Send for Region {}
-// SAFETY: as above.
-unsafe impl Sync for Region {}
-
-impl Region {
-    /// Registers a ring, which pins it.
-    pub(super) fn of(device: &Arc<Device>, ring: &RingMemory, is_written: bool) -> Result<Region, String> {
-        let (start, bytes) = ring.place();
-        let access = if is_written { ffi::ACCESS_LOCAL_WRITE | ffi::ACCESS_REMOTE_WRITE } else { 0 };
-        // SAFETY: the memory is mapped for as long as the region lives, which keeps it. What the other end writes into it
-        // is read as memory that another process shares.
-        let mr = unsafe { (device.verbs.ibv_reg_mr)(device.domain, start as *mut c_void, bytes, access) };
-        if mr.is_null() {
-            return Err(last_error(&format!("pin {} KiB of memory", bytes >> 10)));
-        }
-        Ok(Region { device: Arc::clone(device), mr, _memory: ring.keep() })
-    }
-
-    /// The keys of the device's own accesses, and of those of the other end.
-    pub(super) fn keys(&self) -> (u32, u32) {
-        // SAFETY: it lives until it is deregistered.
-        unsafe { ((*self.mr).lkey, (*self.mr).rkey) }
-    }
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        // SAFETY: it was registered, and is used no more: queue pairs that use it are gone, or fail.
-        unsafe { (self.device.verbs.ibv_dereg_mr)(self.mr) };
-    }
-}
 
 /// A write into the memory of the other end.
 pub(super) struct Write<'a> {
@@ -231,7 +46,7 @@ pub(super) enum Completion {
 
 /// A reliable connection to another queue pair, with its completion queue and that one's events.
 pub(super) struct QueuePair {
-    device: Arc<Device>,
+    domain: Arc<Domain>,
     channel: *mut ffi::CompChannel,
     cq: *mut Cq,
     qp: *mut Qp,
@@ -244,13 +59,14 @@ unsafe impl Send for QueuePair {}
 impl QueuePair {
     /// Makes a queue pair for so many writes and announcements under way, and so many elements of a gather list.
     pub(super) fn new(
-        device: &Arc<Device>,
+        domain: &Arc<Domain>,
         sends: u32,
         receives: u32,
         segments: usize,
     ) -> Result<QueuePair, String> {
+        let device = &domain.device;
         let (verbs, context) = (device.verbs, device.context);
-        let writes_max = u32::try_from(device.attr.max_qp_wr).unwrap_or_default();
+        let writes_max = device.requests_max();
         if writes_max < sends.max(receives) {
             let needed = sends.max(receives);
             return Err(format!(
@@ -259,7 +75,7 @@ impl QueuePair {
             ));
         }
         let mut pair = QueuePair {
-            device: Arc::clone(device),
+            domain: Arc::clone(domain),
             channel: null_mut(),
             cq: null_mut(),
             qp: null_mut(),
@@ -293,11 +109,15 @@ impl QueuePair {
             sq_sig_all: 0,
         };
         // SAFETY: a protection domain and a completion queue of the same device.
-        pair.qp = unsafe { (verbs.ibv_create_qp)(device.domain, &raw mut init) };
+        pair.qp = unsafe { (verbs.ibv_create_qp)(domain.domain, &raw mut init) };
         if pair.qp.is_null() {
             return Err(last_error(&format!("make a queue pair for {sends} writes on {}", device.name)));
         }
         Ok(pair)
+    }
+
+    fn verbs(&self) -> &'static Verbs {
+        self.domain.device.verbs
     }
 
     pub(super) fn number(&self) -> u32 {
@@ -307,7 +127,7 @@ impl QueuePair {
 
     fn modify(&mut self, action: &str, attr: &mut QpAttr, mask: c_int) -> Result<(), String> {
         // SAFETY: a queue pair, and the attributes that the mask names.
-        checked(action, unsafe { (self.device.verbs.ibv_modify_qp)(self.qp, attr, mask) })
+        checked(action, unsafe { (self.verbs().ibv_modify_qp)(self.qp, attr, mask) })
     }
 
     /// Lets the queue pair take receives, and the other end write once it is connected.
@@ -450,14 +270,12 @@ impl QueuePair {
     pub(super) fn take_events(&mut self) {
         let (mut cq, mut context, mut events) = (null_mut(), null_mut(), 0);
         // SAFETY: a channel, which does not block; the library writes the queue and its context.
-        while unsafe { (self.device.verbs.ibv_get_cq_event)(self.channel, &raw mut cq, &raw mut context) }
-            == 0
-        {
+        while unsafe { (self.verbs().ibv_get_cq_event)(self.channel, &raw mut cq, &raw mut context) } == 0 {
             events += 1;
         }
         if events > 0 {
             // SAFETY: the channel's only queue, with as many events as were taken.
-            unsafe { (self.device.verbs.ibv_ack_cq_events)(self.cq, events) };
+            unsafe { (self.verbs().ibv_ack_cq_events)(self.cq, events) };
         }
     }
 
@@ -467,9 +285,7 @@ impl QueuePair {
             return "a message of another kind".to_owned();
         }
         // SAFETY: the library answers any number with a text that lives for ever, and ends in zero.
-        unsafe { CStr::from_ptr((self.device.verbs.ibv_wc_status_str)(status)) }
-            .to_string_lossy()
-            .into_owned()
+        unsafe { CStr::from_ptr((self.verbs().ibv_wc_status_str)(status)) }.to_string_lossy().into_owned()
     }
 }
 
@@ -482,7 +298,7 @@ impl AsFd for QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        let verbs = self.device.verbs;
+        let verbs = self.verbs();
         // SAFETY: each was made and is destroyed once, the queue pair before the queue and that before the channel; all
         // events were acknowledged when they were taken.
         unsafe {
