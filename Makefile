@@ -54,8 +54,9 @@ test-python: develop $(VENV)/torch ## Python types, stubs and tests
 	$(BIN)/stubtest sanderling --mypy-config-file pyproject.toml --allowlist python/stubtest.txt
 	$(BIN)/pytest --numprocesses 2 --dist worksteal
 
-test-guest: ## Take the power of a guest (QEMU) away while it pushes; fetches Debian's kernel, 70 MB
+test-guest: ## Guests in QEMU: power taken away during pushes, RDMA over soft RoCE; fetches Debian's kernel, 70 MB
 	tests/guest.sh
+	tests/guest_rdma.sh
 
 # A test program shows times only where it is told that unstable options are allowed. Cargo is not told, or it would compile
 # everything once more.

@@ -16,54 +16,16 @@ cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin
 BOOTS=${1:-8}
 WORK=target/guest
-MISSING=()
-for program in qemu-system-x86_64 busybox ndctl mkfs.ext4 dpkg-deb apt-get cargo; do
-    command -v "$program" >/dev/null || MISSING+=("$program")
-done
-if [ ${#MISSING[@]} -gt 0 ]; then
-    echo "SKIPPED: ${MISSING[*]} not found; on Debian: apt-get install qemu-system-x86 busybox-static ndctl e2fsprogs"
-    exit 0
-fi
+. tests/guest_root.sh
+require_programs "ndctl e2fsprogs" ndctl mkfs.ext4
 
-# The kernel and its modules.
-if ! ls "$WORK"/kernel/boot/vmlinuz-* >/dev/null 2>&1; then
-    mkdir -p "$WORK/package"
-    # The user of apt's downloads may write there, too.
-    chmod 777 "$WORK/package"
-    PACKAGE=$(apt-cache depends linux-image-amd64 | awk '$1 == "Depends:" && $2 ~ /^linux-image-/ { print $2; exit }')
-    echo "fetching ${PACKAGE:?the package linux-image-amd64 is unknown; run apt-get update}"
-    (cd "$WORK/package" && apt-get download -q "$PACKAGE")
-    mkdir -p "$WORK/kernel.new"
-    dpkg-deb --fsys-tarfile "$WORK/package/$PACKAGE"_*.deb | tar -x -C "$WORK/kernel.new" --wildcards \
-        './boot/vmlinuz-*' './lib/modules/*/modules.*' './lib/modules/*/kernel/drivers/nvdimm/*' \
-        './lib/modules/*/kernel/drivers/dax/*' \
-        './lib/modules/*/kernel/drivers/acpi/nfit/*' './lib/modules/*/kernel/fs/ext4/*' \
-        './lib/modules/*/kernel/fs/jbd2/*' './lib/modules/*/kernel/fs/mbcache.ko' './lib/modules/*/kernel/lib/*' \
-        './lib/modules/*/kernel/crypto/*'
-    rm -rf "$WORK/package" "$WORK/kernel"
-    mv "$WORK/kernel.new" "$WORK/kernel"
-fi
-VERSION=$(basename "$WORK"/kernel/lib/modules/*)
-
+fetch_kernel
 # The programs of the guest with their libraries, and a script that starts them.
-rm -rf "$WORK/root"
-mkdir -p "$WORK/root"/{bin,lib,lib64,proc,sys,dev,mnt,run}
-install_program() {
-    cp "$1" "$WORK/root/bin/$2"
-    { ldd "$1" || true; } | grep -o '/[^ ]*' | while read -r library; do
-        mkdir -p "$WORK/root$(dirname "$library")"
-        cp -L "$library" "$WORK/root$library"
-    done
-}
-PROGRAM=$(cargo test -p sanderling-store --test all --no-run --message-format=json |
-    sed -n 's/.*"executable":"\([^"]*\/all-[^"]*\)".*/\1/p' | tail -1)
-install_program "${PROGRAM:?cargo has built no program}" guest
-strip "$WORK/root/bin/guest" || true
-install_program "$(command -v ndctl)" ndctl
-install_program "$(command -v mkfs.ext4)" mkfs.ext4
-cp "$(command -v busybox)" "$WORK/root/bin/busybox"
-cp -r "$WORK/kernel/lib/modules" "$WORK/root/lib/"
-busybox depmod -b "$WORK/root" "$VERSION"
+make_root
+PROGRAM=$(test_program store)
+install_program "${PROGRAM:?cargo has built no program}" bin/guest
+install_program "$(command -v ndctl)" bin/ndctl
+install_program "$(command -v mkfs.ext4)" bin/mkfs.ext4
 cat >"$WORK/root/init" <<'INIT'
 #!/bin/busybox sh
 # Starts the program of the guest.
@@ -89,8 +51,7 @@ export GUEST_ACKNOWLEDGED GUEST_DIR
 echo "GUEST ended"
 poweroff -f
 INIT
-chmod +x "$WORK/root/init"
-(cd "$WORK/root" && find . | busybox cpio -o -H newc 2>/dev/null | gzip -1) >"$WORK/initramfs"
+make_initramfs
 
 # Persistent memory without content. The last 16 MiB are labels of namespaces.
 PLACES=(fsdax devdax)

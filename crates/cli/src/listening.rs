@@ -64,8 +64,7 @@ pub(crate) fn are_reached_by_others(addresses: &[Address]) -> bool {
 
 /// Whether other machines may reach an address. A host name may be of this machine in their network.
 fn is_reached_by_others(address: &Address) -> bool {
-    let Address::Tcp(endpoints) = address else { return false };
-    endpoints.iter().any(|endpoint| match endpoint.host.parse::<IpAddr>() {
+    address.endpoints().iter().any(|endpoint| match endpoint.host.parse::<IpAddr>() {
         Ok(ip) => !ip.is_loopback(),
         Err(_) => endpoint.host != "localhost",
     })
@@ -86,6 +85,7 @@ mod tests {
             ("shm:a", false),
             ("0.0.0.0:7000", true),
             ("10.0.0.5:7000", true),
+            ("rdma://10.0.0.5:7000", true),
             ("[::]:7000", true),
             ("db1:7000", true),
         ] {

@@ -460,6 +460,7 @@ fn way_name(way: &Address, tls: bool) -> &'static str {
         Address::Unix(_) => "unix",
         Address::Tcp(_) if tls => "tls",
         Address::Tcp(_) => "tcp",
+        Address::Rdma(_) => "rdma",
     }
 }
 

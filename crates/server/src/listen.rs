@@ -63,10 +63,7 @@ pub struct PortListener {
 /// Beside a port that the system chooses, the system chooses this one, too. None: there is no such port.
 #[must_use]
 pub fn control_address(config: &Config) -> Option<Address> {
-    let endpoint = config.listen.iter().find_map(|address| match address {
-        Address::Tcp(endpoints) => endpoints.first(),
-        _ => None,
-    })?;
+    let endpoint = config.listen.iter().find_map(|address| address.endpoints().first())?;
     let port = match endpoint.port {
         0 => 0,
         port => port.checked_add(CONTROL_PORT_ABOVE)?,
@@ -76,9 +73,8 @@ pub fn control_address(config: &Config) -> Option<Address> {
 
 /// All host names of this server: listeners, peers, the machine's name, and configured ones.
 pub(crate) fn hosts(config: &Config) -> Vec<String> {
-    let of = |address: &Address| match address {
-        Address::Tcp(endpoints) => endpoints.iter().map(|endpoint| endpoint.host.clone()).collect(),
-        _ => Vec::new(),
+    let of = |address: &Address| -> Vec<String> {
+        address.endpoints().iter().map(|endpoint| endpoint.host.clone()).collect()
     };
     let peers = config.peers.iter().filter_map(|peer| peer.parse().ok());
     let mut hosts: Vec<String> = peers.flat_map(|peer: Address| of(&peer)).collect();
@@ -107,10 +103,8 @@ pub fn listen_for_control(config: &Config, address: &Address) -> Result<PortList
 
 /// Adds a unix socket and a shared-memory address, named after the first TCP port, for clients of this host.
 fn listen_locally(listeners: &mut Vec<Listener>, folder: &Path, options: &ListenOptions, log: &Log) {
-    let port = listeners.iter().find_map(|listener| match listener.address() {
-        Address::Tcp(endpoints) => endpoints.first().map(|endpoint| endpoint.port),
-        _ => None,
-    });
+    let port =
+        listeners.iter().find_map(|listener| listener.address().endpoints().first()).map(|first| first.port);
     let Some(port) = port else { return };
     let taken = |listeners: &[Listener], of: fn(&Address) -> bool| {
         listeners.iter().any(|listener| of(listener.address()))
@@ -158,6 +152,7 @@ mod tests {
             (&["127.0.0.1:7000"][..], Some("tcp://127.0.0.1:7100")),
             (&["unix:/run/x", "tcp://[::1]:0"], Some("tcp://[::1]:0")),
             (&["127.0.0.1:65500"], None),
+            (&["rdma://10.0.0.1:7000"], Some("tcp://10.0.0.1:7100")),
             (&["shm:x"], None),
         ] {
             let listen = listen.iter().map(|text| text.parse().expect(text)).collect();

@@ -356,7 +356,8 @@ fn copy(frame: &[u8], frame_bytes_max: u32) -> Result<Buffer, String> {
 
 /// The name of a peer: the client's own name, or its host without the port.
 fn peer_name<'a>(client: &'a str, peer: &'a str) -> &'a str {
-    match (client.is_empty(), peer.strip_prefix("tcp://").and_then(|address| address.rsplit_once(':'))) {
+    let address = peer.strip_prefix("tcp://").or_else(|| peer.strip_prefix("rdma://"));
+    match (client.is_empty(), address.and_then(|address| address.rsplit_once(':'))) {
         (false, _) => client,
         (true, Some((host, _))) => host,
         (true, None) => peer,

@@ -47,7 +47,7 @@ Auth: a server that only this host reaches creates a token at each start, in $XD
 /tmp/sanderling-UID), readable by this user only. Commands of this user find it; processes of this user on this host may also \
 connect without it. --token-file uses a token of yours; --no-token disables tokens.
 
-Addresses: host:port, tcp://host:port, unix:PATH, shm:NAME. Clients of this host reach a TCP server over shared memory and a \
+Addresses: host:port, tcp://host:port, unix:PATH, shm:NAME, rdma://host:port (needs a device, docs/rdma.md). Clients of this host reach a TCP server over shared memory and a \
 unix socket as well, unless --no-local is given.
 
 Cluster: servers of one --cluster find each other by its --registry (sanderling keeper, or etcd). Each group has a primary, which answers, and replicas that have every acknowledged push; one of them takes over when the primary ends. Clients name the registry, such as --ps keeper://127.0.0.1:7400/ads. A server beyond groups times replicas waits until a place is free.
@@ -152,8 +152,9 @@ pub(crate) fn run(args: Args, line: &CommandLine<'_>) -> Result<u8, Failure> {
 /// The address at which others reach this server.
 fn advertised(config: &Config, addresses: &[Address]) -> Vec<String> {
     let given = config.replica.as_ref().map(|replica| replica.advertise.clone());
-    let first =
-        || addresses.iter().find(|address| matches!(address, Address::Tcp(_))).map(Address::to_string);
+    let tcp = || addresses.iter().find(|address| matches!(address, Address::Tcp(_)));
+    let first = || tcp().or_else(|| addresses.iter().find(|address| matches!(address, Address::Rdma(_))));
+    let first = || first().map(Address::to_string);
     given.filter(|text| !text.is_empty()).or_else(first).into_iter().collect()
 }
 

@@ -17,6 +17,7 @@ mod hub_feed;
 mod keeper;
 mod kept_training;
 mod ps;
+mod rdma;
 mod remote_training;
 mod serve;
 mod serve_checkpoints;

@@ -37,8 +37,13 @@ impl ConnectionSet {
                     self.lost(at, error.to_string());
                 }
             }
-            // Neither certificates nor what the server talks become others by trying again.
-            Err(error @ (Error::Tls { .. } | Error::TalksTls { .. } | Error::TalksNoTls { .. })) => {
+            // Neither certificates nor devices nor what the server talks become others by trying again.
+            Err(
+                error @ (Error::Tls { .. }
+                | Error::TalksTls { .. }
+                | Error::TalksNoTls { .. }
+                | Error::NoRdma { .. }),
+            ) => {
                 link.rpc.hopeless(now_us, without_place(&error, &link.address));
             }
             Err(error) => {
@@ -76,9 +81,8 @@ pub(super) fn without_place(error: &Error, address: &Address) -> String {
 
 /// The token that a server of this user has made for itself, if it is at this address of this host.
 fn own_token_of(address: &Address) -> String {
-    let Address::Tcp(endpoints) = address else { return String::new() };
     let of = |endpoint: &Endpoint| own_token(&endpoint.host, endpoint.port);
-    endpoints.first().and_then(of).unwrap_or_default()
+    address.endpoints().first().and_then(of).unwrap_or_default()
 }
 
 /// The features that are offered to a server at this address.

@@ -69,8 +69,8 @@ impl ConnectionSet {
             }
         };
         match ended {
-            // It was connected, and the server took the first frame for something else.
-            Some(error @ Error::TalksTls { .. }) => {
+            // It was connected, and the server took the first frame for something else, or has no room for a queue pair.
+            Some(error @ (Error::TalksTls { .. } | Error::NoRdma { .. })) => {
                 self.close(at);
                 let reason = without_place(&error, &self.links[at].address);
                 self.links[at].rpc.hopeless(now_us, reason);

@@ -116,8 +116,7 @@ pub(super) fn reach(to: Member, url: &str, options: &PeerOptions) -> Result<(Con
     let own = |endpoint: &Endpoint| own_token(&endpoint.host, endpoint.port);
     let token = match (&options.token, &address) {
         (Some(token), _) => token.clone(),
-        (None, Address::Tcp(endpoints)) => endpoints.first().and_then(own).unwrap_or_default(),
-        _ => String::new(),
+        (None, address) => address.endpoints().first().and_then(own).unwrap_or_default(),
     };
     let features = if address.in_memory() { Features::NO_CHECKSUM } else { Features::NONE };
     let offer = Offer::of(features | Features::REPLICATE);

@@ -20,10 +20,8 @@ impl Own {
 
     /// Writes the token files in which clients of this user look: one per TCP port of the data plane and the control plane.
     pub(super) fn publish(&mut self, control_port: Option<String>, addresses: &[Address]) {
-        let endpoints = addresses.iter().filter_map(|address| match address {
-            Address::Tcp(endpoints) => endpoints.first().map(ToString::to_string),
-            _ => None,
-        });
+        let endpoints = addresses.iter().filter_map(|address| address.endpoints().first());
+        let endpoints = endpoints.map(ToString::to_string);
         for port in control_port.into_iter().chain(endpoints) {
             let Some((host, port)) =
                 port.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)))
