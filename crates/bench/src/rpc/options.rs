@@ -31,6 +31,8 @@ pub enum Transport {
     Tcp,
     /// TCP with TLS.
     Tls,
+    /// RDMA, on the first device of this machine.
+    Rdma,
     /// gRPC, one call per pull, tuned.
     GrpcUnary,
     /// gRPC, all pulls in one bidirectional stream, tuned.
@@ -41,12 +43,13 @@ pub enum Transport {
 
 impl Transport {
     /// All of them.
-    pub const ALL: [Transport; 8] = [
+    pub const ALL: [Transport; 9] = [
         Transport::InProcess,
         Transport::Shm,
         Transport::Unix,
         Transport::Tcp,
         Transport::Tls,
+        Transport::Rdma,
         Transport::GrpcUnary,
         Transport::GrpcBidi,
         Transport::GrpcUnaryUntuned,
@@ -55,7 +58,8 @@ impl Transport {
     /// Is it compared with a server of constants? What gRPC alone can do, the rival shows.
     #[must_use]
     pub fn has_constant(self) -> bool {
-        matches!(self, Transport::Shm | Transport::Unix | Transport::Tcp | Transport::Tls)
+        use Transport::{Rdma, Shm, Tcp, Tls, Unix};
+        matches!(self, Shm | Unix | Tcp | Tls | Rdma)
     }
 
     /// Is it the rival?
@@ -73,6 +77,7 @@ impl fmt::Display for Transport {
             Transport::Unix => "unix",
             Transport::Tcp => "tcp",
             Transport::Tls => "tls",
+            Transport::Rdma => "rdma",
             Transport::GrpcUnary => "grpc-unary",
             Transport::GrpcBidi => "grpc-bidi",
             Transport::GrpcUnaryUntuned => "grpc-unary-untuned",
@@ -154,9 +159,11 @@ pub struct RpcOptions {
 
 impl Default for RpcOptions {
     fn default() -> RpcOptions {
-        use Transport::{GrpcBidi, GrpcUnary, GrpcUnaryUntuned, InProcess, Shm, Tcp, Unix};
+        use Transport::{GrpcBidi, GrpcUnary, GrpcUnaryUntuned, InProcess, Rdma, Shm, Tcp, Unix};
+        let rdma = sanderling_transport::rdma_host().ok().map(|_| Rdma);
+        let ours = [InProcess, Shm, Unix, Tcp].into_iter().chain(rdma);
         RpcOptions {
-            transports: vec![InProcess, Shm, Unix, Tcp, GrpcUnary, GrpcBidi, GrpcUnaryUntuned],
+            transports: ours.chain([GrpcUnary, GrpcBidi, GrpcUnaryUntuned]).collect(),
             rows: 10_000_000,
             dim: 32,
             batch: 512,

@@ -98,11 +98,19 @@ fn addresses(serve: &ServeOptions, what: &str) -> Result<Vec<(Transport, Address
     let tcp = "tcp://localhost:0".to_owned();
     let texts = match serve.role {
         Role::Tls => vec![(Transport::Tls, tcp)],
-        _ => vec![
-            (Transport::Shm, format!("shm:bench-{}-{what}", std::process::id())),
-            (Transport::Unix, format!("unix:{}", serve.folder.join(format!("{what}.sock")).display())),
-            (Transport::Tcp, tcp),
-        ],
+        _ => {
+            let mut texts = vec![
+                (Transport::Shm, format!("shm:bench-{}-{what}", std::process::id())),
+                (Transport::Unix, format!("unix:{}", serve.folder.join(format!("{what}.sock")).display())),
+                (Transport::Tcp, tcp),
+            ];
+            if serve.options.transports.contains(&Transport::Rdma) {
+                let host = sanderling_transport::rdma_host()?;
+                let host = if host.is_ipv6() { format!("[{host}]") } else { host.to_string() };
+                texts.push((Transport::Rdma, format!("rdma://{host}:0")));
+            }
+            texts
+        }
     };
     let parse = |(transport, text): (Transport, String)| {
         Ok((transport, text.parse().map_err(sanderling_transport::Error::from)?))
@@ -123,6 +131,10 @@ fn frames(serve: &ServeOptions) -> Result<Serving, BenchError> {
     };
     let mut listen_options = ListenOptions::new(framing(FRAME_BYTES_MAX));
     listen_options.spin_us = options.spin_us;
+    // A device has no address that only this machine reaches.
+    let exposes = serve.role == Role::Frames && options.transports.contains(&Transport::Rdma);
+    (config.expose, config.insecure) = (exposes, exposes);
+    (listen_options.expose, listen_options.insecure) = (exposes, exposes);
     let mut client_options = sanderling_client::ConnectOptions { prefer_local: false, ..Default::default() };
     if serve.role == Role::Tls {
         let failed = |error: &dyn std::fmt::Display| BenchError::Server(format!("certificate: {error}"));
