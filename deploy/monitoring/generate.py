@@ -16,6 +16,9 @@ TITLES = {
     "hub": "hubs",
     "serve": "servers of predictions",
     "trainer": "trainers",
+    "cluster": "clusters",
+    "keeper": "keepers",
+    "run": "training runs",
 }
 # A metric that every process of the role has: it names the instances of a dashboard.
 OF_ROLE = {
@@ -23,6 +26,9 @@ OF_ROLE = {
     "hub": "sanderling_hub_uptime_seconds",
     "serve": "sanderling_serve_ready",
     "trainer": "sanderling_feed_uptime_seconds",
+    "cluster": "sanderling_group_server",
+    "keeper": "sanderling_keeper_info",
+    "run": "sanderling_train_examples_total",
 }
 COLUMNS, WIDTH, HEIGHT = 2, 12, 8
 

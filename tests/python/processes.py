@@ -122,6 +122,36 @@ def ps_hub_and_serve(folder: Path, token: str) -> Iterator[dict[str, str]]:
         yield {"ps": ps, "control": control, "hub": hub, "metrics": metrics, "serve": serve}
 
 
+@contextmanager
+def cluster_and_run(folder: Path, token: str) -> Iterator[dict[str, str]]:
+    """A keeper, a cluster of two replicas, and a training of many passes: the address of the metrics of each."""
+    keeper, run, *controls = (f"127.0.0.1:{free_port()}" for _ in range(4))
+    secret = ("--token-file", "token")
+    cluster = ["--cluster", "ads", "--registry", f"keeper://{keeper}", "--groups", "1", "--replicas", "2"]
+    more = ["--threads", "1", "--no-local", *secret]
+    training = ["train", "clicks.toml", "--quiet", "--name", "long", "--passes", "100000", "--status-listen", run]
+    with ExitStack() as stack:
+        stack.enter_context(process(["keeper", "--data", "keeper", "--listen", keeper, *secret], folder, 1))
+        for control in controls:
+            stack.enter_context(process(["ps", *cluster, "--control", control, *more], folder, 3))
+        trainer = subprocess.Popen(command(*training), cwd=folder, stdout=subprocess.DEVNULL)
+        stack.callback(trainer.wait)
+        stack.callback(trainer.kill)
+
+        def is_ready() -> bool:
+            try:
+                said = page(f"http://{run}/metrics")
+                roles = page(f"http://{controls[0]}/metrics", token)
+            except OSError:
+                return False
+            return "sanderling_train_feature_drift" in said and "sanderling_group_in_sync 2" in roles
+
+        eventually(is_ready)
+        # The group has one primary, and its page alone tells of replicas in sync.
+        primary = next(it for it in controls if "group_primary 1" in page(f"http://{it}/metrics", token))
+        yield {"cluster": primary, "keeper": keeper, "run": run}
+
+
 def predict(serve: str) -> float:
     """The score of a row."""
     body = json.dumps({"rows": [{"user": "u1", "item": "i1"}]}).encode()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import PATIENCE_S, eventually, free_port, page, predict, ps_hub_and_serve
+from processes import PATIENCE_S, cluster_and_run, eventually, free_port, page, predict, ps_hub_and_serve
 
 import sanderling
 
@@ -42,6 +42,9 @@ EXPRESSIONS: dict[str, tuple[str, str]] = {
     for panel in LIST["panel"]
     for query, legend in panel["queries"]
 } | {alert["name"]: (alert["role"], re.sub(r"\[\d+[mh]\]", "[30s]", alert["value"])) for alert in LIST["alert"]}
+
+# Processes whose metrics need the token.
+WITH_TOKEN = {"ps", "cluster", "keeper"}
 
 # Without these events the answer is empty, and the servers of the test have none of them.
 EMPTY = {
@@ -87,7 +90,8 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
             eventually(lambda: load.steps > 5)
             load.connection.save("once")
             trainer = urllib.parse.urlsplit(load.metrics).netloc
-            yield {"ps": at["control"], "hub": at["metrics"], "serve": at["serve"], "trainer": trainer}
+            others = stack.enter_context(cluster_and_run(folder, TOKEN))
+            yield {"ps": at["control"], "hub": at["metrics"], "serve": at["serve"], "trainer": trainer} | others
         finally:
             load.ended.set()
             load.thread.join(PATIENCE_S)
@@ -108,15 +112,16 @@ def test_names_are_unique_and_alerts_say_what_to_do() -> None:
 
 def test_every_metric_and_label_is_in_a_scrape_of_its_role(targets: dict[str, str]) -> None:
     scraped = {
-        role: page(f"http://{address}/metrics", TOKEN if role == "ps" else None) for role, address in targets.items()
+        role: page(f"http://{address}/metrics", TOKEN if role in WITH_TOKEN else None)
+        for role, address in targets.items()
     }
     unknown = []
     for name, (role, expression) in EXPRESSIONS.items():
         if role == "all":
             continue
-        samples = re.findall(r"^([a-z_]+)(?:\{(.*)\})? ", scraped[role], re.MULTILINE)
+        samples = re.findall(r"^([a-z0-9_]+)(?:\{(.*)\})? ", scraped[role], re.MULTILINE)
         known = {metric for metric, _ in samples}
-        used = set(re.findall(r"\b(?:sanderling|process)_[a-z_]+", expression))
+        used = set(re.findall(r"\b(?:sanderling|process)_[a-z0-9_]+", expression))
         assert used, name
         labels = {label for metric, of in samples if metric in used for label in re.findall(r'(\w+)="', of)}
         grouped = re.findall(r"(?:by|on) \(([^)]*)\)", expression)
@@ -169,7 +174,9 @@ def test_every_expression_answers_in_prometheus(targets: dict[str, str], tmp_pat
     jobs: list[dict[str, Any]] = [
         {"job_name": f"sanderling-{role}", "static_configs": [{"targets": [at]}]} for role, at in targets.items()
     ]
-    jobs[0]["authorization"] = {"credentials_file": str(tmp_path / "token")}
+    for job in jobs:
+        if job["job_name"].removeprefix("sanderling-") in WITH_TOKEN:
+            job["authorization"] = {"credentials_file": str(tmp_path / "token")}
     settings = {"global": {"scrape_interval": "500ms", "scrape_timeout": "500ms"}, "scrape_configs": jobs}
     (tmp_path / "prometheus.yml").write_text(json.dumps(settings))
     at = f"127.0.0.1:{free_port()}"
