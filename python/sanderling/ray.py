@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -122,32 +122,12 @@ def start(
     actors: list[Any] = []
 
     def begin(kind: str, index: int, first_port: int, options: Sequence[str]) -> None:
-        bundle = len(actors)
-        placed = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
-            placement_group=group, placement_group_bundle_index=bundle
-        )
-        actor = ray.remote(_Process).options(
-            name=f"{name}-{kind}-{index}",
-            namespace=_NAMESPACE,
-            lifetime="detached",
-            max_restarts=-1,
-            max_task_retries=-1,
-            num_cpus=cpus,
-            scheduling_strategy=placed,
-        )
         arguments = [kind, *(option.replace("{index}", str(index)) for option in options)]
-        actors.append(actor.remote(arguments, token, first_port + index))
+        place = (group, len(actors), cpus)
+        actors.append(_begin(f"{name}-{kind}-{index}", place, arguments, token, first_port + index))
 
     def wait() -> list[str]:
-        try:
-            addresses: list[str] = ray.get([actor.ready.remote(timeout_s) for actor in actors], timeout=timeout_s)
-        except ray.exceptions.RayError as error:
-            _kill(name, actors)
-            raise ServerTimeoutError(
-                f"ray.start: servers and hubs were not ready within {timeout_s:g} s; the log of the actors has the "
-                "reason"
-            ) from error
-        return addresses
+        return _wait("start", name, actors, timeout_s)
 
     registry = ""
     if groups:
@@ -161,6 +141,150 @@ def start(
         begin("hub", index, hub_port, ["--share", f"{index}/{hubs}", *hub_options])
     addresses = wait()[keepers:]
     return Cluster(name, token, tuple(addresses[:servers]), tuple(addresses[servers:]), registry)
+
+
+@dataclass(frozen=True)
+class Serving:
+    """Addresses of servers of predictions."""
+
+    name: str
+    """Prefix of the actors' names."""
+    token: str
+    """Auth token of all servers."""
+    addresses: tuple[str, ...]
+    """Address of each server, host:port."""
+
+    def shutdown(self) -> None:
+        """Stop all servers at once."""
+        names = [f"{self.name}-serve-{index}" for index in range(len(self.addresses))]
+        _kill(self.name, [actor for name in names if (actor := _actor(name))])
+
+    def __enter__(self) -> Self:
+        """Return the servers."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Stop them."""
+        self.shutdown()
+
+
+def serve_replicas(
+    n: int,
+    model: str | os.PathLike[str],
+    *,
+    cluster: Cluster | None = None,
+    options: Sequence[str] = (),
+    name: str = "sanderling-serve",
+    port: int = 8500,
+    cpus: float = 1.0,
+    timeout_s: float = 60.0,
+) -> Serving:
+    """Start `n` servers of predictions of a saved model, each on another node if there are enough, and wait for them.
+
+    `model` is a model directory that every node reads at this path. With `cluster`, the servers follow the rows of its
+    parameter servers while these train. `options` are those of `sanderling serve`; `{index}` in them stands for the
+    number of the server. Server i listens at `port` + i and needs the token of the result.
+
+    The actors are detached, and end by `Serving.shutdown`. Ray starts a server that has died again, on another node if
+    its own is gone; its address is then that of the other node.
+
+    Raises ConfigError if Ray is not there or actors of this name are, ServerTimeoutError after `timeout_s`.
+    """
+    ray = _ray()
+    if not ray.is_initialized():
+        ray.init()
+    if n < 1:
+        raise ConfigError(f"ray.serve_replicas: {n} servers: must be at least 1")
+    if _actor(f"{name}-serve-0") is not None:
+        raise ConfigError(f"ray.serve_replicas: {name!r} runs already; shut it down, or give another name")
+    token = secrets.token_hex(32)
+    nodes = sum(node["Alive"] and node["Resources"].get("CPU", 0.0) >= cpus for node in ray.nodes())
+    group = ray.util.placement_group(
+        [{"CPU": cpus}] * n, strategy="STRICT_SPREAD" if nodes >= n else "SPREAD", name=name, lifetime="detached"
+    )
+    source = "" if cluster is None else cluster.registry or "ps://" + ",".join(cluster.servers)
+    actors = [
+        _begin(
+            f"{name}-serve-{index}",
+            (group, index, cpus),
+            ["serve", os.fspath(model), *_followed(source), *(it.replace("{index}", str(index)) for it in options)],
+            token,
+            port + index,
+            "" if cluster is None else cluster.token,
+        )
+        for index in range(n)
+    ]
+    addresses = _wait("serve_replicas", name, actors, timeout_s)
+    return Serving(name, token, tuple(addresses))
+
+
+def rows(dataset: Any, *, batch_rows: int = 4096) -> Any:  # noqa: ANN401, types of Ray and Arrow
+    """Return a Ray Data dataset, or a shard of it that Ray Train gives a worker, as rows for one pass.
+
+    The result goes where rows in memory go: `sanderling.train(..., train=rows(dataset))`, `FileSource` and `FeedQueue`.
+    It is a stream: at most a few batches of `batch_rows` rows are in memory, and it can be read once.
+
+    Raises ConfigError for a dataset without rows.
+    """
+    import pyarrow
+
+    def batches() -> Iterator[Any]:
+        for table in dataset.iter_batches(batch_size=batch_rows, batch_format="pyarrow"):
+            yield from table.to_batches()
+
+    each = batches()
+    first = next(each, None)
+    if first is None:
+        raise ConfigError("ray.rows: the dataset has no rows")
+
+    def all_of() -> Iterator[Any]:
+        yield first
+        yield from each
+
+    return pyarrow.RecordBatchReader.from_batches(first.schema, all_of())
+
+
+def _followed(source: str) -> list[str]:
+    return ["--from", source, "--ps-token-file", "{cluster token}"] if source else []
+
+
+def _begin(
+    name: str,
+    place: tuple[Any, int, float],
+    arguments: list[str],
+    token: str,
+    port: int,
+    cluster_token: str = "",
+) -> Any:  # noqa: ANN401, handles of Ray have no type
+    """Start an actor in a bundle of a placement group."""
+    ray = _ray()
+    group, bundle, cpus = place
+    placed = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
+        placement_group=group, placement_group_bundle_index=bundle
+    )
+    actor = ray.remote(_Process).options(
+        name=name,
+        namespace=_NAMESPACE,
+        lifetime="detached",
+        max_restarts=-1,
+        max_task_retries=-1,
+        num_cpus=cpus,
+        scheduling_strategy=placed,
+    )
+    return actor.remote(arguments, token, port, cluster_token)
+
+
+def _wait(what: str, name: str, actors: Sequence[Any], timeout_s: float) -> list[str]:
+    """Wait until all actors answer; return their addresses."""
+    ray = _ray()
+    try:
+        addresses: list[str] = ray.get([actor.ready.remote(timeout_s) for actor in actors], timeout=timeout_s)
+    except ray.exceptions.RayError as error:
+        _kill(name, actors)
+        raise ServerTimeoutError(
+            f"ray.{what}: servers were not ready within {timeout_s:g} s; the log of the actors has the reason"
+        ) from error
+    return addresses
 
 
 def _ray() -> Any:  # noqa: ANN401, a module that need not be installed
@@ -198,17 +322,23 @@ def _kill(name: str, actors: Sequence[Any]) -> None:
 class _Process:
     """The actor: runs a command in a thread of its process."""
 
-    def __init__(self, arguments: list[str], token: str, port: int) -> None:
+    def __init__(self, arguments: list[str], token: str, port: int, cluster_token: str = "") -> None:
         host = _ray().util.get_node_ip_address()
         self.host, self.port = host, port
         folder = Path(tempfile.mkdtemp())
         self.token_file = folder / "token"
         self.token_file.touch(0o600)
         self.token_file.write_text(token)
-        kind, *options = (argument.replace("{temporary}", str(folder / "data")) for argument in arguments)
+        of_cluster = folder / "cluster token"
+        of_cluster.touch(0o600)
+        of_cluster.write_text(cluster_token)
+        names = {"{temporary}": str(folder / "data"), "{cluster token}": str(of_cluster)}
+        kind, *options = (names.get(argument, argument) for argument in arguments)
         # Ray's nodes trust one another, as its own ports do.
         shared = ["--listen", f"{host}:{port}", "--expose", "--insecure", "--token-file", str(self.token_file)]
         self.control = f"{host}:{port + _CONTROL}" if kind == "ps" else None
+        # Of a server of predictions, ready means that its model is loaded.
+        self.page = {"ps": f"http://{self.control}/healthz", "serve": f"http://{host}:{port}/health"}.get(kind)
         control = ["--control", self.control] if self.control else []
         self.is_draining = False
         self.thread = threading.Thread(target=self._run, args=[[kind, *shared, *control, *options]], daemon=True)
@@ -232,11 +362,11 @@ class _Process:
 
     def _answers(self) -> bool:
         try:
-            if self.control is None:
+            if self.page is None:
                 socket.create_connection((self.host, self.port), timeout=1).close()
             else:
                 # A server's port is open before it has restored its tables; then this page answers.
-                urllib.request.urlopen(f"http://{self.control}/healthz", timeout=1).close()
+                urllib.request.urlopen(self.page, timeout=1).close()
         except OSError:
             return False
         return True
