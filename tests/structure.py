@@ -36,6 +36,7 @@ EDGES: dict[str, set[str]] = {
     "job": {"sample", "formats", "random", "client", "sync", "wire", "transport", "store", "observe"},
     "learner": {"files", "sample", "formats", "loader", "job", "client", "store", "observe"} | {"inspect", "synth"},
     "observe": set(),
+    "otlp": {"observe"},
     "transport": set(),
     "server": {"wire", "transport", "store", "replica", "sync", "observe"},
     "http": {"observe"},
@@ -49,7 +50,7 @@ EDGES: dict[str, set[str]] = {
     "load": {"files", "random", "store", "client", "server", "observe", "wire", "transport", "terminal", "testkit"},
     "testkit": {"client", "registry", "server", "store", "transport", "wire"},
     "cli": {"files", "sample", "formats", "inspect", "synth", "loader", "keeper", "registry", "wire", "transport"}
-    | {"hub", "feed", "store", "client", "learner", "observe", "terminal", "server", "control", "job", "serve"},
+    | {"hub", "feed", "store", "client", "learner", "observe", "otlp", "terminal", "server", "control", "job", "serve"},
     "python": {"cli", "learner", "sample", "formats", "store", "client", "hub", "feed", "job", "control", "rows"}
     | {"observe"},
 }

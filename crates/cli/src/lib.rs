@@ -28,6 +28,7 @@ mod run_pages;
 mod saved_model;
 mod scores;
 mod timing;
+mod traces;
 
 pub use command::train::{DEEP_MODELS, RETRIEVAL_MODELS};
 pub use deep::{DeepEnd, DeepError, DeepModel, DeepModels, DeepRows, OnnxExport, Purpose};

@@ -7,12 +7,15 @@ use sanderling_control::status_pages::{
 };
 use sanderling_control::{MetricsPage, PageAccess, PageError, PageOptions};
 use sanderling_learner::LiveRun;
-use sanderling_learner::report::{Frame, PageLink, RunReport, render_in, render_text};
+use sanderling_learner::report::{FeatureStats, Frame, PageLink, RunReport, render_in, render_text};
 use sanderling_observe::{LatencySummary, Resident, numbers};
 use sanderling_transport::Address;
 
 /// Seconds after which a browser loads the page of a run again, unless it asks for others.
 const REFRESH_S: u32 = 5;
+
+/// From this stability index on, keys are others than before.
+const DRIFT_MAX: f64 = 0.25;
 
 /// Seconds since 1970.
 fn now_unix_s() -> u64 {
@@ -51,7 +54,7 @@ pub fn show_run(
 
 /// The pages of a process that trains, and the thread that notes its metrics.
 fn pages(live: &LiveRun, options: PageOptions) -> std::io::Result<StatusPages> {
-    let [front, state, servers, noted] = [(); 4].map(|()| live.clone());
+    let [front, state, servers, features, noted] = [(); 5].map(|()| live.clone());
     let started = Instant::now();
     // It is exposed by an option of its own, or not at all.
     StatusPages::of("sanderling train")
@@ -66,6 +69,9 @@ fn pages(live: &LiveRun, options: PageOptions) -> std::io::Result<StatusPages> {
         })
         .page("connections", "Servers that the trainer asks, by calls.", move |asked| {
             connections(servers.report().as_ref(), asked)
+        })
+        .page("features", "Features: keys, rows, updates, drifts.", move |asked| {
+            features_page(features.report().as_ref(), asked)
         })
         .options(options, false)
         .start(move || noted.exposition())
@@ -91,6 +97,35 @@ fn status(report: Option<&RunReport>, uptime: Duration) -> Page {
         }
     }
     Page::new("status", [Part::Facts(facts)])
+}
+
+/// One feature per row. Tables of many features are told apart by their features here, where servers cannot.
+fn features_page(report: Option<&RunReport>, asked: &Asked<'_>) -> Page {
+    let features = report.map_or(&[][..], |report| &report.features[..]);
+    let names = FeatureStats::default().numbers().map(|(name, ..)| Column::number(name));
+    let columns =
+        [Column::text("feature"), Column::text("table"), Column::number("readers"), Column::number("keys")];
+    let table = Table::new("Features", columns.into_iter().chain(names));
+    let table = table.part_of(features, asked.from(), |feature| {
+        let first = [
+            Cell::text(&feature.name),
+            Cell::text(&feature.table),
+            Cell::number(feature.readers),
+            Cell::Number(numbers::count(feature.keys)),
+        ];
+        let numbers = feature.numbers().map(|(name, _, value)| match value {
+            None => Cell::Number("-".to_owned()),
+            Some(value) if name.starts_with("drift") && value > DRIFT_MAX => {
+                Cell::Marked(format!("{value:.3}"))
+            }
+            Some(value) if value.fract() == 0.0 => Cell::Number(numbers::count(value as u64)),
+            Some(value) => Cell::Number(format!("{value:.4}")),
+        });
+        first.into_iter().chain(numbers).collect()
+    });
+    let note = "From sampled minibatches: keys are occurrences that were looked at. Drifts are population stability indices of the \
+                keys of late, against all of the run and against the model that it began from; above 0.25 they are others.";
+    Page::new("features", [Part::Table(table), Part::Note(note.to_owned())])
 }
 
 fn connections(report: Option<&RunReport>, asked: &Asked<'_>) -> Page {

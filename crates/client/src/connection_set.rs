@@ -21,9 +21,11 @@ mod connect;
 mod group_link;
 mod grow;
 mod receive;
+mod traced;
 mod waiting;
 
 use group_link::GroupLink;
+use traced::Traced;
 
 /// While a server takes nothing, its answers must be taken all the same, or the two would wait for each other.
 const BLOCKED_LOOK: Duration = Duration::from_millis(1);
@@ -32,6 +34,8 @@ const BLOCKED_LOOK: Duration = Duration::from_millis(1);
 const TELL_TIME_US: u64 = 1000;
 /// The frame that does so.
 const SENT_AT_BYTES: usize = HEADER_BYTES + size_of::<u64>();
+/// The frame that names the trace of the next request.
+const TRACE_BYTES: usize = HEADER_BYTES + 3 * size_of::<u64>();
 
 /// A gap between two looks at the connections counts as unseen time from this length on.
 const UNSEEN_US_MIN: u64 = 1000;
@@ -93,6 +97,7 @@ pub(crate) struct ConnectionSet {
     names: Names,
     /// Where it is noted how long answers took, if anybody wants to know.
     recorder: Option<Recorder>,
+    traced: Traced,
     poller: Poller,
     ready: Vec<Token>,
     start: Instant,
@@ -144,6 +149,7 @@ impl ConnectionSet {
             options: Arc::clone(options),
             names,
             recorder: None,
+            traced: Traced::new(options.spans.as_ref()),
             poller,
             ready: Vec::new(),
             start: Instant::now(),
@@ -271,6 +277,7 @@ impl ConnectionSet {
         if let Some(recorder) = &self.recorder {
             recorder.begun(request.kind(), now_us);
         }
+        self.traced.begun(server, tag, request);
         Ok(())
     }
 
@@ -405,6 +412,8 @@ impl ConnectionSet {
         while let Some((tag, error)) = self.links[at].rpc.next_failure() {
             // A request that is under way over the other connection has not failed.
             if other == at || !self.links[other].rpc.has_hedged(tag) {
+                let failure = || Some(self.names.error(at % self.servers, "", error.clone()).to_string());
+                self.traced.ended(tag, &self.names.servers, failure);
                 sink(at % self.servers, tag, Err(NoAnswer::Failed(error)));
             }
         }
@@ -424,7 +433,7 @@ impl ConnectionSet {
     /// Hands the next frame to the connection. `false`: it has no room now.
     fn commit(&mut self, at: usize) -> Result<bool, Error> {
         let now_us = self.now_us();
-        let ConnectionSet { links, poller, .. } = self;
+        let ConnectionSet { links, poller, traced, .. } = self;
         let link = &mut links[at];
         let Some(connection) = link.connection.and_then(|token| poller.connection(token)) else {
             return Ok(false);
@@ -439,6 +448,16 @@ impl ConnectionSet {
             let written = Request::SentAt(now_us).encode(&agreed, 0, 0, &mut slot);
             slot.commit(written.expect("a number fits"));
             link.told_us = Some(now_us);
+        }
+        if agreed.features.has(Features::TRACES)
+            && let Some(trace) = link.rpc.outgoing_tag().and_then(|tag| traced.message(tag))
+        {
+            let Some(mut slot) = connection.sender.try_frame(TRACE_BYTES)? else {
+                connection.sender.try_flush()?;
+                return Ok(false);
+            };
+            let written = trace.encode(&agreed, 0, 0, &mut slot);
+            slot.commit(written.expect("three numbers fit"));
         }
         if link.rpc.age_outgoing(now_us) {
             link.packing.restart();

@@ -17,6 +17,9 @@ pub use lookup::{CONSTANT_KEY, Lookup, TableLookup};
 mod client;
 pub use client::Client;
 
+mod feature_watch;
+pub use feature_watch::{FeatureReader, FeatureSnapshot, FeatureSnapshots, FeatureStats, FeatureWatch};
+
 mod backend;
 
 mod whole_rows;

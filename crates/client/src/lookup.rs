@@ -6,6 +6,7 @@ use std::ops::Range;
 use sanderling_sample::Rows;
 use sanderling_store::{Dedup, PulledRows};
 
+use crate::feature_watch::FeatureSampler;
 use crate::fed::FedRows;
 use crate::floats::Floats;
 use crate::key_partition::KeyPartition;
@@ -67,6 +68,8 @@ pub struct Lookup {
     pub(crate) batch: Option<u64>,
     /// Whether the next pull finds its keys numbered.
     is_numbered: bool,
+    /// Draws minibatches, and tells of their features.
+    pub(crate) sampler: Option<FeatureSampler>,
 }
 
 /// The key of the one row of the constant table.
@@ -107,6 +110,7 @@ impl Lookup {
             unfed: Vec::new(),
             batch: None,
             is_numbered: false,
+            sampler: None,
         }
     }
 
@@ -277,6 +281,21 @@ impl Lookup {
     /// Number of the table that a feature reads.
     pub(crate) fn table_number(&self, feature: usize) -> usize {
         self.features[feature].table
+    }
+
+    /// Distinct keys of a feature that no feature before it has in the same table.
+    pub(crate) fn new_keys(&self, feature: usize) -> usize {
+        let FeatureKeys { table, distinct, .. } = &self.features[feature];
+        let before = self.readers[*table].iter().take_while(|&&other| other != feature).last();
+        distinct - before.map_or(0, |&before| self.features[before].distinct)
+    }
+
+    /// A feature's row indices, the width of its rows, and the gradients of its table's rows.
+    pub(crate) fn gradients_of(&mut self, feature: usize) -> (&[u32], usize, &[f32]) {
+        let FeatureKeys { table, range, .. } = &self.features[feature];
+        let table = &mut self.tables[*table];
+        table.clear_grads(usize::MAX);
+        (&table.dedup.inverse[range.clone()], table.dim, &table.grads)
     }
 
     /// Whether a table is that of the constant.

@@ -1,8 +1,10 @@
 //! Options of connections to servers: transport, time-outs, compression. Opens nothing.
 
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use sanderling_observe::SpanQueue;
 use sanderling_transport::{Framing, SPIN_US_DEFAULT, TlsClient};
 use sanderling_wire::Compression;
 
@@ -96,6 +98,8 @@ pub struct ConnectOptions {
     pub stop: Option<Stop>,
     /// A callback for waits: after one second, then less and less often.
     pub on_wait: Option<OnWait>,
+    /// Where spans of sampled requests go; without it none is traced.
+    pub spans: Option<Arc<SpanQueue>>,
 }
 
 impl Default for ConnectOptions {
@@ -114,6 +118,7 @@ impl Default for ConnectOptions {
             pull_from: PullFrom::Primary,
             stop: None,
             on_wait: None,
+            spans: None,
         }
     }
 }

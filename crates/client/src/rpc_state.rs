@@ -339,6 +339,11 @@ impl RpcState {
         if matches!(self.phase, Phase::Greeting { .. }) { 0 } else { self.calls.next_id() }
     }
 
+    /// The tag of that frame's request; none for a hello.
+    pub(crate) fn outgoing_tag(&self) -> Option<u64> {
+        if matches!(self.phase, Phase::Greeting { .. }) { None } else { self.calls.next_tag() }
+    }
+
     /// It is on its way.
     pub(crate) fn sent(&mut self, now_us: u64) {
         if let Phase::Greeting { sent } = &mut self.phase {

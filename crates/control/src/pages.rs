@@ -289,13 +289,14 @@ fn requests(control: &Control, asked: &Asked<'_>) -> Page {
         Column::number("bytes"),
         Column::number("us"),
         Column::text("us by stage"),
+        Column::text("trace"),
     ];
     let us = |time: Duration| format!("{:.1}", time.as_nanos() as f64 / NS_PER_US);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let table = Table::new("Requests, the latest first", columns);
     let table = table.part_of(control.traces(), asked.from(), |trace: RequestTrace| {
         let total = us(trace.total());
-        let RequestTrace { unix_ms, command, peer, table, keys, bytes, is_slow, stages } = trace;
+        let RequestTrace { unix_ms, command, peer, table, keys, bytes, is_slow, trace, stages } = trace;
         let stages: Vec<String> =
             stages.iter().map(|(stage, time)| format!("{stage} {}", us(*time))).collect();
         vec![
@@ -310,9 +311,10 @@ fn requests(control: &Control, asked: &Asked<'_>) -> Page {
             Cell::number(bytes),
             Cell::Number(total),
             Cell::text(stages.join(", ")),
+            Cell::text(trace.map_or("-".to_owned(), |trace| format!("{trace:032x}"))),
         ]
     });
-    let note = "Stages: wait until the work begins, decode, work on the tables, reply. A slow request that was not sampled has \
+    let note = "Stages: wait until the work begins, decode, work on the tables, reply; then replicate or log. A slow request that was not sampled has \
                 its work only. --sample-every and --slow say which requests are listed.";
     Page::new("requests", [Part::Table(table), Part::Note(note.to_owned())])
 }

@@ -4,7 +4,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sanderling_client::{
-    AheadFeature, Client, ClientError, Fault, Feedable, Floats, Lookup, RemoteTable, Session, Stop,
+    AheadFeature, Client, ClientError, Fault, FeatureReader, FeatureStats, FeatureWatch, Feedable, Floats,
+    Lookup, RemoteTable, Session, Stop,
 };
 use sanderling_hub::FedFeature;
 use sanderling_observe::LatencySummary;
@@ -63,6 +64,8 @@ pub struct Embedding {
     sessions: Mutex<Vec<Session>>,
     /// The columns that the features read in minibatches of the names seen last.
     columns: Mutex<Option<Columns>>,
+    /// Follows rows of features from one look to the next.
+    feature_reader: Mutex<FeatureReader>,
 }
 
 /// The columns that features read in minibatches of these names.
@@ -132,7 +135,21 @@ impl Embedding {
             floats: Recycler::new(KEPT),
             sessions: Mutex::new(Vec::new()),
             columns: Mutex::new(None),
+            feature_reader: Mutex::default(),
         }))
+    }
+
+    /// The numbers of each feature, from sampled minibatches whose rows were looked up for training.
+    #[must_use]
+    pub fn feature_stats(&self) -> Vec<FeatureStats> {
+        let mut reader = self.feature_reader.lock().unwrap_or_else(PoisonError::into_inner);
+        self.client.features().stats(&mut reader, &self.tables)
+    }
+
+    /// The counts of the keys of features, to be saved and compared.
+    #[must_use]
+    pub fn feature_watch(&self) -> &FeatureWatch {
+        self.client.features()
     }
 
     /// The features, in order.

@@ -1,12 +1,13 @@
 //! The status page of a cluster, of keepers and of servers alike. Asks no server.
 
 use sanderling_http::status_pages::{Cell, Column, Part, Table};
+use sanderling_observe::Series;
 use sanderling_observe::numbers::count;
 use sanderling_registry::{ClusterView, ServerView};
 
-/// Groups and servers of a cluster, from a row on.
+/// Groups and servers of a cluster, from a row on. `copied` is the count of rows that this server has copied in moves.
 #[must_use]
-pub fn cluster_parts(view: &ClusterView, from: usize) -> Vec<Part> {
+pub fn cluster_parts(view: &ClusterView, from: usize, copied: Option<&Series>) -> Vec<Part> {
     let ClusterView { cluster, groups, replicas, slots, servers, moves, .. } = view;
     let is_primary = |server: &&ServerView| server.role == "primary";
     let with = |role: &str| servers.iter().filter(|server| server.role == role).count();
@@ -70,11 +71,21 @@ pub fn cluster_parts(view: &ClusterView, from: usize) -> Vec<Part> {
             Column::number("to"),
             Column::number("slots"),
             Column::text("state"),
+            Column::number("rows copied"),
+            Column::number("rows per s"),
+            Column::number("rest"),
         ];
         parts.push(Part::Table(Table::new("Moves of slots", columns).part_of(moves, 0, |one| {
             let numbers = [one.id, one.from.into(), one.to.into(), one.slots.into()];
-            numbers.map(Cell::number).into_iter().chain([Cell::text(one.state_name())]).collect()
+            // Only the receiving server knows.
+            let rate = if one.rows.is_some() { Cell::rate(copied) } else { Cell::text("-") };
+            let rest = one.rows_expected.zip(one.rows).map(|(expected, rows)| expected.saturating_sub(rows));
+            let known = [Cell::text(one.state_name()), number(one.rows), rate, number(rest)];
+            numbers.map(Cell::number).into_iter().chain(known).collect()
         })));
+        let note = "The server that receives the slots shows rows and rest, the estimated rows that are not copied yet; \
+                    rows that change meanwhile are copied again.";
+        parts.push(Part::Note(note.to_owned()));
     }
     let note = "A server in sync has every acknowledged push and may take over; one that is catching up has not yet. The lease of \
                 a lost one has ended. Lag and rows are those that this process knows; sanderling ctl cluster asks all servers.";
@@ -112,8 +123,9 @@ mod tests {
                 lost_groups: Vec::new(),
                 servers,
                 moves: Vec::new(),
+                slot_runs: Vec::new(),
             };
-            let parts = cluster_parts(&view, 0);
+            let parts = cluster_parts(&view, 0, None);
             let warning = parts.iter().find_map(|part| match part {
                 Part::Warning(warning) => Some(warning),
                 _ => None,

@@ -19,6 +19,9 @@ mod metrics;
 mod cluster_page;
 pub use cluster_page::cluster_parts;
 
+mod slots_page;
+pub use slots_page::slots_parts;
+
 mod pages;
 
 mod router;

@@ -11,6 +11,7 @@ use sanderling_registry::{CONFIG, ClusterView, Listing, Record};
 use crate::cluster_page::cluster_parts;
 use crate::keeper::KeeperConfig;
 use crate::router::Service;
+use crate::slots_page::slots_parts;
 
 /// Letters of a record's value on a page.
 const VALUE_CHARS_MAX: usize = 120;
@@ -24,14 +25,20 @@ pub(crate) fn pages(
     config: &KeeperConfig,
     is_reached: bool,
 ) -> std::io::Result<StatusPages> {
-    let [one, other, third, noted] = [(); 4].map(|()| Arc::clone(service));
+    let [one, other, third, fourth, noted] = [(); 5].map(|()| Arc::clone(service));
     let (started, folder) = (Instant::now(), config.data.display().to_string());
     StatusPages::of("sanderling keeper")
         .page("status", "State of the keeper and its disk.", move |_| status(&one, started, &folder))
         .pages("cluster", "Clusters; /cluster/NAME has the groups and servers of one.", move |asked| {
             match asked.rest {
-                None => Some(clusters(&third, asked)),
+                None => Some(clusters(&third, "cluster", asked)),
                 Some(name) => cluster(&third, name, asked),
+            }
+        })
+        .pages("slots", "Slots by cluster; /slots/NAME has the groups of the slots of one.", move |asked| {
+            match asked.rest {
+                None => Some(clusters(&fourth, "slots", asked)),
+                Some(name) => slots(&fourth, name, asked),
             }
         })
         .pages("records", "Records by name; /records/PREFIX has those of a cluster.", move |asked| {
@@ -88,8 +95,8 @@ fn records(service: &Service, asked: &Asked<'_>) -> Page {
     Page::new("records", [Part::Table(table)])
 }
 
-/// All clusters.
-fn clusters(service: &Service, asked: &Asked<'_>) -> Page {
+/// All clusters, each with its page below this one.
+fn clusters(service: &Service, page: &str, asked: &Asked<'_>) -> Page {
     let names: BTreeSet<String> = {
         let published = service.shared.published();
         let names =
@@ -117,16 +124,26 @@ fn clusters(service: &Service, asked: &Asked<'_>) -> Page {
             }
             _ => [const { String::new() }; 4].map(|_| "-".to_owned()),
         };
-        std::iter::once(Cell::below("cluster", &name)).chain(known.map(Cell::Number)).collect()
+        std::iter::once(Cell::below(page, &name)).chain(known.map(Cell::Number)).collect()
     });
-    Page::new("cluster", [Part::Table(table)])
+    Page::new(page, [Part::Table(table)])
 }
 
 /// One cluster; `None`: there is no such one.
 fn cluster(service: &Service, name: &str, asked: &Asked<'_>) -> Option<Page> {
     let title = format!("cluster {name}");
     Some(match view(service, name)? {
-        Ok(view) => Page::new(title, cluster_parts(&view, asked.from())),
+        Ok(view) => Page::new(title, cluster_parts(&view, asked.from(), None)),
+        Err(reason) => Page::new(title, [Part::Warning(reason)]),
+    })
+}
+
+/// The slots of one cluster; `None`: there is no such one.
+fn slots(service: &Service, name: &str, asked: &Asked<'_>) -> Option<Page> {
+    let title = format!("slots of {name}");
+    let Cell::Link(_, cluster) = Cell::below("cluster", name) else { return None };
+    Some(match view(service, name)? {
+        Ok(view) => Page::new(title, slots_parts(&view, asked.from(), &cluster)),
         Err(reason) => Page::new(title, [Part::Warning(reason)]),
     })
 }

@@ -55,6 +55,13 @@ pub use deep_model::DeepModel;
 mod names;
 pub use names::{NameCollector, Names};
 
+mod key_drift;
+pub use key_drift::KeyDrift;
+
+mod feature_snapshots;
+pub use feature_snapshots::{FEATURES_BLOB, feature_snapshots};
+pub use sanderling_client::{FeatureSnapshots, FeatureStats};
+
 mod reading;
 pub use reading::{Reading, save_reading, saved_names};
 
@@ -93,7 +100,7 @@ pub mod distributed;
 mod run_marker;
 
 mod table_summary;
-pub use table_summary::{name_keys, table_summary};
+pub use table_summary::{name_keys, quick_table_summary, table_summary};
 
 mod table_counters;
 pub use table_counters::TableCounters;

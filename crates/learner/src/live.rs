@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use sanderling_client::Cluster;
+use sanderling_client::{Cluster, FeatureReader, FeatureWatch};
 use sanderling_observe::{Exposition, Resident, Stages};
 use sanderling_store::{RowSampler, Table};
 
@@ -19,6 +19,7 @@ use crate::report::{
 };
 use crate::state::RunState;
 use crate::table_counters::TableCounters;
+use crate::table_summary::quick_table_summary;
 
 /// Warnings of a run under way; further ones are not kept.
 const WARNINGS_MAX: usize = 20;
@@ -42,6 +43,8 @@ struct Run {
     cluster: Option<Arc<Cluster>>,
     /// A run lets go of its tables before its end.
     tables: Vec<(Weak<Table>, RowSampler)>,
+    features: Arc<FeatureWatch>,
+    feature_reader: FeatureReader,
     /// When rows were sampled.
     sampled: Option<Instant>,
     counters_before: BTreeMap<String, TableCounters>,
@@ -85,6 +88,8 @@ impl LiveRun {
             stages: stages.clone(),
             cluster: cluster.cloned(),
             tables: model.tables().map(|table| (Arc::downgrade(table), RowSampler::default())).collect(),
+            features: Arc::clone(model.client().features()),
+            feature_reader: FeatureReader::default(),
             sampled: None,
             counters_before: state.table_counters.clone(),
             began: now,
@@ -97,6 +102,25 @@ impl LiveRun {
         if let Some(run) = &mut *self.lock() {
             run.note(event);
         }
+    }
+
+    /// Shows a report that another process, or Python, has made, until the next one.
+    pub fn show(&self, report: RunReport) {
+        let mut run = self.lock();
+        let began = run.as_ref().map_or_else(Instant::now, |run| run.began);
+        *run = Some(Run {
+            report,
+            is_over: true,
+            stages: Stages::new(&[]),
+            cluster: None,
+            tables: Vec::new(),
+            features: FeatureWatch::new(Vec::new(), Vec::new()),
+            feature_reader: FeatureReader::default(),
+            sampled: None,
+            counters_before: BTreeMap::new(),
+            began,
+            pass_began: began,
+        });
     }
 
     /// Takes the report of the end, and adds what this session has noted.
@@ -112,6 +136,13 @@ impl LiveRun {
                 table.sample = live.and_then(|live| live.sample);
             }
             report.saved.clone_from(&run.report.saved);
+            run.look_at_features();
+            report.features.clone_from(&run.report.features);
+            for feature in &mut report.features {
+                // A run lets go of its tables before its end.
+                let table = report.tables.iter().find(|table| table.name == feature.table);
+                table.and_then(|table| table.keys).into_iter().for_each(|keys| keys.set(feature));
+            }
             (report.calls, report.servers) = run.latencies();
             run.report = report.clone();
             run.is_over = true;
@@ -160,6 +191,7 @@ impl Run {
         let is_time = self.sampled.is_none_or(|at| at.elapsed() >= SAMPLE_EVERY);
         if is_time {
             self.sampled = Some(Instant::now());
+            self.look_at_features();
         }
         let (old, counters_before) = (&self.report.tables, &self.counters_before);
         let tables = self.tables.iter_mut().enumerate();
@@ -170,20 +202,7 @@ impl Run {
                 true => Some(sampler.look(&table)),
                 false => old.iter().find(|old| old.name == table.name()).and_then(|old| old.sample),
             };
-            Some(TableSummary {
-                name: table.name().to_owned(),
-                rows: table.len() as u64,
-                dim: table.dim(),
-                bytes: table.bytes(),
-                norm_mean: f64::NAN,
-                norm_max: f64::NAN,
-                frequency_total: 0,
-                zero_rows: 0,
-                zero_weights: 0,
-                top: Vec::new(),
-                keys: Some(before.plus(&table.quick_stats())),
-                sample,
-            })
+            Some(quick_table_summary(&table, before.plus(&table.quick_stats()), sample))
         });
         let tables: Vec<TableSummary> = tables.collect();
         if !tables.is_empty() {
@@ -196,6 +215,19 @@ impl Run {
             under_way.elapsed_s = self.report.train_s;
             under_way.noted_unix_s = now_unix_s();
         }
+    }
+
+    /// Adds up what lookups have counted of features, and looks at some of their rows.
+    fn look_at_features(&mut self) {
+        let tables: Vec<Arc<Table>> = self.tables.iter().filter_map(|(table, _)| table.upgrade()).collect();
+        let mut features = self.features.stats(&mut self.feature_reader, &tables);
+        for feature in &mut features {
+            let before = self.counters_before.get(&feature.table);
+            before.into_iter().for_each(|before| before.add_to(feature));
+            let known = self.report.features.iter().find(|known| known.name == feature.name);
+            known.into_iter().for_each(|known| feature.keep_rows_of(known));
+        }
+        self.report.features = features;
     }
 
     fn latencies(&self) -> (Vec<Calls>, Vec<ServerCalls>) {

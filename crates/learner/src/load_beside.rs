@@ -45,7 +45,7 @@ impl Model {
             None => checkpoint.load_weights(&entry.name).map(Arc::new),
         };
         let tables = checkpoint.tables().iter().zip(shared).map(table).collect::<Result<_, _>>()?;
-        Self::from_shared_tables(config, tables)
+        Self::from_shared_tables(config, tables)?.served(&checkpoint, path)
     }
 
     /// A model with the configuration of a saved one and empty tables of weights without optimizer state.
@@ -68,7 +68,7 @@ impl Model {
             Table::new(TableConfig { dtype, writes, budget_bytes, ..needed.weights_only() }).map(Arc::new)
         };
         let tables = table_configs(&config).into_iter().map(table).collect::<Result<_, _>>()?;
-        Self::from_shared_tables(config, tables)
+        Self::from_shared_tables(config, tables)?.served(&checkpoint, path)
     }
 }
 

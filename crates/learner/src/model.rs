@@ -9,6 +9,8 @@ use sanderling_store::{Block, Checkpoint, CheckpointWriter, Init, Table, TableCo
 
 use crate::config::{Config, EVERY_TABLE, TableOptions};
 use crate::error::LearnError;
+use crate::feature_snapshots::{self, FEATURES_BLOB, feature_snapshots};
+use crate::key_drift::KeyDrift;
 use crate::model_diagnostics::{explain_no_model, other_kind};
 use crate::names::{NAMES_BLOB, NameCollector};
 
@@ -24,6 +26,8 @@ pub struct Model {
     client: Client,
     /// Collects the names of keys while the model is trained.
     names: Option<Arc<NameCollector>>,
+    /// Compares the keys of requests with those of the training while the model is served.
+    drift: Option<Arc<KeyDrift>>,
 }
 
 impl Model {
@@ -88,11 +92,11 @@ impl Model {
                 Ok(table)
             };
             let tables = table_configs(&config).into_iter().map(&mut table).collect::<Result<_, _>>()?;
-            return Self::from_tables(config, tables)?.with_names_of(checkpoint, path);
+            return Self::from_tables(config, tables)?.begun_from(checkpoint, path);
         };
         let model = Self::on_servers(config, cluster)?;
         model.import(checkpoint, is_saved)?;
-        model.with_names_of(checkpoint, path)
+        model.begun_from(checkpoint, path)
     }
 
     /// Imports the saved rows of the tables that `chooses` accepts.
@@ -135,7 +139,7 @@ impl Model {
         }
         let bias = config.model.bias.then_some(BIAS_TABLE);
         let client = Client::remote(tables, features(&config), bias)?;
-        Ok(Model { config, client, names: None })
+        Ok(Model { config, client, names: None, drift: None })
     }
 
     fn from_tables(config: Config, tables: Vec<Table>) -> Result<Self, LearnError> {
@@ -145,7 +149,21 @@ impl Model {
     pub(crate) fn from_shared_tables(config: Config, tables: Vec<Arc<Table>>) -> Result<Self, LearnError> {
         let bias = config.model.bias.then_some(BIAS_TABLE);
         let client = Client::embedded(tables, features(&config), bias)?;
-        Ok(Model { config, client, names: None })
+        Ok(Model { config, client, names: None, drift: None })
+    }
+
+    /// Compares the keys that are scored from now on with those that the saved model was trained with.
+    pub(crate) fn served(mut self, checkpoint: &Checkpoint, path: &Path) -> Result<Self, LearnError> {
+        let trained = feature_snapshots(checkpoint, path)?;
+        let names = self.config.feature.iter().map(|feature| feature.name.as_str());
+        self.drift = Some(Arc::new(KeyDrift::new(names, &trained)));
+        Ok(self)
+    }
+
+    /// The keys of requests against those of the training, of a model that is served.
+    #[must_use]
+    pub fn drift(&self) -> Option<&KeyDrift> {
+        self.drift.as_deref()
     }
 
     /// Has the names of keys collected, as the configuration says.
@@ -167,6 +185,18 @@ impl Model {
             restored.map_err(|reason| LearnError::Model { path: path.join(NAMES_BLOB), reason })?;
         }
         Ok(model)
+    }
+
+    /// [`Model::with_names_of`] the earlier state of the run, with the distributions of keys until then.
+    pub(crate) fn going_on_from(self, checkpoint: &Checkpoint, path: &Path) -> Result<Self, LearnError> {
+        self.client.features().resume(&feature_snapshots(checkpoint, path)?);
+        self.with_names_of(checkpoint, path)
+    }
+
+    /// [`Model::with_names_of`] another model, with whose keys those of the training are compared.
+    fn begun_from(self, checkpoint: &Checkpoint, path: &Path) -> Result<Self, LearnError> {
+        self.client.features().compare_with(&feature_snapshots(checkpoint, path)?.features);
+        self.with_names_of(checkpoint, path)
     }
 
     /// The names of keys that were collected.
@@ -214,7 +244,7 @@ impl Model {
         check_tables(checkpoint, &config, path)?;
         let tables = table_configs(&config).into_iter().map(|table| load(&config, table));
         let tables = tables.collect::<Result<_, _>>()?;
-        Self::from_tables(config, tables)?.with_names_of(checkpoint, path)
+        Self::from_tables(config, tables)?.going_on_from(checkpoint, path)
     }
 
     /// Writes the model to a directory; whatever was there stays whole until the new one is. Where its tables are makes no
@@ -229,6 +259,10 @@ impl Model {
         writer.blob(CONFIG_BLOB, self.config.to_toml().as_bytes())?;
         if let Some(names) = &self.names {
             writer.blob(NAMES_BLOB, &names.to_blob())?;
+        }
+        let features = self.client.features().snapshots();
+        if !features.features.is_empty() {
+            writer.blob(FEATURES_BLOB, &feature_snapshots::to_blob(&features))?;
         }
         for (name, bytes) in blobs {
             writer.blob(name, bytes)?;

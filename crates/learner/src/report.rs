@@ -13,11 +13,13 @@ mod zeros;
 
 mod bottleneck;
 mod exposition;
+mod features;
 mod page;
 mod sections;
 mod tables;
 mod text;
 
+pub use sanderling_client::FeatureStats;
 use sanderling_observe::{LatencySummary, Machine, StageTotal};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -27,6 +29,7 @@ pub use crate::metrics::{CalibrationBin, Metrics, NumberMetrics, RocPoint};
 use crate::metrics::{Scores, nan_as_null, not_measured};
 pub use crate::progressive::ProgressivePoint;
 pub use bottleneck::bottleneck;
+use bottleneck::slowest_server;
 pub use exposition::exposition;
 pub use page::{Frame, PageLink, render, render_in};
 pub use summary::{KeyNorm, TOP_KEYS_MAX, TableSummary, TableTally};
@@ -94,6 +97,9 @@ pub struct RunReport {
     pub importance: Option<Importance>,
     /// Every table of the model, in any order.
     pub tables: Vec<TableSummary>,
+    /// Features in the order of the configuration, from sampled minibatches.
+    #[serde(default)]
+    pub features: Vec<FeatureStats>,
     /// Where the time went, in the order of the path.
     pub stages: Vec<StageTotal>,
     /// The training examples whose time that is: of a run that was resumed, those of this session.
@@ -239,6 +245,7 @@ impl RunReport {
             warnings: Vec::new(),
             importance: None,
             tables: Vec::new(),
+            features: Vec::new(),
             stages: Vec::new(),
             timed_examples: 0,
             calls: Vec::new(),

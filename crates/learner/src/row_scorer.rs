@@ -80,6 +80,7 @@ impl RowScorer {
     /// [`LearnError::Prediction`] where a prediction is infinite or undefined.
     pub fn score(&mut self, model: &Model, probabilities: &mut Vec<f32>) -> Result<(), LearnError> {
         let rows = Rows::all(&self.batch);
+        model.drift().into_iter().for_each(|drift| drift.note(&rows));
         let scored = self.scorer.probabilities(model, &["row".to_owned()], &rows, 0);
         let scored = scored.map(|scored| probabilities.extend_from_slice(scored));
         self.batch.clear();
@@ -99,6 +100,7 @@ impl RowScorer {
         contributions: &mut Vec<f64>,
     ) -> Result<f64, LearnError> {
         let rows = Rows::all(&self.batch);
+        model.drift().into_iter().for_each(|drift| drift.note(&rows));
         let scored = self.scorer.probabilities(model, &["row".to_owned()], &rows, 0);
         let scored = scored.map(|scored| probabilities.extend_from_slice(scored));
         let bias = scored.map(|()| {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sanderling_client::Client;
+use sanderling_client::{Client, FeatureStats};
 use sanderling_store::TableStats;
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +20,12 @@ pub struct TableCounters {
 }
 
 impl TableCounters {
+    /// The counts of a table since it was opened.
+    #[must_use]
+    pub fn of(stats: &TableStats) -> Self {
+        TableCounters::default().plus(stats)
+    }
+
     /// With those of a table since it was opened.
     pub(crate) fn plus(self, stats: &TableStats) -> Self {
         TableCounters {
@@ -28,6 +34,25 @@ impl TableCounters {
             evicted: self.evicted + stats.evicted,
             rejected_full: self.rejected_full + stats.rejected_full,
         }
+    }
+}
+
+impl TableCounters {
+    /// Sets the fates of keys of a feature's table.
+    pub(crate) fn set(self, feature: &mut FeatureStats) {
+        feature.admitted = Some(self.admitted);
+        feature.rejected = Some(self.rejected);
+        feature.evicted = Some(self.evicted);
+        feature.rejected_full = Some(self.rejected_full);
+    }
+
+    /// Adds the fates of keys before this session to those of a feature's table.
+    pub(crate) fn add_to(self, feature: &mut FeatureStats) {
+        let add = |count: &mut Option<u64>, before: u64| count.iter_mut().for_each(|count| *count += before);
+        add(&mut feature.admitted, self.admitted);
+        add(&mut feature.rejected, self.rejected);
+        add(&mut feature.evicted, self.evicted);
+        add(&mut feature.rejected_full, self.rejected_full);
     }
 }
 

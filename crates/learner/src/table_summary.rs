@@ -4,12 +4,13 @@
 use std::path::Path;
 
 use sanderling_sample::spec::Feature;
-use sanderling_store::{Block, Checkpoint, RowRef, Table, TableEntry};
+use sanderling_store::{Block, Checkpoint, RowRef, RowSample, Table, TableEntry};
 
 use crate::error::LearnError;
 use crate::model::Model;
 use crate::names::NameCollector;
 use crate::report::{TOP_KEYS_MAX, TableSummary, TableTally, zero_weights};
+use crate::table_counters::TableCounters;
 
 /// Adds a row of a table of these blocks.
 fn tally_row(tally: &mut TableTally, blocks: &[Block], row: RowRef<'_>) {
@@ -56,6 +57,25 @@ pub(crate) fn summaries_of(model: &Model) -> Vec<TableSummary> {
     let mut summaries: Vec<TableSummary> = tables.map(|table| table_summary(table, TOP_KEYS_MAX)).collect();
     sort(&mut summaries);
     summaries
+}
+
+/// Sizes of a table and fates of its keys, without a look at its rows.
+#[must_use]
+pub fn quick_table_summary(table: &Table, keys: TableCounters, sample: Option<RowSample>) -> TableSummary {
+    TableSummary {
+        name: table.name().to_owned(),
+        rows: table.len() as u64,
+        dim: table.dim(),
+        bytes: table.bytes(),
+        norm_mean: f64::NAN,
+        norm_max: f64::NAN,
+        frequency_total: 0,
+        zero_rows: 0,
+        zero_weights: 0,
+        top: Vec::new(),
+        keys: Some(keys),
+        sample,
+    }
 }
 
 /// The summary of a table, with up to `top_max` keys of large norm.

@@ -4,6 +4,7 @@
 
 mod cores;
 
+pub mod distribution;
 pub mod exposition;
 pub mod latency;
 pub mod latency_table;
@@ -11,16 +12,19 @@ pub mod machine;
 pub mod numbers;
 pub mod pattern;
 pub mod plot;
+pub mod spans;
 pub mod stages;
 pub mod threads;
 pub mod trends;
 pub mod unique;
 
 pub use cores::cores_usable;
+pub use distribution::{Magnitudes, Parts};
 pub use exposition::{EXPOSITION_CONTENT_TYPE, Exposition, Labels};
 pub use latency::{Latency, LatencySummary};
 pub use latency_table::LatencyTable;
 pub use machine::{Machine, Resident, SimdLevel};
+pub use spans::{SpanContext, SpanQueue, SpanSampler, TraceSpan};
 pub use stages::{StageTimer, StageTotal, StageWatch, Stages};
 pub use threads::{ThreadStatus, threads};
 pub use trends::{Series, Span, Trends};

@@ -91,7 +91,7 @@ mod _native {
     #[pymodule_export]
     use crate::remote::{PyConnection, PyRemoteTable, connect};
     #[pymodule_export]
-    use crate::report::render_report;
+    use crate::report::{PyRunStatus, render_report};
     #[pymodule_export]
     use crate::served_rows::PyRowsClient;
     #[pymodule_export]

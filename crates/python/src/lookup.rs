@@ -8,7 +8,7 @@ use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use pyo3::types::PyDict;
-use sanderling_client::RemoteTable;
+use sanderling_client::{FeatureSnapshots, RemoteTable};
 use sanderling_feed::{Embedding, EmbeddingOptions, Feature, FeaturePooling, LookedUp, PoolAt};
 use sanderling_store::Table;
 
@@ -19,7 +19,7 @@ use crate::rates::{OneOrEach, Rate, scales};
 use crate::remote::PyRemoteTable;
 use crate::requests::absent;
 use crate::table::PyTable;
-use crate::value::to_python;
+use crate::value::{from_python, to_python};
 use crate::view::of_lookup;
 
 /// Tables, and which feature of a minibatch reads which and how.
@@ -102,6 +102,28 @@ impl PyEmbedding {
     #[getter]
     fn pooled_at(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         to_python(py, &self.embedding.pooled_at())
+    }
+
+    /// The numbers of each feature, from sampled minibatches.
+    fn feature_stats(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let stats = py.detach(|| self.embedding.feature_stats());
+        to_python(py, &stats)
+    }
+
+    /// The distribution of each feature's keys so far, for a checkpoint.
+    fn feature_keys(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        to_python(py, &self.embedding.feature_watch().snapshots())
+    }
+
+    /// Goes on from the distributions of a checkpoint of the same run, or compares with those of another model.
+    #[pyo3(signature = (keys, *, resume))]
+    fn compare_keys(&self, keys: &Bound<'_, PyAny>, resume: bool) -> PyResult<()> {
+        let keys: FeatureSnapshots = from_python("keys", keys)?;
+        match resume {
+            true => self.embedding.feature_watch().resume(&keys),
+            false => self.embedding.feature_watch().compare_with(&keys.features),
+        }
+        Ok(())
     }
 
     /// Pushes that were handed over so far.

@@ -11,6 +11,7 @@ use sanderling_learner::{Config, Event, RunOptions, Summary, train as run};
 use crate::error::{ConfigError, of_learner};
 use crate::inputs::Inputs;
 use crate::model::{Interrupt, PyModel, load};
+use crate::report::show;
 use crate::value::{to_python, to_text};
 
 /// Result of a run.
@@ -73,7 +74,7 @@ impl PyTrainResult {
 
 /// Trains as the configuration says: a dictionary, or the path of a TOML file.
 #[pyfunction]
-#[pyo3(signature = (config, *, train = None, valid = None, name = None, runs_dir = None, resume = false, from_model = None, forget = false, on_line = None))]
+#[pyo3(signature = (config, *, train = None, valid = None, name = None, runs_dir = None, resume = false, from_model = None, forget = false, on_line = None, status_listen = None))]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
 pub(crate) fn train(
     py: Python<'_>,
@@ -86,6 +87,7 @@ pub(crate) fn train(
     from_model: Option<PathBuf>,
     forget: bool,
     on_line: Option<Py<PyAny>>,
+    status_listen: Option<&str>,
 ) -> PyResult<PyTrainResult> {
     if resume && from_model.is_some() {
         return Err(ConfigError::new_err(
@@ -104,6 +106,7 @@ pub(crate) fn train(
     if let Some(runs_dir) = runs_dir {
         options.runs_dir = runs_dir;
     }
+    let _shown = status_listen.map(|address| py.detach(|| show(&options.live, address))).transpose()?;
     let stop = AtomicBool::new(false);
     let mut interrupt = Interrupt::default();
     let result = py.detach(|| {

@@ -27,6 +27,21 @@ pub struct ClusterView {
     pub servers: Vec<ServerView>,
     /// Moves of slots under way.
     pub moves: Vec<MoveView>,
+    /// Slots by group, ascending, cut where a group or a move begins or ends.
+    pub slot_runs: Vec<SlotRunView>,
+}
+
+/// Slots in one group that have one destiny.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SlotRunView {
+    /// The first slot.
+    pub first: u32,
+    /// Number of slots.
+    pub slots: u32,
+    /// The group that has them.
+    pub group: u32,
+    /// The move that they are in. None: they stay.
+    pub in_move: Option<u64>,
 }
 
 /// A move of slots between two groups.
@@ -42,11 +57,16 @@ pub struct MoveView {
     pub slots: u32,
     /// How far it is.
     pub state: MoveState,
+    /// Rows copied so far, repeated ones included, as far as the receiving server was asked.
+    pub rows: Option<u64>,
+    /// Rows of the slots, estimated, as far as the receiving server was asked.
+    pub rows_expected: Option<u64>,
 }
 
 impl MoveView {
     fn of(one: &Move) -> MoveView {
-        MoveView { id: one.id, from: one.from, to: one.to, slots: one.count(), state: one.state }
+        let &Move { id, from, to, state, .. } = one;
+        MoveView { id, from, to, slots: one.count(), state, rows: None, rows_expected: None }
     }
 
     /// The state as records have it.
@@ -135,16 +155,38 @@ impl ClusterView {
                 servers.push(server(number, "catching up", epoch, member.addresses.first()));
             }
         }
+        let slots = placement.as_ref().map_or(config.slots, |placement| placement.slots);
+        let placed = placement.clone().unwrap_or_else(|| Placement::even(slots, config.groups));
         Ok(Some(ClusterView {
+            slot_runs: slot_runs(&placed),
             cluster: url.to_owned(),
             groups: config.groups,
             replicas: config.replicas,
-            slots: placement.as_ref().map_or(config.slots, |placement| placement.slots),
+            slots,
             lost_groups,
             servers,
             moves: placement.iter().flat_map(|placement| placement.moves.iter().map(MoveView::of)).collect(),
         }))
     }
+}
+
+/// The slots of a placement, cut where a group or a move begins or ends.
+fn slot_runs(placement: &Placement) -> Vec<SlotRunView> {
+    let mut moving = vec![None; placement.slots as usize];
+    for one in &placement.moves {
+        for span in &one.slots {
+            let slots = moving.iter_mut().skip(span.first as usize).take(span.count as usize);
+            slots.for_each(|slot| *slot = Some(one.id));
+        }
+    }
+    let mut runs: Vec<SlotRunView> = Vec::new();
+    for (slot, (group, in_move)) in (0..).zip(placement.groups().into_iter().zip(moving)) {
+        match runs.last_mut() {
+            Some(last) if (last.group, last.in_move) == (group, in_move) => last.slots += 1,
+            _ => runs.push(SlotRunView { first: slot, slots: 1, group, in_move }),
+        }
+    }
+    runs
 }
 
 /// Whether every server that had the rows of a group has ended.
@@ -184,6 +226,7 @@ pub fn numbered<T: DeserializeOwned>(
 
 #[cfg(test)]
 mod tests {
+    use sanderling_replica::SlotSpan;
     use serde_json::{Value, json};
 
     use super::*;
@@ -234,6 +277,18 @@ mod tests {
         let addresses = view.servers.iter().map(|server| (&*server.address, &*server.control));
         let addresses: Vec<_> = addresses.collect();
         assert_eq!(addresses[..2], [("tcp://h:0", "http://h:100"), ("tcp://h:2", "")]);
+    }
+
+    #[test]
+    fn slots_are_cut_where_a_move_begins() {
+        let mut placement = Placement::of_groups(3, &[0, 0, 0, 1, 1, 0]);
+        let slots = vec![SlotSpan { first: 1, count: 1 }, SlotSpan { first: 5, count: 1 }];
+        placement.moves.push(Move { id: 7, from: 0, to: 1, slots, state: MoveState::Copying, attempt: 0 });
+        let runs = slot_runs(&placement).into_iter();
+        let found: Vec<_> = runs.map(|run| (run.first, run.slots, run.group, run.in_move)).collect();
+        let expected =
+            [(0, 1, 0, None), (1, 1, 0, Some(7)), (2, 1, 0, None), (3, 2, 1, None), (5, 1, 0, Some(7))];
+        assert_eq!(found, expected);
     }
 
     #[test]

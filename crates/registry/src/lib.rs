@@ -25,7 +25,7 @@ pub use cluster::{
 };
 
 mod cluster_view;
-pub use cluster_view::{ClusterView, MoveView, ServerView, is_lost, numbered};
+pub use cluster_view::{ClusterView, MoveView, ServerView, SlotRunView, is_lost, numbered};
 
 mod membership;
 pub use membership::{Place, Wanted, agree, claim};

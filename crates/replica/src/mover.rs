@@ -89,6 +89,8 @@ pub struct TableHead {
     pub config: TableConfig,
     /// See [`SlottedTable::note`].
     pub note: String,
+    /// Its rows, in all slots of the giving group.
+    pub rows: u64,
 }
 
 /// A page of rows.
@@ -174,6 +176,8 @@ pub struct Progress {
     pub id: u64,
     /// Rows copied so far, repeated ones included.
     pub rows: u64,
+    /// Rows that the slots have, by the giving group's rows and slots; 0 before it has told.
+    pub rows_expected: u64,
     /// Rounds of copies so far.
     pub rounds: u64,
 }

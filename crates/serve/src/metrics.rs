@@ -113,6 +113,16 @@ impl Metrics {
             let labels = [("model", &*model.name), ("version", &*version)];
             text.sample("sanderling_model_bytes", &labels, model.model.table_bytes());
         }
+        let help = "Population stability index of a feature's keys of late against those of the training.";
+        text.family("sanderling_model_feature_drift", "gauge", help);
+        for (model, version) in each() {
+            for (feature, drift) in model.model.drift() {
+                let labels = [("model", &*model.name), ("version", &*version), ("feature", feature)];
+                drift
+                    .into_iter()
+                    .for_each(|drift| text.sample("sanderling_model_feature_drift", &labels, drift));
+            }
+        }
         text.family("sanderling_serve_alias_version", "gauge", "The version that an alias names.");
         for (model, alias, version) in models.aliases() {
             let labels = [("model", model), ("alias", alias)];

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sanderling_learner::config::Loss;
-use sanderling_learner::{LearnError, Model, RowScorer, is_deep};
+use sanderling_learner::{KeyDrift, LearnError, Model, RowScorer, is_deep};
 use sanderling_sample::spec::Feature;
 use sanderling_sample::{FeatureEncoder, Field, FieldError, SampleError};
 use sanderling_store::Table;
@@ -56,6 +56,14 @@ impl Scored {
         match self {
             Scored::BuiltIn(model) => model.config().train.loss == Loss::Mse,
             Scored::Deep(model) => model.description.is_regression,
+        }
+    }
+
+    /// The keys of requests against those of the training, by feature; none of a deep model.
+    pub(crate) fn drift(&self) -> Vec<(&str, Option<f64>)> {
+        match self {
+            Scored::BuiltIn(model) => model.drift().map(KeyDrift::by_feature).unwrap_or_default(),
+            Scored::Deep(_) => Vec::new(),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use sanderling_observe::SpanContext;
 use sanderling_transport::reserve_with_headroom;
 use sanderling_wire::{Agreed, Failure, Fault, Home, Kind, Reply, WireError};
 
@@ -69,6 +70,8 @@ pub(crate) struct Call<'a> {
     pub(crate) request: u64,
     /// Set to that number when the reply is to wait.
     pub(crate) replicated: &'a mut Option<u64>,
+    /// The span of the request, if it is traced.
+    pub(crate) span: Option<SpanContext>,
 }
 
 impl Call<'_> {

@@ -1,8 +1,10 @@
 //! The configuration of a server and its validation. It opens nothing.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use sanderling_observe::SpanQueue;
 use sanderling_store::Durability;
 use sanderling_transport::{Address, user_dir};
 use sanderling_wire::limit;
@@ -89,6 +91,8 @@ pub struct Config {
     pub sample_every: u32,
     /// Time from which on a request is listed as slow. Zero: none is.
     pub slow: Duration,
+    /// Where spans of sampled and slow requests, and of those that clients trace, go for an exporter.
+    pub spans: Option<Arc<SpanQueue>>,
     /// The server as a replica of its shard. None: it has no other replicas.
     pub replica: Option<ReplicaConfig>,
 }
@@ -148,6 +152,7 @@ impl Default for Config {
             name: String::new(),
             sample_every: SAMPLE_EVERY_DEFAULT,
             slow: SLOW_DEFAULT,
+            spans: None,
             replica: None,
         }
     }

@@ -8,6 +8,7 @@ use sanderling_wire::{Agreed, Buffer, Kind};
 use crate::call::write_failure;
 use crate::limit::FAILURE_BYTES_MAX;
 use crate::refusal::Refusal;
+use crate::traces::HeldTrace;
 use crate::worker::{WorkerHandle, WorkerMsg};
 
 /// A reply with its way back.
@@ -19,6 +20,8 @@ pub(crate) struct HeldReply {
     pub(crate) agreed: Agreed,
     pub(crate) began: Instant,
     pub(crate) frame: Buffer,
+    /// The request, if it is sampled.
+    pub(crate) trace: Option<Box<HeldTrace>>,
 }
 
 impl HeldReply {
@@ -35,7 +38,7 @@ impl HeldReply {
                 Ok(write_failure(refusal, self.kind, &self.agreed, self.id, out))
             });
         }
-        let HeldReply { worker, to, kind, began, frame, .. } = self;
-        worker.send(WorkerMsg::Reply { to, kind, took: began.elapsed(), frame, was_held: true });
+        let HeldReply { worker, to, kind, began, frame, trace, .. } = self;
+        worker.send(WorkerMsg::Reply { to, kind, took: began.elapsed(), frame, was_held: true, trace });
     }
 }

@@ -3,12 +3,9 @@
 
 use std::collections::HashMap;
 
-use crate::limit::SAMPLED_TABLES_MAX;
+use sanderling_observe::Parts;
 
-/// Parts of the space of keys, by a hash.
-const PARTS: usize = 32;
-/// Below this number of keys, of late or since the start, chance decides how much two distributions differ.
-const DRIFT_KEYS_MIN: u64 = 2000;
+use crate::limit::SAMPLED_TABLES_MAX;
 
 /// Sampled keys of one table.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -17,24 +14,20 @@ pub struct KeyShares {
     pub pulled: u64,
     /// Number of them without a row.
     pub unseen: u64,
-    recent: [u64; PARTS],
-    all: [u64; PARTS],
+    recent: Parts,
+    all: Parts,
 }
 
 impl KeyShares {
     fn add(&mut self, key: u64) {
-        // Fibonacci hashing: the upper bits depend on all bits of the key.
-        let part = (key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - PARTS.ilog2())) as usize;
-        self.recent[part] += 1;
-        self.all[part] += 1;
+        self.recent.add(key);
+        self.all.add(key);
     }
 
     fn merge(&mut self, other: &KeyShares) {
         (self.pulled, self.unseen) = (self.pulled + other.pulled, self.unseen + other.unseen);
-        for part in 0..PARTS {
-            self.recent[part] += other.recent[part];
-            self.all[part] += other.all[part];
-        }
+        self.recent.merge(&other.recent);
+        self.all.merge(&other.all);
     }
 
     /// Share of pulled keys that have no row. `None`: none was looked at.
@@ -48,19 +41,7 @@ impl KeyShares {
     /// Below 0.1 they are alike, above 0.25 they are not.
     #[must_use]
     pub fn drift(&self) -> Option<f64> {
-        let sums = [&self.recent, &self.all].map(|parts| parts.iter().sum::<u64>());
-        if sums.iter().any(|sum| *sum < DRIFT_KEYS_MIN) {
-            return None;
-        }
-        // Half a key more in each part, so that none is empty.
-        let share = |count: u64, sum: u64| (count as f64 + 0.5) / (sum as f64 + 0.5 * PARTS as f64);
-        let parts = self.recent.iter().zip(&self.all);
-        Some(
-            parts
-                .map(|(&recent, &all)| (share(recent, sums[0]), share(all, sums[1])))
-                .map(|(recent, all)| (recent - all) * (recent / all).ln())
-                .sum(),
-        )
+        self.recent.drift_from(&self.all)
     }
 }
 
@@ -93,7 +74,7 @@ impl KeySharesByTable {
     pub(crate) fn halve(&mut self) {
         for shares in self.0.values_mut() {
             (shares.pulled, shares.unseen) = (shares.pulled / 2, shares.unseen / 2);
-            shares.recent.iter_mut().for_each(|count| *count /= 2);
+            shares.recent.halve();
         }
     }
 

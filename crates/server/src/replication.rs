@@ -9,6 +9,7 @@ mod driver;
 mod moves;
 mod peers;
 mod records;
+mod traced;
 mod transfer;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -16,6 +17,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use sanderling_observe::SpanContext;
 use sanderling_replica::push_dedup::Outcome;
 use sanderling_replica::{AppliedPush, Member, Progress};
 use sanderling_wire::{Fault, Kind, Replicate};
@@ -223,9 +225,16 @@ impl Replication {
     }
 
     /// Sends a push that was applied. Its reply follows by [`Replication::hold`].
-    pub(crate) fn send(&self, request: u64, worker: usize, epoch: u64, applied: AppliedPush) {
+    pub(crate) fn send(
+        &self,
+        request: u64,
+        worker: usize,
+        epoch: u64,
+        applied: AppliedPush,
+        span: Option<SpanContext>,
+    ) {
         let applied = Box::new(applied);
-        let _ = self.inputs.send(Input::Applied { request, stream: worker, epoch, applied });
+        let _ = self.inputs.send(Input::Applied { request, stream: worker, epoch, applied, span });
     }
 
     /// Asks whether a push that was applied before is on all followers. The answer's way follows by
@@ -251,14 +260,14 @@ impl Replication {
 
     /// Takes a message of another replica. One that finds no room is sent again.
     pub(crate) fn take(&self, replicate: &Replicate<'_>) -> Result<(), Refusal> {
-        let envelope = codec::decode(replicate.envelope)
+        let (envelope, spans) = codec::decode(replicate.envelope)
             .map_err(|reason| Refusal::bad(format!("a message between replicas: {reason}")))?;
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= PEER_MESSAGES_MAX {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
             return Ok(());
         }
-        let _ =
-            self.inputs.send(Input::Message { envelope: Box::new(envelope), url: replicate.url.to_owned() });
+        let (envelope, url, came) = (Box::new(envelope), replicate.url.to_owned(), Instant::now());
+        let _ = self.inputs.send(Input::Message { envelope, url, spans, came });
         Ok(())
     }
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sanderling_observe::SpanContext;
 use sanderling_observe::numbers::bytes as in_units;
 use sanderling_replica::push_dedup::ClientPushes;
 use sanderling_wire::{
@@ -20,6 +21,8 @@ use crate::reply_sink::ReplySink;
 use crate::state::State;
 use crate::waiting::Waiting;
 
+mod notes;
+
 /// Features that a server offers over every transport.
 const ALWAYS: Features = Features(
     Features::FORGET.0
@@ -30,7 +33,8 @@ const ALWAYS: Features = Features(
         | Features::CHANGES.0
         | Features::HISTORY.0
         | Features::REPLICATE.0
-        | Features::PULL_FROM_ANY.0,
+        | Features::PULL_FROM_ANY.0
+        | Features::TRACES.0,
 );
 
 /// Arrival and start of a request.
@@ -74,6 +78,8 @@ pub struct Session {
     client: String,
     client_pushes: Option<Arc<ClientPushes>>,
     waiting: Waiting,
+    /// The trace of the next request.
+    trace: Option<SpanContext>,
     /// The client's compression, once known.
     compression: Option<Compression>,
     unpacker: Option<Box<Codec>>,
@@ -99,6 +105,7 @@ impl Session {
             client_pushes: None,
             // Only transports in one machine go without a checksum.
             waiting: Waiting::new(features.has(Features::NO_CHECKSUM), Instant::now()),
+            trace: None,
             compression: None,
             unpacker: None,
             packer: None,
@@ -174,8 +181,8 @@ impl Session {
                 return Err(WireError::Cut { what: "frame", needed, found });
             }
         };
-        if frame.header.kind == Kind::SentAt && self.agreed.features.has(Features::SENT_AT) {
-            return Ok(self.note_sent(&frame, when.now, out));
+        if matches!(frame.header.kind, Kind::SentAt | Kind::Trace) && self.greeted {
+            return Ok(self.note(&frame, when.now, out));
         }
         let flags = frame.header.flags;
         if flags & (flag::LZ4 | flag::ZSTD) == 0 && self.compression.is_none() {
@@ -204,18 +211,6 @@ impl Session {
             }
             step => step,
         })
-    }
-
-    /// Records the send time of the following requests.
-    fn note_sent(&mut self, frame: &Frame<'_>, now: Instant, out: &mut dyn ReplySink) -> Handled {
-        match Request::decode(frame) {
-            Ok(Request::SentAt(sent_us)) => {
-                self.waiting.note(sent_us, now);
-                Handled::NoReply
-            }
-            Ok(_) => unreachable!("it is of this kind"),
-            Err(error) => self.refuse(frame, &Refusal::bad(error.to_string()), out),
-        }
     }
 
     /// Compresses the pending reply, if the client compresses.
@@ -287,6 +282,7 @@ impl Session {
         let Workspace { view, scratch, tracer, worker, replicated, .. } = workspace;
         tracer.decoded(&request, waited);
         view.refresh(&self.state.tables);
+        tracer.name_table(|number| Some(view.table(number).ok()?.table.name().to_owned()));
         tracer.look_up(&request, |key| {
             let entry = request.table().and_then(|number| view.table(number).ok());
             entry.is_none_or(|entry| entry.table.contains(key))
@@ -306,6 +302,7 @@ impl Session {
             worker: *worker,
             request: numbered,
             replicated,
+            span: tracer.context(),
         };
         let call = &mut call;
         if self.state.replication.is_some()
@@ -474,7 +471,6 @@ impl Session {
             | Request::Leave(_)
             | Request::Keys(_) => Err(Refusal::bad("this is a parameter server; minibatches are at a hub")),
             Request::Transfer(question) => later(JobKind::Transfer { question: question.to_vec() }),
-            Request::SentAt(_) => Err(Refusal::bad("sent_at was not agreed on")),
             Request::Join(_) | Request::Tell(_) => {
                 Err(Refusal::bad("this is a parameter server, not a worker of a job"))
             }

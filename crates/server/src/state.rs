@@ -103,7 +103,7 @@ impl State {
             connections: Connections::new(descriptors::places()),
             receiving: ReceiveBudget::new(RECEIVE_BYTES_MAX),
             statistics: Statistics::default(),
-            traces: Traces::new(config.sample_every, config.slow),
+            traces: Traces::new(config.sample_every, config.slow, config.spans.clone()),
             row_samples: RowSamples::default(),
             started: Instant::now(),
             token: config.token.clone(),
@@ -349,8 +349,14 @@ impl State {
                 ("group_placement", slots.unwrap_or(0)),
                 ("group_moving", u64::from(moving.id != 0)),
                 ("group_moved_rows", moving.rows),
+                ("group_moving_rows", moving.rows_expected),
+                ("group_move", moving.id),
             ]);
         }
+        counters.extend(self.traces.spans().into_iter().flat_map(|spans| {
+            let (exported, dropped) = spans.counts();
+            [("spans_exported", exported), ("spans_dropped", dropped)]
+        }));
         counters.extend(self.log.iter().flat_map(|log| log.counters(&self.tables)));
         counters
     }

@@ -1,11 +1,13 @@
 //! Sampled and slow requests with their stages, and the keys of sampled requests. Each worker keeps its latest ones; a
 //! reader takes those of all workers. A request that is neither sampled nor slow costs a subtraction and a comparison.
+//! With an exporter, they become spans of distributed traces, too.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use sanderling_observe::{SpanContext, SpanQueue};
 use sanderling_replica::SlotWork;
 use sanderling_wire::{Kind, Request, slot_of};
 
@@ -13,6 +15,11 @@ use crate::clock::unix_ms;
 use crate::hot_keys::HotKeys;
 use crate::key_shares::{KeyShares, KeySharesByTable};
 use crate::limit::{HOT_HALVED_EVERY, LOOKED_UP_KEYS_MAX, PUSHED_KEY_WORK, SAMPLED_KEYS_MAX, TRACES_MAX};
+
+mod held;
+pub(crate) use held::HeldTrace;
+
+mod span_tree;
 
 /// A request that was sampled or slow.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +38,8 @@ pub struct RequestTrace {
     pub bytes: usize,
     /// Whether it took as long as slow requests do.
     pub is_slow: bool,
+    /// Its trace, if a client or an exporter traces it.
+    pub trace: Option<u128>,
     /// Stages in their order, with names.
     pub stages: Vec<(&'static str, Duration)>,
 }
@@ -89,6 +98,7 @@ impl Kept {
 pub(crate) struct Traces {
     pub(crate) settings: Arc<TraceSettings>,
     workers: Mutex<Vec<Arc<Mutex<Kept>>>>,
+    spans: Option<Arc<SpanQueue>>,
 }
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -96,17 +106,24 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Traces {
-    pub(crate) fn new(every: u32, slow: Duration) -> Traces {
+    /// `spans`: where those of an exporter go.
+    pub(crate) fn new(every: u32, slow: Duration, spans: Option<Arc<SpanQueue>>) -> Traces {
         let slow_us = AtomicU64::new(u64::try_from(slow.as_micros()).unwrap_or(u64::MAX));
         let settings = Arc::new(TraceSettings { every: AtomicU32::new(every), slow_us });
-        Traces { settings, workers: Mutex::default() }
+        Traces { settings, workers: Mutex::default(), spans }
+    }
+
+    /// The spans of an exporter.
+    pub(crate) fn spans(&self) -> Option<&SpanQueue> {
+        self.spans.as_deref()
     }
 
     /// The tracer of a further worker.
     pub(crate) fn tracer(&self) -> Tracer {
         let kept = Arc::<Mutex<Kept>>::default();
         lock(&self.workers).push(Arc::clone(&kept));
-        Tracer { settings: Arc::clone(&self.settings), kept, ..Tracer::default() }
+        let (settings, spans) = (Arc::clone(&self.settings), self.spans.clone());
+        Tracer { settings, kept, spans, ..Tracer::default() }
     }
 
     /// The requests that the workers keep, the latest first.
@@ -153,6 +170,7 @@ impl Traces {
 pub(crate) struct Tracer {
     settings: Arc<TraceSettings>,
     kept: Arc<Mutex<Kept>>,
+    spans: Option<Arc<SpanQueue>>,
     /// Requests until the next sampled one.
     gap: u32,
     /// Requests that are not counted in `kept` yet.
@@ -165,7 +183,10 @@ pub(crate) struct Tracer {
 /// The stages of a sampled request as far as it got.
 #[derive(Debug, Default)]
 struct Marks {
+    /// Its own span, and that of the client.
+    span: Option<(SpanContext, Option<u64>)>,
     table: Option<u32>,
+    table_name: Option<String>,
     keys: Option<usize>,
     waited: Duration,
     decoded: Option<Instant>,
@@ -177,22 +198,29 @@ struct Marks {
 impl Default for Tracer {
     fn default() -> Tracer {
         let settings = Arc::new(TraceSettings { every: AtomicU32::new(0), slow_us: AtomicU64::new(0) });
-        Tracer { settings, kept: Arc::default(), gap: 0, uncounted: 0, random: 1, marks: None }
+        let kept = Arc::default();
+        Tracer { settings, kept, spans: None, gap: 0, uncounted: 0, random: 1, marks: None }
     }
 }
 
 impl Tracer {
-    /// A request begins.
-    pub(crate) fn begin(&mut self) {
+    /// A request begins, of this trace of its client.
+    pub(crate) fn begin(&mut self, trace: Option<SpanContext>) {
         self.marks = None;
         self.uncounted += 1;
+        if let Some(client) = trace {
+            let span = Some((client.child(), Some(client.span)));
+            self.marks = Some(Marks { span, ..Marks::default() });
+            return;
+        }
         if self.gap > 0 {
             self.gap -= 1;
             return;
         }
         let every = self.settings.every.load(Ordering::Relaxed);
         if every > 0 {
-            self.marks = Some(Marks::default());
+            let span = self.spans.is_some().then(|| (SpanContext::root(), None));
+            self.marks = Some(Marks { span, ..Marks::default() });
         }
         // Gaps vary, so that requests that take turns are sampled alike. Their average is that of the setting.
         self.random ^= self.random << 13;
@@ -221,6 +249,21 @@ impl Tracer {
             kept.shares.add(table, keys.iter().skip(first).step_by(step).copied());
         }
         (marks.decoded, marks.worked) = (Some(decoded), Some(Instant::now()));
+    }
+
+    /// Notes the name of a traced request's table.
+    pub(crate) fn name_table(&mut self, name: impl Fn(u32) -> Option<String>) {
+        if let Some(marks) = &mut self.marks
+            && marks.span.is_some()
+        {
+            marks.table_name = marks.table.and_then(name);
+        }
+    }
+
+    /// The span of the request under way, if an exporter takes it.
+    pub(crate) fn context(&self) -> Option<SpanContext> {
+        self.spans.as_ref()?;
+        self.marks.as_ref()?.span.map(|(own, _)| own)
     }
 
     /// Looks some keys of a sampled pull up, to learn how many have no row.
@@ -268,68 +311,80 @@ impl Tracer {
     pub(crate) fn end(&mut self, kind: Kind, peer: &str, bytes: usize, began: Instant, ended: Instant) {
         let marks = self.marks.take();
         let took = ended.saturating_duration_since(began);
+        if marks.is_some() || self.is_slow(took) {
+            self.note(Noted { marks, kind, bytes, began, ended, later: None }, peer);
+        }
+    }
+
+    fn is_slow(&self, took: Duration) -> bool {
         let slow_us = self.settings.slow_us.load(Ordering::Relaxed);
-        let is_slow = slow_us > 0 && took >= Duration::from_micros(slow_us);
-        if marks.is_none() && !is_slow {
-            return;
-        }
+        slow_us > 0 && took >= Duration::from_micros(slow_us)
+    }
+
+    /// Keeps a request, and exports its spans.
+    fn note(&self, noted: Noted, peer: &str) {
+        let Noted { marks, kind, bytes, began, ended, later } = noted;
+        let took = ended.saturating_duration_since(began);
+        let (mut table, mut keys, mut table_name) = (None, None, None);
         let mut stages = Vec::new();
-        let (mut table, mut keys) = (None, None);
-        match marks {
-            Some(Marks {
-                decoded: Some(decoded),
-                worked: Some(worked),
-                done,
-                waited,
-                table: of,
-                keys: some,
-            }) => {
-                let done = done.unwrap_or(ended);
-                (table, keys) = (of, some);
-                stages.extend([
-                    ("wait", waited),
-                    ("decode", decoded.saturating_duration_since(began)),
-                    ("work", done.saturating_duration_since(worked)),
-                    ("reply", ended.saturating_duration_since(done)),
-                ]);
+        // The work is over where the reply begins to wait.
+        let worked_until = later.map_or(ended, |(_, since)| since);
+        let span = match marks {
+            Some(marks) => {
+                (table, keys, table_name) = (marks.table, marks.keys, marks.table_name);
+                if let (Some(decoded), Some(worked)) = (marks.decoded, marks.worked) {
+                    let done = marks.done.unwrap_or(worked_until);
+                    stages.extend([
+                        ("wait", marks.waited),
+                        ("decode", decoded.saturating_duration_since(began)),
+                        ("work", done.saturating_duration_since(worked)),
+                        ("reply", worked_until.saturating_duration_since(done)),
+                    ]);
+                }
+                marks.span
             }
-            _ => stages.push(("all", took)),
+            None => self.spans.is_some().then(|| (SpanContext::root(), None)),
+        };
+        if stages.is_empty() && worked_until > began {
+            stages.push(("all", worked_until.saturating_duration_since(began)));
         }
-        self.keep(RequestTrace {
-            unix_ms: unix_ms(),
-            command: kind.name(),
-            peer: peer.to_owned(),
-            table,
-            keys,
-            bytes,
-            is_slow,
-            stages,
-        });
+        if let Some((stage, since)) = later {
+            stages.push((stage, ended.saturating_duration_since(since)));
+        }
+        let (trace, is_slow) = (span.map(|(own, _)| own.trace), self.is_slow(took));
+        let (command, peer, unix_ms) = (kind.name(), peer.to_owned(), unix_ms());
+        let trace = RequestTrace { unix_ms, command, peer, table, keys, bytes, is_slow, trace, stages };
+        if let (Some(spans), Some((own, parent))) = (&self.spans, span) {
+            spans.add(span_tree::spans(&trace, own, parent, table_name, ended));
+        }
+        self.keep(trace);
     }
 
     /// A request whose reply came later ends, for example a save.
     pub(crate) fn end_late(&self, kind: Kind, peer: &str, took: Duration) {
-        let slow_us = self.settings.slow_us.load(Ordering::Relaxed);
-        if slow_us > 0 && took >= Duration::from_micros(slow_us) {
-            let (command, peer) = (kind.name(), peer.to_owned());
-            let stages = vec![("background", took)];
-            let unix_ms = unix_ms();
-            self.keep(RequestTrace {
-                unix_ms,
-                command,
-                peer,
-                table: None,
-                keys: None,
-                bytes: 0,
-                is_slow: true,
-                stages,
-            });
+        if self.is_slow(took) {
+            let ended = Instant::now();
+            let began = ended.checked_sub(took).unwrap_or(ended);
+            let later = Some(("background", began));
+            self.note(Noted { marks: None, kind, bytes: 0, began, ended, later }, peer);
         }
     }
 
     fn keep(&self, trace: RequestTrace) {
         lock(&self.kept).add(trace);
     }
+}
+
+/// A request that has ended.
+#[derive(Debug)]
+struct Noted {
+    marks: Option<Marks>,
+    kind: Kind,
+    bytes: usize,
+    began: Instant,
+    ended: Instant,
+    /// The stage that its reply waited in, and since when.
+    later: Option<(&'static str, Instant)>,
 }
 
 /// The keys of a request for rows.
@@ -363,7 +418,7 @@ mod tests {
     /// Notes a request that deletes these keys and takes this long.
     fn note(tracer: &mut Tracer, keys: &[u64], took: Duration) {
         let began = Instant::now();
-        tracer.begin();
+        tracer.begin(None);
         tracer.decoded(&Request::Delete(Delete { table: 3, keys }), 5 * US);
         tracer.done();
         tracer.end(Kind::Delete, "a", 64, began, began + took);
@@ -371,12 +426,12 @@ mod tests {
 
     #[test]
     fn keys_of_sampled_requests_are_counted_by_slot() {
-        let traces = Traces::new(2, Duration::ZERO);
+        let traces = Traces::new(2, Duration::ZERO, None);
         let (mut one, mut other) = (traces.tracer(), traces.tracer());
         let keys = &[1, 2, 3, 3][..];
         for (at, table) in (0..1000).zip([3, 3, 7].into_iter().cycle()) {
             let tracer = if at % 2 == 0 { &mut one } else { &mut other };
-            tracer.begin();
+            tracer.begin(None);
             let request = Request::Delete(Delete { table, keys });
             tracer.decoded(&request, Duration::ZERO);
             tracer.count_slots(&request, |table| (table == 3).then_some(8));
@@ -393,7 +448,7 @@ mod tests {
 
     #[test]
     fn one_in_so_many_requests_is_sampled() {
-        let traces = Traces::new(10, Duration::ZERO);
+        let traces = Traces::new(10, Duration::ZERO, None);
         let (mut tracer, keys) = (traces.tracer(), (0..10 * SAMPLED_KEYS_MAX as u64).collect::<Vec<_>>());
         // Every other request is long, as pushes and pulls take turns.
         (0..100_000).for_each(|at| note(&mut tracer, &keys[..1 + at % 2], US));
@@ -425,7 +480,7 @@ mod tests {
 
     #[test]
     fn slow_requests_are_kept_apart() {
-        let traces = Traces::new(0, 100 * US);
+        let traces = Traces::new(0, 100 * US, None);
         let (mut one, other) = (traces.tracer(), traces.tracer());
         note(&mut one, &[1], 99 * US);
         assert_eq!(traces.list(), []);

@@ -196,7 +196,7 @@ impl Client {
             };
             let kind = frame.get(5).copied().and_then(Kind::of);
             let when = When { arrived: start, now };
-            workspace.tracer.begin();
+            workspace.tracer.begin(self.session.trace());
             let log = kind.filter(|_| self.session.is_greeted());
             let replication = log.and_then(|kind| state.replication.as_ref().filter(|all| all.holds(kind)));
             let log = log.and_then(|kind| state.log.as_ref().filter(|log| log.holds(kind)));
@@ -216,6 +216,9 @@ impl Client {
             sink.check()?;
             let was_at = std::mem::replace(&mut now, Instant::now());
             if !matches!(step, Handled::NoRoom) {
+                if kind != Some(Kind::Trace) {
+                    self.session.end_trace();
+                }
                 self.served_bytes += REQUEST_COST_BYTES + frame.len() as u64;
                 add(&self.entry.received_bytes, frame.len() as u64);
             }
@@ -229,7 +232,10 @@ impl Client {
                     continue;
                 }
                 let (id, agreed, worker) = (request_id(frame), *self.session.agreed(), handle.clone());
-                let held = HeldReply { worker, to: token, kind, id, agreed, began: was_at, frame: reply };
+                let stage = if replicated.is_some() { "replicate" } else { "log" };
+                let trace = workspace.tracer.hold(frame.len(), was_at, stage, now);
+                let held =
+                    HeldReply { worker, to: token, kind, id, agreed, began: was_at, frame: reply, trace };
                 match (replicated, log) {
                     (Some((replication, request)), _) => {
                         replication.hold(request, Box::new(move |refusal| held.send(refusal)));
@@ -319,7 +325,7 @@ impl Client {
         }
         let refused = job.refused(&Refusal::busy("the queue of slow requests is full"));
         let reply = Box::new(move |frame, took| {
-            handle.send(WorkerMsg::Reply { to, kind, took, frame, was_held: false });
+            handle.send(WorkerMsg::Reply { to, kind, took, frame, was_held: false, trace: None });
         });
         match jobs.post(QueuedJob { job, reply }) {
             true => self.jobs += 1,

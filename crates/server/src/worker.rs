@@ -20,6 +20,7 @@ use crate::limit::{DRAIN_QUIET, HELLO_WITHIN, ROUND_TIME, SILENCE_KEPT};
 use crate::logins::Plane;
 use crate::session::Session;
 use crate::state::State;
+use crate::traces::HeldTrace;
 use crate::turn::{Client, Turn, WorkerContext};
 
 /// How often to check for missing hellos and the end of draining.
@@ -30,7 +31,14 @@ pub(crate) enum WorkerMsg {
     /// A new connection.
     Join { connection: Box<Connection>, entry: Arc<ConnectionEntry>, features: Features },
     /// The reply of a background job, or one that was held back.
-    Reply { to: Token, kind: Kind, took: Duration, frame: Buffer, was_held: bool },
+    Reply {
+        to: Token,
+        kind: Kind,
+        took: Duration,
+        frame: Buffer,
+        was_held: bool,
+        trace: Option<Box<HeldTrace>>,
+    },
     /// Announce the shutdown to all clients, answer pending requests, and end by this time.
     Drain { until: Instant },
     /// Refresh the list of tables.
@@ -151,7 +159,7 @@ impl Worker {
                     self.silent += 1;
                 }
             }
-            WorkerMsg::Reply { to, kind, took, frame, was_held } => {
+            WorkerMsg::Reply { to, kind, took, frame, was_held, trace } => {
                 let client = self.clients.get_mut(&to);
                 let client = client.or_else(|| self.parked.get_mut(&to).map(|(client, _)| client));
                 // The connection may be gone.
@@ -160,7 +168,7 @@ impl Worker {
                 client.held_replies -= usize::from(was_held);
                 client.done.push_back(frame);
                 self.context.recorder.record(kind, client.peer_slot, took);
-                self.context.workspace.tracer.end_late(kind, client.name(), took);
+                self.context.workspace.tracer.end_held(kind, client.name(), took, trace);
                 match client.jobs {
                     0 => ready.extend(self.unpark(to).or(Some(to))),
                     _ => ready.push(to),

@@ -9,6 +9,7 @@ use sanderling_client::{
     Address, ClientError, Cluster, Compression, ConnectOptions, Hedge, OnWait, PullFrom, Stop, TlsClient,
     compression,
 };
+use sanderling_observe::SpanQueue;
 
 use crate::failure::Failure;
 use crate::token::read_token;
@@ -78,11 +79,20 @@ impl ServerArgs {
 
     /// Connects with the configuration's `timeout` unless `--ps-timeout` is given; otherwise like [`connect`](Self::connect).
     pub fn connect_within(&self, timeout: Option<Duration>) -> Result<Option<Arc<Cluster>>, Failure> {
+        self.connect_traced(timeout, None)
+    }
+
+    /// [`connect_within`](Self::connect_within), with spans of sampled requests going to `spans`.
+    pub fn connect_traced(
+        &self,
+        timeout: Option<Duration>,
+        spans: Option<Arc<SpanQueue>>,
+    ) -> Result<Option<Arc<Cluster>>, Failure> {
         let Some(text) = self.address()? else { return Ok(None) };
         if text.parse() == Ok(Address::Embedded) {
             return Ok(None);
         }
-        let mut options = self.ask.options_until_told()?;
+        let mut options = ConnectOptions { spans, ..self.ask.options_until_told()? };
         if let Some(timeout) = timeout.filter(|_| self.ask.ps_timeout.is_none()) {
             (options.timeout, options.connect_timeout) = (timeout, timeout);
         }

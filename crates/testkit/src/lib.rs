@@ -2,7 +2,7 @@
 //!
 //! A server in this process and a client that sends single requests need the feature `server`, so that the tests of
 //! small crates do not build the server. The feature `sync` has workers that train in step, `web` a small web server, `http` a
-//! small client, `registry` the registry of a cluster, `messages` the protocol-buffer messages of the input formats as `prost` derives them.
+//! small client, `collector` a collector of traces, `registry` the registry of a cluster, `messages` the protocol-buffer messages of the input formats as `prost` derives them.
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc)] // a panic is a failed test
 
 pub mod outputs;
@@ -13,6 +13,11 @@ pub mod messages;
 pub mod sync_workers;
 #[cfg(feature = "web")]
 pub mod web;
+
+#[cfg(feature = "collector")]
+mod collector;
+#[cfg(feature = "collector")]
+pub use collector::{CollectedSpan, Collector};
 
 #[cfg(feature = "http")]
 mod http;

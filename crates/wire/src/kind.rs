@@ -53,11 +53,12 @@ pub enum Kind {
     Changes = 49,
     Replicate = 50,
     Transfer = 51,
+    Trace = 52,
 }
 
 impl Kind {
     /// All kinds by number. Numbers start at 1 and may have gaps.
-    pub const ALL: [Kind; 46] = [
+    pub const ALL: [Kind; 47] = [
         Kind::Hello,
         Kind::Ping,
         Kind::Create,
@@ -104,6 +105,7 @@ impl Kind {
         Kind::Changes,
         Kind::Replicate,
         Kind::Transfer,
+        Kind::Trace,
     ];
 
     /// The kind with this number.
@@ -162,6 +164,7 @@ impl Kind {
             Kind::Changes => "changes",
             Kind::Replicate => "replicate",
             Kind::Transfer => "transfer",
+            Kind::Trace => "trace",
         }
     }
 

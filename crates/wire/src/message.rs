@@ -14,6 +14,7 @@ mod rows;
 mod stats;
 mod step;
 mod table;
+mod trace;
 mod worker;
 
 pub use changes::{ChangedRows, Changes, ChangesPlace};
@@ -30,6 +31,7 @@ pub use sanderling_pull::{Absent, Pooling};
 pub use stats::{Counter, Latency, Statistics, StatsScope};
 pub use step::{Meet, Member, Met, PushStep, Said, StepGradients, StepState, WaitStep};
 pub use table::{Create, Home, TableInfo};
+pub use trace::Trace;
 pub use worker::{Join, Joined, Tell, Way};
 
 use crate::frame::{Header, flag};
@@ -87,6 +89,8 @@ pub enum Request<'a> {
     Replicate(Replicate<'a>),
     /// A question of another group about rows that move to it. Its content is the servers' own.
     Transfer(&'a [u8]),
+    /// The trace that the next request belongs to. It has no reply.
+    Trace(Trace),
 }
 
 /// A reply or notice of a server. Slices borrow from the received frame.
@@ -180,6 +184,7 @@ impl<'a> Request<'a> {
             Request::Changes(_) => Kind::Changes,
             Request::Replicate(_) => Kind::Replicate,
             Request::Transfer(_) => Kind::Transfer,
+            Request::Trace(_) => Kind::Trace,
         }
     }
 
@@ -272,6 +277,7 @@ impl<'a> Request<'a> {
             Request::Changes(changes) => changes.write(out),
             Request::Replicate(replicate) => replicate.write(out),
             Request::Transfer(bytes) => out.blob("transfer", bytes, limit::FRAME_BYTES_MAX),
+            Request::Trace(trace) => trace.write(out),
             Request::Saved(name) => out.text("checkpoint", name, limit::PATH_BYTES_MAX),
             Request::SentAt(us) => {
                 out.u64(*us);
@@ -323,6 +329,7 @@ impl<'a> Request<'a> {
             Kind::Changes => Request::Changes(Changes::read(table, format, from)?),
             Kind::Replicate => Request::Replicate(Replicate::read(from)?),
             Kind::Transfer => Request::Transfer(from.blob("transfer", limit::FRAME_BYTES_MAX)?),
+            Kind::Trace => Request::Trace(Trace::read(from)?),
             kind => {
                 let tell = Tell::read(kind, from)?;
                 Request::Tell(tell.ok_or(WireError::Direction { kind, expected: "a plain request" })?)

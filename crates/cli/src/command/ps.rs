@@ -6,6 +6,7 @@ mod options;
 mod own;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use crate::flags::CommandLine;
 use crate::listening::{are_reached_by_others, note_unused_expose};
 use crate::log;
 use crate::output;
+use crate::traces::Traces;
 use cluster::Joined;
 use options::{Options, Wanted};
 use own::Own;
@@ -90,7 +92,10 @@ pub(crate) fn run(args: Args, line: &CommandLine<'_>) -> Result<u8, Failure> {
     options.data.as_ref().map_or(Ok(()), |folder| output::not_a_url("--data", folder))?;
     let has_no_token = options.token_file.is_none() && !options.no_token;
     let cluster = options.cluster_options();
+    // The clients say which requests are traced, and --sample-every.
+    let traces = options.otlp.as_deref().map(|url| Traces::new(url, 0)).transpose()?;
     let mut config = options.config()?;
+    config.spans = traces.as_ref().map(|traces| Arc::clone(&traces.spans));
     // Clients on other machines cannot read a token file of this one.
     let makes_token = has_no_token && !(config.expose && are_reached_by_others(&config.listen));
     let mut own = makes_token.then(|| Own::give(&mut config)).transpose()?;
@@ -108,11 +113,12 @@ pub(crate) fn run(args: Args, line: &CommandLine<'_>) -> Result<u8, Failure> {
     if config.expose {
         note_unused_expose("--expose", &config.listen);
     }
+    let exporter = traces.map(|traces| traces.export("sanderling-ps", &config.name)).transpose()?;
     on_signal(server.control());
     if let Some(own) = &mut own {
         own.publish(control_port, server.addresses());
     }
-    pages.more.extend(joined.as_ref().map(|joined| joined.page(&server.control())));
+    pages.more.extend(joined.iter().flat_map(|joined| joined.pages(&server.control())));
     let plane = match listener {
         Ok(listener) => Some(ControlPlane::start(listener, server.control(), pages)?),
         Err(reason) => {
@@ -145,6 +151,7 @@ pub(crate) fn run(args: Args, line: &CommandLine<'_>) -> Result<u8, Failure> {
     if let Some(plane) = plane {
         plane.stop(CONTROL_FINISH_WITHIN);
     }
+    drop(exporter);
     finished?;
     Ok(0)
 }

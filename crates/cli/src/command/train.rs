@@ -21,6 +21,7 @@ use crate::quantity;
 use crate::reading::ReadArgs;
 use crate::servers::ServerArgs;
 use crate::timing;
+use crate::traces::TraceArgs;
 use crate::width;
 
 mod lines;
@@ -164,6 +165,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     status: StatusArgs,
     #[command(flatten)]
+    traces: TraceArgs,
+    #[command(flatten)]
     reading: ReadArgs,
 }
 
@@ -266,7 +269,10 @@ pub(crate) fn run(args: &Args, line: &CommandLine<'_>) -> Result<u8, Failure> {
     let config = args.config()?;
     let bar = Bar::new(args.quiet);
     let mut job = args.job(&config)?;
-    let servers = args.servers.connect_within(config.train.ps_timeout)?;
+    let traces = args.traces.traces()?;
+    let spans = traces.as_ref().map(|traces| Arc::clone(&traces.spans));
+    let servers = args.servers.connect_traced(config.train.ps_timeout, spans)?;
+    let _exporter = traces.map(|traces| traces.export("sanderling-train", &config.name)).transpose()?;
     let stop = crate::stop::flag();
     if let Some(job) = &mut job {
         job.job.stop = Arc::clone(&stop);

@@ -4,6 +4,7 @@
 mod anew;
 mod pulls;
 mod steps;
+mod traces;
 
 use std::path::Path;
 use std::process::Command;
@@ -31,7 +32,7 @@ pub(crate) struct Place {
     pub(crate) registry: Arc<dyn Registry>,
     groups: u32,
     /// Further options of each server.
-    options: &'static str,
+    options: String,
     pub(crate) servers: Vec<(String, Option<Process>)>,
 }
 
@@ -40,11 +41,12 @@ impl Place {
         Place::with(groups, "")
     }
 
-    pub(crate) fn with(groups: u32, options: &'static str) -> Place {
+    pub(crate) fn with(groups: u32, options: &str) -> Place {
         let folder = tempfile::tempdir().unwrap();
         let keeper = Keeper::start(folder.path(), "", "127.0.0.1:0");
         let registry = keeper.open();
-        let mut place = Place { folder, keeper, registry, groups, options, servers: Vec::new() };
+        let mut place =
+            Place { folder, keeper, registry, groups, options: options.to_owned(), servers: Vec::new() };
         for at in 0..2 * groups as usize {
             place.servers.push(("127.0.0.1:0".to_owned(), None));
             place.start(at);
@@ -58,7 +60,7 @@ impl Place {
         let (listen, slot) = &mut self.servers[at];
         let options =
             format!("--groups {groups} --replicas 2 --runtime-dir run --threads 1 --listen {listen}");
-        let (registry, more) = (registry.strip_suffix("/ads").unwrap(), self.options);
+        let (registry, more) = (registry.strip_suffix("/ads").unwrap(), &self.options);
         let command = format!("ps --cluster ads --registry {registry} {options} {more} 2>>server-{at}.log");
         let process = Process::start_command(self.folder.path(), "", &command, 3);
         *listen = process.addresses[0].to_string();

@@ -88,7 +88,7 @@ fn own_token_of(address: &Address) -> String {
 /// The features that are offered to a server at this address.
 fn features(address: &Address, options: &ConnectOptions) -> Features {
     let rows = if options.f16_rows { Features::F16_ROWS } else { Features::NONE };
-    let rows = rows | Features::FORGET | Features::SAVES | Features::SENT_AT;
+    let rows = rows | Features::FORGET | Features::SAVES | Features::SENT_AT | Features::TRACES;
     let rows = rows | Features::TEMPORARY | Features::PUSH_PARTS | Features::CHANGES | Features::HISTORY;
     if address.in_memory() { rows | Features::NO_CHECKSUM } else { rows }
 }

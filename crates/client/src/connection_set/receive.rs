@@ -12,7 +12,7 @@ impl ConnectionSet {
     pub(super) fn receive(&mut self, at: usize, sink: &mut Sink<'_>) {
         let now_us = self.now_us();
         let other = self.other(at);
-        let ConnectionSet { links, poller, hedging, servers, recorder, outages, names, .. } = self;
+        let ConnectionSet { links, poller, hedging, servers, recorder, traced, outages, names, .. } = self;
         let (server, by_second) = (at % *servers, at >= *servers);
         let Some(connection) = links[at].connection.and_then(|token| poller.connection(token)) else {
             return;
@@ -34,6 +34,8 @@ impl ConnectionSet {
                     let (done, reply) = match answer {
                         Answer::To(done, reply) => (done, reply),
                         Answer::Moved(done, call) => {
+                            traced
+                                .ended(done.tag, &names.servers, || Some("its slots have moved".to_owned()));
                             sink(server, done.tag, Err(NoAnswer::Moved(call)));
                             if done.is_hedged {
                                 links[other].rpc.forget(done.tag);
@@ -46,6 +48,10 @@ impl ConnectionSet {
                     if let Some(recorder) = recorder {
                         recorder.answered(reply.kind(), server, done.began_us, now_us);
                     }
+                    traced.ended(done.tag, &names.servers, || match &reply {
+                        Reply::Failed(failure) => Some(failure.reason.to_owned()),
+                        _ => None,
+                    });
                     match reply {
                         Reply::Failed(failure) => {
                             let (fault, reason) = (failure.fault, failure.reason.to_owned());

@@ -251,6 +251,11 @@ impl Calls {
         self.queue.front().map_or(0, |&slot| self.calls[slot as usize].id)
     }
 
+    /// Its tag.
+    pub(super) fn next_tag(&self) -> Option<u64> {
+        self.queue.front().map(|&slot| self.calls[slot as usize].tag)
+    }
+
     /// It is on its way.
     pub(super) fn next_sent(&mut self, now_us: u64) {
         if let Some(slot) = self.queue.pop_front() {

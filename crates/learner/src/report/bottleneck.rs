@@ -2,6 +2,7 @@
 
 use sanderling_observe::StageTotal;
 
+use super::ServerCalls;
 use super::numbers::percent;
 
 /// Below this share of their time spent waiting, workers are not held up.
@@ -46,9 +47,52 @@ pub fn bottleneck(stages: &[StageTotal]) -> Option<String> {
     Some(format!("{starves}{first} {takes} the most time, {most}; then {second}, {next}."))
 }
 
+/// A server is hot if its calls take so many times those of the fastest one.
+const HOT_FACTOR: f64 = 1.5;
+
+/// In a sentence, the server that is slower than the others; `None` if they are alike.
+pub(super) fn slowest_server(servers: &[ServerCalls]) -> Option<String> {
+    let known = servers.iter().filter(|server| server.latency.count > 0);
+    let time = |server: &ServerCalls| server.latency.average_ns;
+    let (least, most) = (known.clone().min_by_key(|one| time(one))?, known.max_by_key(|one| time(one))?);
+    let factor = time(most) as f64 / time(least).max(1) as f64;
+    (factor >= HOT_FACTOR).then(|| {
+        let us = time(most) as f64 / 1e3;
+        format!(
+            "Server {} is the slowest: a call takes {us:.0} us, {factor:.1} times as long as at {}. Its own pages show why: \
+             /connections its clients, /hot its keys, /threads its processor time.",
+            most.server, least.server
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
+    use sanderling_observe::LatencySummary;
+
     use super::*;
+
+    #[test]
+    fn the_slowest_server_is_named() {
+        let server = |name: &str, average_ns: u64, count: u64| ServerCalls {
+            server: name.to_owned(),
+            transport: "tcp".to_owned(),
+            latency: LatencySummary { average_ns, count, ..LatencySummary::default() },
+        };
+        for (servers, expected) in [
+            (vec![], None),
+            (vec![server("a", 100_000, 5)], None),
+            (vec![server("a", 100_000, 5), server("b", 140_000, 5)], None),
+            (
+                vec![server("a", 100_000, 5), server("b", 400_000, 5), server("c", 1, 0)],
+                Some("Server b is the slowest"),
+            ),
+        ] {
+            let found = slowest_server(&servers);
+            assert_eq!(found.is_some(), expected.is_some(), "{found:?}");
+            assert!(found.is_none_or(|found| found.starts_with(expected.unwrap_or_default())));
+        }
+    }
 
     #[test]
     fn the_part_that_holds_up_is_named() {

@@ -38,6 +38,7 @@ pub fn exposition(report: &RunReport) -> String {
     metrics(&mut text, report);
     text.stages("sanderling_train_stage", &[], &report.stages);
     tables(&mut text, report);
+    features(&mut text, report);
     let latencies = report.calls.iter();
     let latencies =
         latencies.map(|calls| (vec![("command", &*calls.command), ("of", &*calls.of)], calls.latency));
@@ -70,6 +71,22 @@ fn metrics(text: &mut Exposition, report: &RunReport) {
         let name = format!("sanderling_train_{name}");
         text.family(&name, "gauge", help);
         last.iter().for_each(|(rows, value)| text.sample(&name, &[("rows", rows)], value));
+    }
+}
+
+/// The numbers of each feature that are known.
+fn features(text: &mut Exposition, report: &RunReport) {
+    let all: Vec<_> = report.features.iter().map(|feature| (&*feature.name, feature.numbers())).collect();
+    let Some((_, first)) = all.first() else { return };
+    for (at, (number, help, _)) in first.iter().enumerate() {
+        let known = all.iter().filter_map(|(feature, numbers)| Some((*feature, numbers[at].2?)));
+        let known: Vec<(&str, f64)> = known.collect();
+        if known.is_empty() {
+            continue;
+        }
+        let name = format!("sanderling_train_feature_{number}");
+        text.family(&name, "gauge", help);
+        known.into_iter().for_each(|(feature, value)| text.sample(&name, &[("feature", feature)], value));
     }
 }
 

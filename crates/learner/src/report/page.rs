@@ -5,7 +5,9 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use sanderling_observe::PAGE_STYLE;
 
 use super::sections::{lower_names, of_metric};
-use super::{RunReport, UnderWay, bottleneck, numbers, sections, tables, values_of};
+use super::{
+    RunReport, UnderWay, bottleneck, features, numbers, sections, slowest_server, tables, values_of,
+};
 
 /// The surroundings of a report that a process shows.
 #[derive(Debug, Clone, Copy, Default)]
@@ -61,6 +63,7 @@ pub fn render_in(report: &RunReport, frame: &Frame<'_>) -> String {
                         (sections::servers(report))
                     }
                     (tables::tables(report))
+                    (features::features(report))
                     @if report.under_way.is_none() {
                         (sections::top_keys(report))
                         (sections::timings(report))
@@ -134,7 +137,7 @@ fn header(report: &RunReport, frame: &Frame<'_>, is_live: bool) -> Markup {
                     ". Earlier passes have learned from these rows: such metrics say nothing of new ones."
                 }
             }
-            @for warning in &report.warnings { p.warning { (warning) } }
+            @for warning in report.warnings.iter().chain(&features::warnings(report)) { p.warning { (warning) } }
             @for (count, of) in [(report.bad_rows, ""), (report.valid_bad_rows, " of the validation data")] {
                 @if count > 0 {
                     p.warning {
@@ -185,6 +188,7 @@ fn progress(report: &RunReport, under_way: &UnderWay, now_unix_s: u64) -> Markup
             progress value=(format!("{share:.4}")) max="1" {}
         }
         @if let Some(found) = bottleneck(&report.stages) { p.finding { (found) } }
+        @if let Some(found) = slowest_server(&report.servers) { p.finding { (found) } }
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use sanderling_observe::LatencySummary;
 
-use super::{RunReport, bottleneck, numbers, sections, values_of};
+use super::{RunReport, bottleneck, features, numbers, sections, slowest_server, values_of};
 
 /// The last points of a curve that are listed.
 const POINTS_MAX: usize = 10;
@@ -37,6 +37,9 @@ pub fn render_text(report: &RunReport, now_unix_s: u64) -> String {
     if let Some(found) = bottleneck(&report.stages) {
         line(&mut text, &found);
     }
+    if let Some(found) = slowest_server(&report.servers) {
+        line(&mut text, &found);
+    }
     let times = |latency: &LatencySummary| {
         let LatencySummary { count, average_ns, p50_ns, p99_ns, max_ns, .. } = *latency;
         let us = [average_ns, p50_ns, p99_ns, max_ns].map(|ns| format!("{:.1}", ns as f64 / 1e3));
@@ -59,6 +62,8 @@ pub fn render_text(report: &RunReport, now_unix_s: u64) -> String {
     });
     let header = ["table", "rows", "memory", "admitted", "rejected", "evicted"];
     table(&mut text, "tables", &header, 1, tables);
+    let (header, rows) = features::lines(report);
+    table(&mut text, "features", &header, 1, rows.into_iter());
     text
 }
 
@@ -93,7 +98,7 @@ fn head(text: &mut String, report: &RunReport, now_unix_s: u64) {
         line(text, &format!("{name:width$}  {value}"));
     }
     let warning = report.under_way.as_ref().and_then(|under_way| under_way.warning(now_unix_s));
-    for warning in warning.iter().chain(&report.warnings) {
+    for warning in warning.iter().chain(&report.warnings).chain(&features::warnings(report)) {
         line(text, &format!("! {warning}"));
     }
 }

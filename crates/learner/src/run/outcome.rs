@@ -215,6 +215,7 @@ impl Outcome<'_> {
             roc: plotted.map(|scores| scores.roc(ROC_POINTS)).unwrap_or_default(),
             calibration: plotted.map(|scores| scores.calibration(CALIBRATION_BINS)).unwrap_or_default(),
             tables,
+            features: Vec::new(),
             stages,
             timed_examples,
             calls: Vec::new(),

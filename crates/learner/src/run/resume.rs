@@ -105,7 +105,7 @@ pub(super) fn resume(
     // The rows are those of the checkpoint, on servers too: what these may still have is from after it.
     let model = match &options.servers {
         Some(cluster) => {
-            Model::onto_servers(fitted, cluster, &checkpoint, path)?.with_names_of(&checkpoint, path)?
+            Model::onto_servers(fitted, cluster, &checkpoint, path)?.going_on_from(&checkpoint, path)?
         }
         None => {
             let save = (path, state.save);

@@ -2,12 +2,13 @@
 
 use sanderling_learner::metrics::{CalibrationBin, Metrics, RocPoint};
 use sanderling_learner::report::{
-    CurvePoint, FeatureImportance, Importance, RunReport, SeenMetrics, TOP_KEYS_MAX, TableTally, render,
+    CurvePoint, FeatureImportance, FeatureStats, Importance, RunReport, SeenMetrics, TOP_KEYS_MAX,
+    TableTally, render,
 };
 use sanderling_observe::{Machine, Resident, StageTotal};
 
-const SECTIONS: [&str; 9] =
-    ["curves", "quality", "importance", "tables", "keys", "timings", "data", "machine", "config"];
+const SECTIONS: [&str; 10] =
+    ["curves", "quality", "importance", "tables", "features", "keys", "timings", "data", "machine", "config"];
 const HOSTILE: &str = "</title></pre><script>alert(1)</script><img src=x onerror='a'>\"&\u{0}";
 
 /// A run like a real one: three passes, ten tables.
@@ -112,6 +113,17 @@ fn typical() -> RunReport {
         roc,
         calibration: calibration.collect(),
         tables: tables.collect(),
+        features: vec![
+            FeatureStats {
+                name: "user".into(),
+                table: "user".into(),
+                readers: 1,
+                unseen_share: Some(0.25),
+                drift_trained: Some(0.31),
+                ..FeatureStats::default()
+            },
+            FeatureStats { name: "item".into(), table: "user".into(), readers: 2, ..FeatureStats::default() },
+        ],
         stages: stages.to_vec(),
         timed_examples: 614_400,
         calls: Vec::new(),
@@ -173,6 +185,9 @@ fn a_typical_run_shows_its_numbers() {
         "sanderling eval runs/frappe_fm/model",
         "train.csv:17: column label: expected a number, found &quot;yes&quot;",
         "init_std = 0.01",
+        "25.0 %",
+        "<strong>0.310</strong>",
+        "user (of 2)",
         report.machine.cpu.as_str(),
     ] {
         assert!(page.contains(text), "{text} is missing");
@@ -196,6 +211,7 @@ fn hostile_text_stays_text() {
         &mut report.machine.cpu,
         &mut report.bad_row_messages[0],
         &mut report.tables[0].name,
+        &mut report.features[1].name,
         &mut report.stages[0].name,
     ] {
         *text = HOSTILE.replace("src=", "data-x=");

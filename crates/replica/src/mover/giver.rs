@@ -31,6 +31,7 @@ pub fn answer(
             let head = |table: &SlottedTable| TableHead {
                 config: table.table.config().clone(),
                 note: table.note.clone(),
+                rows: table.table.len() as u64,
             };
             Content::Tables(tables.iter().map(head).collect())
         }

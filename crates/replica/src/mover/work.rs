@@ -10,7 +10,7 @@ use super::{
 };
 use crate::fault::Fault;
 use crate::limit::{FEW_ROWS, MOVED_KEYS, PAGE_BYTES, ROUNDS_MAX};
-use crate::placement::SlotSpan;
+use crate::placement::{Placement, SlotSpan};
 
 /// An attempt to receive the slots of a move.
 #[derive(Debug)]
@@ -30,6 +30,7 @@ pub(super) struct Work {
     changed: usize,
     rounds: usize,
     rows: u64,
+    rows_expected: u64,
     /// The version in which the slots are closed; 0: they are not.
     closing: u64,
     /// Whether the giving group has applied that version.
@@ -60,6 +61,13 @@ pub(super) struct Taken {
     removed: usize,
 }
 
+/// Of the rows of a move's giving group, those that move, as if each slot had as many.
+fn share_of(placement: &Placement, id: u64, rows: u64) -> u64 {
+    let Some(one) = placement.moves.iter().find(|one| one.id == id) else { return 0 };
+    let slots = placement.groups().iter().filter(|&&group| group == one.from).count();
+    (u128::from(rows) * u128::from(one.count()) / slots.max(1) as u128) as u64
+}
+
 /// Keys of a page, so that its rows are within a bound.
 fn keys_of_page(config: &TableConfig) -> u32 {
     let row_bytes = 4 * (config.dim() + config.state() + 5);
@@ -80,6 +88,7 @@ impl Work {
             changed: 0,
             rounds: 0,
             rows: 0,
+            rows_expected: 0,
             closing: 0,
             is_closed: false,
             is_confirmed: false,
@@ -87,7 +96,8 @@ impl Work {
     }
 
     pub(super) fn progress(&self) -> Progress {
-        Progress { id: self.id, rows: self.rows, rounds: self.rounds as u64 }
+        let Work { id, rows, rows_expected, rounds, .. } = *self;
+        Progress { id, rows, rows_expected, rounds: rounds as u64 }
     }
 
     pub(super) fn is_closing(&self) -> bool {
@@ -198,6 +208,10 @@ impl Mover {
         match content {
             Content::TooLate => self.work = None,
             Content::Tables(heads) => {
+                if !work.is_listed {
+                    let rows = heads.iter().map(|head| head.rows).sum();
+                    work.rows_expected = share_of(around.placement, work.id, rows);
+                }
                 work.is_listed = true;
                 for head in heads {
                     let name = &head.config.name;

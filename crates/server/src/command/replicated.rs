@@ -85,7 +85,7 @@ pub(crate) fn push(
     };
     let sent = AppliedPush { push: Arc::new(copy), clock: clock.reading(), rows, outcome };
     // Before the mark: whoever finds it asks for a push that is on its way.
-    replication.send(call.request, call.worker, entered.epoch, sent);
+    replication.send(call.request, call.worker, entered.epoch, sent, call.span);
     *call.replicated = Some(call.request);
     drop(noted);
     drop(entered);

@@ -110,7 +110,7 @@ impl Primary<'_> {
                 grads: grads.to_vec(),
             };
             let push = AppliedPush { push: Arc::new(copy), clock: clock.reading(), rows, outcome };
-            replication.send(number, worker, epoch, push);
+            replication.send(number, worker, epoch, push, None);
             sent.push(number);
             applied?;
         }

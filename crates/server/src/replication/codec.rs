@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use sanderling_observe::SpanContext;
 use sanderling_replica::push_dedup::{Outcome, SavedPushDedup};
 use sanderling_replica::{
     AppliedPush, Envelope, Member, Message, Operation, Placement, Push, Record, TableState,
@@ -11,9 +12,9 @@ use sanderling_store::{RowColumns, RowRef, RowVersions};
 use crate::description;
 
 /// The first byte. Replicas of one group may differ by one version of the program, but not of this.
-const FORMAT: u8 = 2;
+const FORMAT: u8 = 3;
 /// Bytes of a record beside those of its keys and gradients, at most.
-const RECORD_BYTES: usize = 128;
+const RECORD_BYTES: usize = 160;
 /// Bytes of a key in a record, beside its gradient: key, count, version, number of removals.
 const KEY_BYTES: usize = 8 + 4 + 4 + 8;
 /// Records are sent together up to this size.
@@ -41,8 +42,8 @@ fn size(record: &Record) -> usize {
     }
 }
 
-/// Encodes a message as one or more messages of bounded size.
-pub(super) fn encode(envelope: &Envelope) -> Vec<Vec<u8>> {
+/// Encodes a message as one or more messages of bounded size. Of records, the spans of those pushes are told that have one.
+pub(super) fn encode(envelope: &Envelope, span_of: impl Fn(&Push) -> Option<SpanContext>) -> Vec<Vec<u8>> {
     let Message::Records { stream, first, records } = &envelope.message else {
         return vec![whole(envelope, 0, |out| message(&envelope.message, out))];
     };
@@ -59,6 +60,9 @@ pub(super) fn encode(envelope: &Envelope) -> Vec<Vec<u8>> {
             out.u64(first + at as u64);
             out.u32((end - at) as u32);
             records[at..end].iter().for_each(|record| put_record(record, out));
+            let spans: Vec<SpanContext> =
+                records[at..end].iter().filter_map(|record| span_of(pushed(record)?)).collect();
+            put_spans(&spans, out);
         }));
         at = end;
     }
@@ -75,8 +79,8 @@ fn whole(envelope: &Envelope, bytes: usize, put: impl FnOnce(&mut Out)) -> Vec<u
     out.0
 }
 
-/// Decodes a message.
-pub(super) fn decode(bytes: &[u8]) -> Result<Envelope, Malformed> {
+/// Decodes a message, with the spans of its pushes.
+pub(super) fn decode(bytes: &[u8]) -> Result<(Envelope, Vec<SpanContext>), Malformed> {
     let mut from = In(bytes);
     if from.u8()? != FORMAT {
         return Err("it is of another version of the program");
@@ -84,8 +88,9 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Envelope, Malformed> {
     let server = from.u32()?;
     let [boot, epoch, session] = [from.u64()?, from.u64()?, from.u64()?];
     let message = read_message(&mut from)?;
+    let spans = if matches!(message, Message::Records { .. }) { read_spans(&mut from)? } else { Vec::new() };
     match from.0 {
-        [] => Ok(Envelope { from: Member { server, boot }, epoch, session, message }),
+        [] => Ok((Envelope { from: Member { server, boot }, epoch, session, message }, spans)),
         _ => Err("it is too long"),
     }
 }
@@ -247,6 +252,26 @@ fn read_record(from: &mut In<'_>) -> Result<Record, Malformed> {
         2 => Record::Barrier { number: from.u64()?, operation: read_operation(from)? },
         _ => return Err("the kind of a record is unknown"),
     })
+}
+
+fn pushed(record: &Record) -> Option<&Push> {
+    match record {
+        Record::Push(applied) => Some(&applied.push),
+        _ => None,
+    }
+}
+
+fn put_spans(spans: &[SpanContext], out: &mut Out) {
+    let numbers = |&SpanContext { trace, span }: &SpanContext| [(trace >> 64) as u64, trace as u64, span];
+    out.u64s(&spans.iter().flat_map(numbers).collect::<Vec<_>>());
+}
+
+fn read_spans(from: &mut In<'_>) -> Result<Vec<SpanContext>, Malformed> {
+    let numbers = from.u64s()?;
+    let (spans, rest) = numbers.as_chunks::<3>();
+    let span =
+        |&[high, low, span]: &[u64; 3]| SpanContext { trace: u128::from(high) << 64 | u128::from(low), span };
+    if rest.is_empty() { Ok(spans.iter().map(span).collect()) } else { Err("the spans of pushes") }
 }
 
 fn put_operation(operation: &Operation, out: &mut Out) {

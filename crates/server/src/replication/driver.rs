@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
 use std::time::{Duration, Instant};
 
+use sanderling_observe::SpanContext;
 use sanderling_replica::push_dedup::Outcome;
 use sanderling_replica::{
     Action, Answer, AppliedPush, Envelope, Event as ReplicaEvent, Group, Member, Node, Revised, Standing,
@@ -14,6 +15,7 @@ use sanderling_store::RowColumns;
 use sanderling_wire::{Fault, Home};
 
 use super::peers::{PeerOptions, Peers};
+use super::traced::{TracedPushes, replica_span};
 use super::{GroupRecord, GroupRecords, GroupStatus, MoveChange, Replication, codec};
 use crate::background::QueuedJob;
 use crate::event::{Event, Log};
@@ -35,7 +37,7 @@ const NUMBER_BITS: u32 = 16;
 /// A message to the thread.
 pub(crate) enum Input {
     /// A worker has applied a push.
-    Applied { request: u64, stream: usize, epoch: u64, applied: Box<AppliedPush> },
+    Applied { request: u64, stream: usize, epoch: u64, applied: Box<AppliedPush>, span: Option<SpanContext> },
     /// A push came again.
     Repeated { request: u64, client: u64, sequence: u64, outcome: Outcome },
     /// The reply to a push.
@@ -43,7 +45,7 @@ pub(crate) enum Input {
     /// A request that changes tables.
     Job(Box<QueuedJob>),
     /// A message of another replica.
-    Message { envelope: Box<Envelope>, url: String },
+    Message { envelope: Box<Envelope>, url: String, spans: Vec<SpanContext>, came: Instant },
     /// The registry's record.
     Record(u64, Option<GroupRecord>),
     /// A change for a move of slots, in this epoch.
@@ -106,6 +108,7 @@ pub(crate) struct Driver {
     start: Instant,
     tick: u64,
     waiting: HashMap<u64, Waiting>,
+    traced: TracedPushes,
     /// Jobs so far, which give their requests numbers.
     jobs: u64,
     record: Option<GroupRecord>,
@@ -159,6 +162,7 @@ impl Driver {
             start: Instant::now(),
             tick: 0,
             waiting: HashMap::new(),
+            traced: TracedPushes::default(),
             jobs: 0,
             record: None,
             urls: BTreeMap::new(),
@@ -215,7 +219,8 @@ impl Driver {
 
     fn take(&mut self, input: Input) {
         match input {
-            Input::Applied { request, stream, epoch, applied } => {
+            Input::Applied { request, stream, epoch, applied, span } => {
+                self.traced.add(request, &applied.push, span);
                 self.step(ReplicaEvent::Applied { request, stream, epoch, applied });
             }
             Input::Repeated { request, client, sequence, outcome } => {
@@ -226,14 +231,18 @@ impl Driver {
                 _ => _ = self.waiting.insert(request, Waiting::Reply(reply)),
             },
             Input::Job(job) => self.change(job),
-            Input::Message { envelope, url } => {
+            Input::Message { envelope, url, spans, came } => {
                 self.shared.waiting.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
                 self.urls.insert(envelope.from.server, url);
                 // The tables and marks that a session begins with must have all pushes of the records before.
                 if self.node.begins_session(&envelope) {
                     self.stop_workers();
                 }
+                let from = envelope.from.server;
                 self.step(ReplicaEvent::Message(envelope));
+                if let Some(queue) = self.state.traces.spans() {
+                    queue.add(spans.into_iter().map(|span| replica_span(span, came, self.me.server, from)));
+                }
             }
             Input::Record(revision, record) => {
                 if revision > self.node.known().revision {
@@ -276,10 +285,11 @@ impl Driver {
                     let known = self.urls.get(&to.server);
                     let url = known.or_else(|| self.record.as_ref()?.urls.get(&to.server));
                     if let Some(url) = url {
-                        self.peers.send(to, url, codec::encode(&envelope));
+                        let messages = codec::encode(&envelope, |push| self.traced.span(push));
+                        self.peers.send(to, url, messages);
                     }
                 }
-                Action::Answer { request, answer } => match self.waiting.remove(&request) {
+                Action::Answer { request, answer } => match self.answered(request) {
                     Some(Waiting::Reply(reply)) => self.reply(reply, &answer),
                     Some(Waiting::Job(job, made)) => self.reply_to_job(*job, made, &answer),
                     Some(Waiting::Move(told)) => {
@@ -296,6 +306,12 @@ impl Driver {
                 },
             }
         }
+    }
+
+    /// Takes the caller that waits for the answer to a request.
+    fn answered(&mut self, request: u64) -> Option<Waiting> {
+        self.traced.end(request);
+        self.waiting.remove(&request)
     }
 
     /// The addresses of a group's members.

@@ -13,7 +13,7 @@ use crate::refusal::Refusal;
 use crate::state::State;
 
 /// The first byte. Servers of one cluster may differ by one version of the program, but not of this.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 
 /// The tables whose rows are shared out by slots.
 pub(super) fn slotted(state: &State) -> Vec<SlottedTable> {
@@ -91,10 +91,11 @@ fn encode_reply(reply: &Reply) -> Vec<u8> {
         Content::Tables(heads) => {
             out.u8(1);
             out.u32(heads.len() as u32);
-            for TableHead { config, note } in heads {
+            for TableHead { config, note, rows } in heads {
                 [&config.name, &description::describe(config), note]
                     .into_iter()
                     .for_each(|text| out.text(text));
+                out.u64(*rows);
             }
         }
         Content::Rows(Page { next, has_more, pushes, rows, removed }) => {
@@ -115,12 +116,12 @@ pub(super) fn read_reply(bytes: &[u8]) -> Result<Reply, Malformed> {
     let content = match from.u8()? {
         0 => Content::TooLate,
         1 => {
-            let count = from.count(12)?;
+            let count = from.count(20)?;
             let mut heads = Vec::with_capacity(count);
             for _ in 0..count {
                 let (name, config) = (from.text()?, from.text()?);
                 let config = description::parse(name, config).map_err(|_| "the configuration of a table")?;
-                heads.push(TableHead { config, note: from.text()?.to_owned() });
+                heads.push(TableHead { config, note: from.text()?.to_owned(), rows: from.u64()? });
             }
             Content::Tables(heads)
         }
@@ -186,7 +187,7 @@ mod tests {
             optimizer: sanderling_store::Optimizer::Sgd { lr: 0.5, l2: 0.0 },
         };
         let config = sanderling_store::TableConfig::new("user", vec![block]);
-        let heads = vec![TableHead { config, note: "{}".to_owned() }];
+        let heads = vec![TableHead { config, note: "{}".to_owned(), rows: 12 }];
         for content in [Content::TooLate, Content::Tables(heads), Content::Rows(page)] {
             let reply = Reply { source: 4, placed: 9, content };
             let bytes = encode_reply(&reply);

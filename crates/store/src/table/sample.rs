@@ -53,8 +53,21 @@ pub struct RowSampler {
 impl RowSampler {
     /// Looks at random rows. Rows that are pushed meanwhile are seen before or after the push.
     pub fn look(&mut self, table: &Table) -> RowSample {
-        let (updated, update_norm, update_ratio) = self.updates(table);
+        let updates = self.updates(table);
         let rows = table.random_rows(SAMPLE_ROWS, &mut self.random);
+        self.sample(table, updates, &rows)
+    }
+
+    /// [`RowSampler::look`] at the rows of these keys, as far as they have some.
+    pub fn look_at(&mut self, table: &Table, keys: &[u64]) -> RowSample {
+        let updates = self.updates(table);
+        let rows: Vec<Row> = keys.iter().take(SAMPLE_ROWS).filter_map(|key| table.get(*key)).collect();
+        self.sample(table, updates, &rows)
+    }
+
+    /// The numbers of rows, which are followed from now on.
+    fn sample(&mut self, table: &Table, updates: (usize, f32, f32), rows: &[Row]) -> RowSample {
+        let (updated, update_norm, update_ratio) = updates;
         let now = table.clock.now();
         let mut norms: Vec<f32> = rows.iter().map(|row| norm(&row.weights)).collect();
         let idle = |row: &Row| match now.wrapping_sub(row.last_use) {

@@ -7,7 +7,7 @@ use sanderling_wire::{
     Keys, Kind, Latency, Leave, Left, Meet, Member, Met, Next, NextReply, Offer, Outcome, Ping, PlacementMap,
     PlacementServer, Pong, Pooling, Pull, PullFed, PullPooled, PullReply, Push, PushFed, PushStep, Pushed,
     Ragged, Replicate, Reply, Request, Restore, Restored, RowBlock, RowFormat, RowValues, Said, Save, SaveAs,
-    Saved, Statistics, StatsScope, StepGradients, StepState, Subscribe, Subscribed, TableInfo, Tell,
+    Saved, Statistics, StatsScope, StepGradients, StepState, Subscribe, Subscribed, TableInfo, Tell, Trace,
     WaitStep, Way,
 };
 
@@ -309,6 +309,7 @@ impl Parts {
             Request::SentAt(self.number),
             Request::Replicate(Replicate { url: text, envelope: text.as_bytes() }),
             Request::Transfer(text.as_bytes()),
+            Request::Trace(Trace { trace_high: self.number, trace_low: !self.number, span: self.number }),
         ]
         .into_iter()
         .chain(self.told().map(Request::Tell))

@@ -53,6 +53,11 @@ impl Cluster {
                     let counter = |name: &str| status.counters.get(name).copied().unwrap_or_default();
                     server.lag = Some(counter("group_backlog") + counter("group_waiting"));
                     server.rows = Some(counter("rows"));
+                    let received = view.moves.iter_mut().find(|one| one.id == counter("group_move"));
+                    if let Some(one) = received {
+                        one.rows = Some(counter("group_moved_rows"));
+                        one.rows_expected = Some(counter("group_moving_rows"));
+                    }
                 }
                 // Its lease has not ended yet.
                 Some(Err(ControlError::Unreachable { .. })) => server.role = "silent",
@@ -66,7 +71,7 @@ impl Cluster {
 
 /// A cluster as lines.
 pub(super) fn text(view: &ClusterView) -> String {
-    let ClusterView { cluster, groups, replicas, slots, lost_groups, servers, moves } = view;
+    let ClusterView { cluster, groups, replicas, slots, lost_groups, servers, moves, .. } = view;
     let plural = |n: u32, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     let (groups, slots) = (plural(*groups, "group"), output::count(u64::from(*slots)));
     let mut text = format!("{cluster}: {groups} of {}, {slots} slots\n", plural(*replicas, "replica"));
@@ -99,10 +104,15 @@ pub(super) fn text(view: &ClusterView) -> String {
     if !moves.is_empty() {
         let row = |one: &MoveView| {
             let numbers = [one.id.to_string(), one.from.to_string(), one.to.to_string()];
-            numbers.into_iter().chain([output::count(one.slots.into()), one.state_name()]).collect()
+            let rows = [one.rows, one.rows_expected].map(number);
+            numbers
+                .into_iter()
+                .chain([output::count(one.slots.into()), one.state_name()])
+                .chain(rows)
+                .collect()
         };
         let rows: Vec<Vec<String>> = moves.iter().map(row).collect();
-        let header = ["move", "from", "to", "slots", "state"];
+        let header = ["move", "from", "to", "slots", "state", "copied", "of rows"];
         text.push_str("\n\n");
         text.push_str(&output::columns_within(&header, &rows, &[], width::of_stdout()));
     }

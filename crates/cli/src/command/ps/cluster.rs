@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sanderling_control::status_pages::{Cell, MorePage, Page, Part};
-use sanderling_keeper::cluster_parts;
+use sanderling_keeper::{cluster_parts, slots_parts};
 use sanderling_registry::{
     ClusterConfig, ClusterView, Edit, GroupRecord as Stored, Member, MemberRecord, Outcome, PLACEMENT, Place,
     Placement, Presence, PresenceEvent, Record, Registry, RegistryError, RegistryUrl, SLOTS_DEFAULT, Wanted,
@@ -30,6 +30,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Time for the records of a page, and how old they may be.
 const PAGE_WITHIN: Duration = Duration::from_millis(500);
 const PAGE_AGE_MAX: Duration = Duration::from_secs(1);
+/// The metric of the rows that moves have copied.
+const MOVED_ROWS: &str = "sanderling_group_moved_rows_total";
 /// Default of --pull-staleness.
 const PULL_STALENESS: Duration = Duration::from_secs(2);
 /// Megabytes of rows per second that a move copies.
@@ -167,32 +169,24 @@ impl Joined {
         )
     }
 
-    /// The status page of the cluster, as its registry has it, and what this server knows of itself.
-    pub(super) fn page(&self, control: &Control) -> MorePage {
-        let (registry, control) = (Arc::clone(&self.registry), control.clone());
-        let last: Mutex<Option<(Instant, ClusterView)>> = Mutex::default();
-        MorePage::new("cluster", "Groups and servers of the cluster of this server.", move |asked| {
-            let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut parts = vec![Part::Facts(own_facts(&control))];
-            if last.as_ref().is_none_or(|(at, _)| at.elapsed() > PAGE_AGE_MAX) {
-                let listing = registry.list("", PAGE_WITHIN);
-                match listing.and_then(|listing| ClusterView::of(&registry.url(), &listing)) {
-                    Ok(Some(view)) => *last = Some((Instant::now(), view)),
-                    Ok(None) => {
-                        parts.push(Part::Warning("The registry has no such cluster any more.".to_owned()));
-                    }
-                    Err(error) => {
-                        parts.push(Part::Warning(format!("{error}; what follows was known before.")));
-                    }
-                }
-            }
-            if let Some((at, view)) = &*last {
-                let view = with_own(view.clone(), &control);
-                parts.extend(cluster_parts(&view, asked.from()));
-                parts.push(Part::Note(format!("Read {:.1} s ago.", at.elapsed().as_secs_f64())));
-            }
-            Page::new("cluster", parts)
-        })
+    /// The status pages of the cluster, as its registry has it, and what this server knows of itself.
+    pub(super) fn pages(&self, control: &Control) -> [MorePage; 2] {
+        let last: Arc<Mutex<Option<(Instant, ClusterView)>>> = Arc::default();
+        let (registry, known, own) = (Arc::clone(&self.registry), Arc::clone(&last), control.clone());
+        let cluster =
+            MorePage::new("cluster", "Groups and servers of the cluster of this server.", move |asked| {
+                let copied = asked.trends.get(MOVED_ROWS);
+                let mut parts = vec![Part::Facts(own_facts(&own))];
+                parts.extend(look(&*registry, &known, |view| {
+                    cluster_parts(&with_own(view.clone(), &own), asked.from(), copied)
+                }));
+                Page::new("cluster", parts)
+            });
+        let registry = Arc::clone(&self.registry);
+        let slots = MorePage::new("slots", "Slots of the cluster by group.", move |asked| {
+            Page::new("slots", look(&*registry, &last, |view| slots_parts(view, asked.from(), "/cluster")))
+        });
+        [cluster, slots]
     }
 
     /// Tells the load of the group, and has slots move as was asked for, until the end of what is returned.
@@ -228,6 +222,29 @@ impl Joined {
     }
 }
 
+/// The parts of a cluster as it was a moment ago, or as it was when its registry answered last.
+fn look(
+    registry: &dyn Registry,
+    last: &Mutex<Option<(Instant, ClusterView)>>,
+    parts_of: impl Fn(&ClusterView) -> Vec<Part>,
+) -> Vec<Part> {
+    let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut parts = Vec::new();
+    if last.as_ref().is_none_or(|(at, _)| at.elapsed() > PAGE_AGE_MAX) {
+        let listing = registry.list("", PAGE_WITHIN);
+        match listing.and_then(|listing| ClusterView::of(&registry.url(), &listing)) {
+            Ok(Some(view)) => *last = Some((Instant::now(), view)),
+            Ok(None) => parts.push(Part::Warning("The registry has no such cluster any more.".to_owned())),
+            Err(error) => parts.push(Part::Warning(format!("{error}; what follows was known before."))),
+        }
+    }
+    if let Some((at, view)) = &*last {
+        parts.extend(parts_of(view));
+        parts.push(Part::Note(format!("Read {:.1} s ago.", at.elapsed().as_secs_f64())));
+    }
+    parts
+}
+
 /// This server as a replica.
 fn own_facts(control: &Control) -> Vec<(String, Cell)> {
     let group = control.group().unwrap_or_default();
@@ -244,7 +261,12 @@ fn own_facts(control: &Control) -> Vec<(String, Cell)> {
 /// The cluster with the numbers of this server.
 fn with_own(mut view: ClusterView, control: &Control) -> ClusterView {
     let group = control.group().unwrap_or_default();
-    let rows = control.status().counters.iter().find(|(name, _)| *name == "rows").map(|(_, rows)| *rows);
+    let counters = control.status().counters;
+    let counter = |name: &str| counters.iter().find(|(found, _)| *found == name).map(|(_, value)| *value);
+    let rows = counter("rows");
+    if let Some(received) = view.moves.iter_mut().find(|one| Some(one.id) == counter("group_move")) {
+        (received.rows, received.rows_expected) = (counter("group_moved_rows"), counter("group_moving_rows"));
+    }
     let own = view.servers.iter_mut().find(|server| server.server == group.server && server.role != "lost");
     if let Some(own) = own {
         (own.lag, own.rows) = (Some(group.backlog + group.waiting), rows);

@@ -138,6 +138,10 @@ pub(super) struct Options {
     /// Time from which on a request is listed at /requests as slow, such as 5ms; 0s: none is [default: 10ms]
     #[arg(long, value_name = "TIME", help_heading = "Operation")]
     slow: Option<String>,
+    /// Collector of OpenTelemetry (OTLP over HTTP) for traces of sampled, slow and traced requests, such as
+    /// 127.0.0.1:4318 [default: none]
+    #[arg(long, value_name = "URL", help_heading = "Operation")]
+    pub(super) otlp: Option<String>,
     /// Disconnect a client whose send buffer stays full this long [default: 10s]
     #[arg(long, value_name = "TIME", help_heading = "Resources")]
     write_timeout: Option<String>,
@@ -250,6 +254,7 @@ impl Options {
             frame_max: self.frame_max.or(other.frame_max),
             sample_every: self.sample_every.or(other.sample_every),
             slow: self.slow.or(other.slow),
+            otlp: self.otlp.or(other.otlp),
             write_timeout: self.write_timeout.or(other.write_timeout),
             drain_timeout: self.drain_timeout.or(other.drain_timeout),
             // --control and --no-control exclude each other.

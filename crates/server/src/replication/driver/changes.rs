@@ -26,7 +26,7 @@ impl Driver {
             MoveChange::Place(placement) => Operation::Place(placement),
             MoveChange::Import { table, rows, pushes } => Operation::Import { table, rows, pushes },
             MoveChange::Create(head) => {
-                let TableHead { config, note } = *head;
+                let TableHead { config, note, .. } = *head;
                 let config = Box::new(self.state.tables.limited(config));
                 Operation::Create { table: self.new_number(epoch), config, note }
             }
