@@ -41,6 +41,7 @@ from sanderling._native.feed import (
 )
 from sanderling._native.models import (
     Model,
+    RunStatus,
     TrainResult,
     cli_main,
     cores_usable,
@@ -112,6 +113,7 @@ __all__ = [
     "OffsetsError",
     "RemoteTable",
     "RowsClient",
+    "RunStatus",
     "ServerError",
     "ServerTimeoutError",
     "StoppedError",

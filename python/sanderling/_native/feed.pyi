@@ -113,6 +113,12 @@ class Embedding:
         The rows may miss the last `pushes` pushes; after `finish` they miss none. Raises ConfigError for a feature
         that the batch lacks, ServerError, and the error of an earlier push.
         """
+    def feature_stats(self) -> list[dict[str, Any]]:
+        """Numbers of each feature, from sampled minibatches: unseen keys, norms, updates, drifts; None: unknown."""
+    def feature_keys(self) -> dict[str, Any]:
+        """Distribution of the keys of each feature so far, for a checkpoint."""
+    def compare_keys(self, keys: dict[str, Any], *, resume: bool) -> None:
+        """Compare further keys with those of another model, or with `resume` go on from those of the same run."""
     def finish(self) -> None:
         """Wait until all pushes are applied; raises the error of a failed push."""
 

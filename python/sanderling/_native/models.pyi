@@ -127,6 +127,7 @@ def train(
     from_model: _Path | None = None,
     forget: bool = False,
     on_line: Callable[[dict[str, Any]], object] | None = None,
+    status_listen: str | None = None,
 ) -> TrainResult:
     """Train a model from a configuration: a dictionary, or the path of a TOML file.
 
@@ -145,6 +146,9 @@ def train(
 
     `on_line` is called with every line of metrics. An error of the callback, like Ctrl-C, ends the run after saving
     it, so it can be resumed.
+
+    `status_listen`, such as "127.0.0.1:9400", shows the run at this address of the machine while it goes on: its page,
+    status pages and `/metrics`.
     """
 
 def metrics(
@@ -193,6 +197,17 @@ def remarks_of(
     labels: npt.NDArray[np.float32], logits: npt.NDArray[np.float32], weights: npt.NDArray[np.float32]
 ) -> list[str]:
     """Return warnings about scores: constant, worse than no model, or badly calibrated; all float32 [rows]."""
+
+@final
+class RunStatus:
+    """Record of a run that Python leads, while it goes on; with an address also its page there."""
+
+    def __new__(cls, address: str | None = None) -> RunStatus: ...
+    @property
+    def url(self) -> str | None:
+        """URL of the page; None without one."""
+    def note(self, facts: dict[str, Any], tables: Sequence[Table]) -> str:
+        """Take the facts of a moment, as `render_report` takes them, and return the record as JSON."""
 
 def render_report(
     facts: dict[str, Any],

@@ -57,6 +57,11 @@ def main(arguments: Sequence[str]) -> int:
     add("--json", action="store_true", help="print the result as a JSON object on the last line of standard output")
     add("--quiet", "-q", action="store_true", help="suppress progress and metric lines")
     add("--tensorboard", action="store_true", help="write TensorBoard event files to runs/NAME/tensorboard")
+    add(
+        "--status-listen",
+        metavar="HOST:PORT",
+        help="address on this machine of the run's page and /metrics, such as 127.0.0.1:9400 (none)",
+    )
     add("--device", default="cpu", help="device of the dense part: cpu, cuda, cuda:1 (cpu)")
     add(
         "--torch-threads",
@@ -117,6 +122,7 @@ def main(arguments: Sequence[str]) -> int:
             mode=options.mode,
             hubs=hubs,
             torch_threads=options.torch_threads,
+            status_listen=options.status_listen,
         )
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; --resume goes on from the last checkpoint\n")

@@ -3,6 +3,7 @@
 import json
 import resource
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -118,40 +119,70 @@ def _reported(metrics: Line) -> Line:
     return _plain({name: metrics[name] for name in metrics if name in _OF_NUMBERS or name not in _further(metrics)})
 
 
-def write_report(run: DeepRun, summary: Line) -> None:
-    """Write `report.html` to the run directory; reads the curves from `metrics.jsonl`."""
-    lines = [json.loads(line) for line in (run.run_dir / "metrics.jsonl").read_text().splitlines()]
+def curves_of(run_dir: Path) -> dict[str, list[Line]]:
+    """Return the points of the curves of training ("step") and validation ("valid"), from `metrics.jsonl`."""
     names = ("step", "pass", "trained_examples", "auc", "logloss", "prob_mean", "real_mean")
-    curves = {
-        kind: [
-            {name: line[name] for name in (*names, *_OPTIONAL) if name in names or name in line}
-            for line in lines
-            if line["kind"] == kind
-        ]
-        for kind in ("step", "valid")
-    }
+    curves: dict[str, list[Line]] = {"step": [], "valid": []}
+    for text in (run_dir / "metrics.jsonl").read_text().splitlines():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue  # the run is writing the last line
+        if line["kind"] in curves:
+            point = {name: line[name] for name in (*names, *_OPTIONAL) if name in names or name in line}
+            curves[line["kind"]].append(point)
+    return curves
+
+
+def facts_of(run: DeepRun, curves: dict[str, list[Line]], summary: Line | None = None) -> Line:
+    """Return what `render_report` takes; without a summary, of a run under way."""
+    progress = run.progress
     metrics, _ = measured(run)
+    last = curves["step"][-1] if curves["step"] else {}
+    now = summary or {
+        "name": run.config.name,
+        "stopped": False,
+        "train_s": progress.train_s or time.perf_counter() - run.began_s,
+        "examples": progress.examples,
+        "passes": progress.passes,
+        "best_pass": progress.best_pass,
+        "examples_per_s": last.get("examples_per_s") or 0.0,
+        "tests": [],
+        "seen": None,
+        "warnings": [],
+        "bad_rows": progress.bad_rows,
+        "valid_bad_rows": progress.valid_bad_rows,
+        "model": str(run.run_dir / "model"),
+    }
     same = ("name", "stopped", "train_s", "examples", "passes", "best_pass", "examples_per_s")
-    facts = {
-        **{name: summary[name] for name in same},
+    none = dict.fromkeys(("auc", "logloss", "prob_mean", "real_mean", "normalized_entropy"))
+    shown = metrics or {**none, "examples": 0, "auc_exact": True, **{name: last[name] for name in none if name in last}}
+    return {
+        **{name: now[name] for name in same},
         "model": f"{run.config.model.type} in PyTorch",
         "started_unix_s": run.started_unix_s,
         "threads": run.config.train.threads,
-        "metrics": _reported(metrics),
-        "valid": None if run.progress.best is None else run.config.validation_rows,
-        "tests": [_reported(test) for test in summary["tests"]],
-        "seen": summary["seen"],
-        "warnings": summary["warnings"],
+        "metrics": _reported(shown),
+        "valid": None if progress.best is None else run.config.validation_rows,
+        "tests": [_reported(test) for test in now["tests"]],
+        "seen": now["seen"],
+        "warnings": now["warnings"],
         "train_curve": curves["step"],
         "valid_curve": curves["valid"],
+        "features": run.model.emb.native.feature_stats(),
         "stages": run.stages,
-        "bad_rows": summary["bad_rows"],
-        "valid_bad_rows": summary["valid_bad_rows"],
+        "bad_rows": now["bad_rows"],
+        "valid_bad_rows": now["valid_bad_rows"],
         "bad_row_messages": run.bad_row_messages,
-        "model_path": summary["model"],
-        "eval_command": f"sanderling eval {summary['model']} FILE",
+        "model_path": now["model"],
+        "eval_command": f"sanderling eval {now['model']} FILE",
         "config": json.dumps(run.config.to_dict(), indent=1),
     }
+
+
+def write_report(run: DeepRun, summary: Line) -> None:
+    """Write `report.html` to the run directory; reads the curves from `metrics.jsonl`."""
+    facts = facts_of(run, curves_of(run.run_dir), summary)
     tables = [table for table in run.model.emb.tables.values() if isinstance(table, sanderling.Table)]
     page = render_report(facts, *run.plotted, tables, run.inputs.key_names)
     (run.run_dir / "report.html").write_text(page)

@@ -132,6 +132,8 @@ class DeepRun:
     def restored(self, extra: dict[str, Any]) -> None:
         """Take the progress from the `extra` of a checkpoint."""
         self.progress = Progress(**extra["progress"])
+        if "features" in extra:
+            self.model.emb.native.compare_keys(extra["features"], resume=True)
         # Checkpoints of earlier versions lack it.
         if "report" in extra:
             shown = extra["report"]
@@ -476,6 +478,7 @@ class DeepRun:
             "spec": self.spec,
             "config": self.config.to_dict(),
             "hubs": self.inputs.hubs,
+            "features": self.model.emb.native.feature_keys(),
             "holdout": None if self.inputs.holdout is None else dataclasses.asdict(self.inputs.holdout),
         }
 

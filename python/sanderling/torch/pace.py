@@ -25,6 +25,15 @@ class Pace:
         """Start the clock; rows done before, in an earlier session of the run, do not count for the speed."""
         self._began, self._done_before = self.clock(), self.done()
 
+    def share_and_left(self) -> tuple[float | None, float | None]:
+        """Return the share done, and the seconds that the rest takes at the speed so far; None: unknown."""
+        done, total, elapsed = self.done(), self.total(), self.clock() - self._began
+        if not total:
+            return None, None
+        per_s = (done - self._done_before) / elapsed if elapsed > 0.0 else 0.0
+        left_s = max(total - done, 0) / per_s if per_s > 0.0 else None
+        return min(done / total, 0.99), left_s
+
     def text(self) -> str:
         """Return name, share done, detail, speed in examples/s, and time left; parts that are unknown are left out."""
         done, total, elapsed = self.done(), self.total(), self.clock() - self._began

@@ -78,14 +78,16 @@ class RunLog:
         quiet: bool = False,
         warns: bool = True,
         on_line: Callable[[Line], object] | None = None,
+        features: Callable[[], list[Line]] | None = None,
         stream: TextIO | None = None,
         line_every_s: float = LINE_EVERY_S,
     ) -> None:
         """Open the files of a run; with `resumed_step`, keep the lines of metrics up to that step.
 
         `quiet` suppresses text, but not warnings; `warns=False` suppresses warnings. `on_line` is called with every
-        line of metrics. `stream` is by default standard error. If it is not a terminal, a thread writes a progress line
-        after `line_every_s` seconds without other output.
+        line of metrics. `features` returns the numbers of each feature for TensorBoard. `stream` is by default standard
+        error. If it is not a terminal, a thread writes a progress line after `line_every_s` seconds without other
+        output.
         """
         path = run_dir / "metrics.jsonl"
         kept = _lines_until(path, resumed_step) if resumed_step is not None and path.exists() else []
@@ -94,7 +96,7 @@ class RunLog:
         self._file.flush()
         self._events = EventFile(run_dir / "tensorboard") if tensorboard else None
         self._stream = sys.stderr if stream is None else stream
-        self._quiet, self._warns, self._on_line = quiet, warns, on_line
+        self._quiet, self._warns, self._on_line, self._features = quiet, warns, on_line, features
         self._terminal = not quiet and self._stream.isatty()
         self._shown, self._shown_at = "", 0.0
         # Progress of the current task. A thread reports it, because a step or the wait for a hub may take longer.
@@ -115,6 +117,8 @@ class RunLog:
         if self._events is not None:
             group = {"step": "train", "test": f"test/{values.get('name')}"}.get(kind, kind)
             self._events.scalars(values["step"], _scalars(group, values))
+            if kind == "step" and self._features is not None:
+                self._events.scalars(values["step"], _of_features(self._features()))
         scores = ", ".join(f"{name} {values[name]:.6f}" for name in shown_metrics(values))
         if kind == "step":
             speed = f"({values['steps_per_s']:.1f} it/s; {values['examples_per_s']:,.0f} examples/s)"
@@ -150,6 +154,12 @@ class RunLog:
         """Set the current task for progress lines; None: no task."""
         with self._lock:
             self._pace = pace
+
+    def task(self) -> tuple[str, float | None, float | None] | None:
+        """Return name, share done and seconds left of the current task; None: no task, or unknown."""
+        with self._lock:
+            pace = self._pace
+        return None if pace is None else (pace.name, *pace.share_and_left())
 
     def progress(self) -> None:
         """Update the progress line of a terminal; called after each batch."""
@@ -199,6 +209,16 @@ def _scalars(group: str, values: Mapping[str, Any]) -> dict[str, float]:
     known = ("auc", "logloss", "prob_mean", "real_mean", "steps_per_s", "examples_per_s")
     names = [*known, *shown_metrics(values)]
     return {f"{group}/{name}": float(values[name]) for name in names if name in values}
+
+
+def _of_features(features: list[Line]) -> dict[str, float]:
+    """Return the known numbers of features for TensorBoard, by tag."""
+    return {
+        f"features/{feature['name']}/{name}": float(value)
+        for feature in features
+        for name, value in feature.items()
+        if name not in ("name", "table", "readers") and value is not None
+    }
 
 
 def _lines_until(path: Path, step: int) -> list[str]:

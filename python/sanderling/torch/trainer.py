@@ -3,6 +3,7 @@
     runs/<name>/model/         checkpoint of the best validated pass; without validation, of the last pass
     runs/<name>/last/          checkpoint to resume from: the last one saved, after a pass, a stop or an interval
     runs/<name>/metrics.jsonl  lines of metrics, in the format of the built-in learners
+    runs/<name>/run.json       state of the run while it goes on, for `sanderling watch`
     runs/<name>/summary.json   summary of the run
     runs/<name>/config.json    configuration as it ran, defaults filled in
     runs/<name>/report.html    HTML report: summary, curves, tables and keys
@@ -38,6 +39,7 @@ from sanderling.torch.inputs import FileInputs, HubInputs, check_fields, check_f
 from sanderling.torch.retrieval_run import RetrievalRun
 from sanderling.torch.run_log import Line, RunLog
 from sanderling.torch.run_name import named, replaces
+from sanderling.torch.run_status import RunRecord
 from sanderling.torch.test_sets import score_tests
 from sanderling.torch.warm_start import saved_model, warm_start, with_saved_features
 from sanderling.torch.workers import Workers, bound_of, join
@@ -75,6 +77,7 @@ def train(
     mode: str = "sync",
     hubs: sanderling.HubSource | None = None,
     torch_threads: int | None = None,
+    status_listen: str | None = None,
 ) -> DeepResult:
     """Train a deep model; `config` is a `DeepConfig`, a dictionary, or a TOML file of that structure.
 
@@ -95,6 +98,9 @@ def train(
 
     A server that is unreachable for longer than `train.ps_timeout` raises ServerError. The logger "sanderling" warns
     after one second, and then with growing intervals. A `Connection` passed as `ps` keeps its own timeout.
+
+    `status_listen`, such as "127.0.0.1:9400", shows the run at this address of the machine while it goes on: its page,
+    status pages and `/metrics`; of several trainers, that of rank 0.
 
     `hubs` replaces `data.train` and says how hubs are reached: token, TLS, timeout and compression. Its other entries
     are those of the run.
@@ -191,15 +197,25 @@ def train(
             quiet=quiet or not first,
             warns=first,
             on_line=on_line,
+            features=lambda: run.model.emb.native.feature_stats(),
         )
+        record: RunRecord | None = None
         for note in notes:
             log.say(note)
         if (warning := compute_threads.overcommitment(threads, config.train.threads)) is not None:
             log.say(warning)
         try:
+            if first:
+                record = RunRecord(run, log, status_listen)
             run.passes(log)
             score_tests(run, log)
+        except BaseException as error:
+            if record is not None:
+                record.fail(str(error) or type(error).__name__)
+            raise
         finally:
+            if record is not None:
+                record.finish()
             log.close()
         summary = summary_of(run)
         for warning in summary["warnings"] if first else ():

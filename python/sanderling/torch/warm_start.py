@@ -109,6 +109,8 @@ def warm_start(run: "DeepRun", directory: Path) -> list[str]:
             emb.check_table(name, table.dim, table.config)
             tables[name] = table
         emb.use_loaded(tables)
+    if (keys := state["extra"].get("features")) is not None:
+        emb.native.compare_keys(keys, resume=False)
     if fresh := sorted(set(local_names.values()) - saved):
         notes.append(f"new tables: {', '.join(fresh)}")
     parameters = run.model.state_dict()
