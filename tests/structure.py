@@ -1,8 +1,7 @@
 """The rules of the source tree, as functions from a tree to the list of what breaks them.
 
-They read text and run no code. `test_structure.py` applies them to this repository, and to wrong trees to see them fail.
-
-Run as a program (`python tests/structure.py`), this file lowers the ceilings in `ceilings.toml` to the present counts.
+They run no code. `test_structure.py` applies them to this repository, and to wrong trees to see them fail. Run as a
+program (`python tests/structure.py`), this file lowers the ceilings in `ceilings.toml` to the present counts.
 """
 
 import ast
