@@ -385,7 +385,7 @@ fn a_cluster_is_shown_by_its_keeper_and_its_servers() {
     assert_eq!(keeper.get("/cluster/none", &[HTML]).status, 404);
     servers[0].check("/cluster", &["this server", "of group 0", "records that a follower", "Read 0."]);
     found(&keeper.check("/slots", &["ads"]), &["/slots/ads"]);
-    let map = ["slots by group", "4,096", "100.0 %", "0 to 4095"];
+    let map = ["Slots by group", "4,096", "100.0 %", "0 to 4095"];
     found(&keeper.check("/slots/ads", &map), &["/cluster/ads"]);
     found(&servers[1].check("/slots", &map), &["/cluster"]);
     found(&servers[0].crawl("/"), &["/cluster", "/slots"]);
