@@ -8,7 +8,7 @@ use sanderling_registry::{PlannedMove, begin_moves, layout};
 use super::{LONG, Place};
 use crate::remote_training::{IN_STEP, assert_same};
 
-const JOB: &str = "--algorithm ftrl-sync --workers 2 --passes 40 --quiet";
+const JOB: &str = "--algorithm ftrl-sync --workers 2 --passes 16 --quiet";
 
 fn command(place: &Place, line: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sanderling"));
