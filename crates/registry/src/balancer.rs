@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use sanderling_replica::Placement;
 
 use crate::group_load::{GroupLoad, weights};
-use crate::plan::{PlannedMove, Sharing, Weights, costs, plan};
+use crate::plan::{PlannedMove, Sharing, Weights, costs, moved, plan};
 
 /// A group costs too much above this multiple of an equal share,
 const COST_MAX: f64 = 1.15;
@@ -75,7 +75,7 @@ impl Balancer {
             |group: &&u32| loads.get(group).is_some_and(|load| load.memory_share() > MEMORY_SHARE_MAX);
         let full: Vec<u32> = groups.iter().filter(is_full).copied().collect();
         let moves = plan(placement, &Sharing { groups: &groups, full: &full, kept: &kept }, &weights);
-        let (_, after) = greatest(&done(placement, &moves), active, &weights)?;
+        let (_, after) = greatest(&moved(placement, &moves), active, &weights)?;
         let is_worth_it = most - after >= GAIN_MIN * (most - fair);
         (is_worth_it && !moves.is_empty()).then_some(Advice { moves, most: (group, most), after })
     }
@@ -85,15 +85,6 @@ impl Balancer {
 fn greatest(placement: &Placement, active: &[u32], weights: &Weights) -> Option<(u32, f64)> {
     let costs = active.iter().copied().zip(costs(placement, active, weights));
     costs.max_by(|one, other| one.1.total_cmp(&other.1))
-}
-
-/// The placement after these moves.
-fn done(placement: &Placement, moves: &[PlannedMove]) -> Placement {
-    let mut groups = placement.groups();
-    for one in moves {
-        one.slots.iter().for_each(|&slot| groups[slot as usize] = one.to);
-    }
-    Placement::of_groups(placement.version, &groups)
 }
 
 #[cfg(test)]

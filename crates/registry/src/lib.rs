@@ -31,7 +31,7 @@ mod membership;
 pub use membership::{Place, Wanted, agree, claim};
 
 mod plan;
-pub use plan::{PlannedMove, Sharing, Weights, costs, plan};
+pub use plan::{PlannedMove, Sharing, Weights, costs, moved, plan};
 
 mod group_load;
 pub use group_load::{GroupLoad, LOADS, LoadWindow, load_name, loads, weights};

@@ -94,6 +94,16 @@ pub fn costs(placement: &Placement, groups: &[u32], weights: &Weights) -> Vec<f6
     groups.iter().map(of).collect()
 }
 
+/// The placement when these moves are done.
+#[must_use]
+pub fn moved(placement: &Placement, moves: &[PlannedMove]) -> Placement {
+    let mut groups = placement.groups();
+    for one in moves {
+        one.slots.iter().for_each(|&slot| groups[slot as usize] = one.to);
+    }
+    Placement::of_groups(placement.version, &groups)
+}
+
 /// Few moves by which these groups cost as much as each other, as far as whole slots allow.
 ///
 /// A group costs the greater one of its shares of the load and of the rows. A slot that is under way already has the
@@ -200,7 +210,7 @@ pub(crate) fn settled(placement: &Placement) -> Vec<u32> {
 mod tests {
     use super::*;
 
-    fn moved(weights: &Weights, groups: &[u32], kept: &[u32]) -> Vec<(u32, u32, Vec<u32>)> {
+    fn planned(weights: &Weights, groups: &[u32], kept: &[u32]) -> Vec<(u32, u32, Vec<u32>)> {
         let placement = Placement::even(8, 2);
         let planned = plan(&placement, &Sharing { groups, full: &[], kept }, weights);
         planned.into_iter().map(|one| (one.from, one.to, one.slots)).collect()
@@ -217,7 +227,7 @@ mod tests {
             ([5.0, 3.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], vec![(0, 1, vec![1])]),
         ] {
             let load = load.map(|weight| weight / 20.0).to_vec();
-            assert_eq!(moved(&Weights { load, rows: Vec::new(), alike: 1.0 }, &[0, 1], &[]), expected);
+            assert_eq!(planned(&Weights { load, rows: Vec::new(), alike: 1.0 }, &[0, 1], &[]), expected);
         }
     }
 
@@ -228,14 +238,14 @@ mod tests {
         let rows: Vec<f64> = load.iter().rev().copied().collect();
         let weights = Weights { load: load.clone(), rows, alike: 1.0 };
         assert_eq!(costs(&Placement::even(8, 2), &[0, 1], &weights), [0.8, 0.8]);
-        assert_eq!(moved(&weights, &[0, 1], &[]), []);
+        assert_eq!(planned(&weights, &[0, 1], &[]), []);
         // Little is left as it is.
         let small =
             Weights { load: vec![0.13, 0.125, 0.125, 0.125, 0.125, 0.125, 0.125, 0.12], ..weights.clone() };
-        assert_eq!(moved(&Weights { rows: Vec::new(), alike: 1.02, ..small }, &[0, 1], &[]), []);
+        assert_eq!(planned(&Weights { rows: Vec::new(), alike: 1.02, ..small }, &[0, 1], &[]), []);
         // Rows without load do not stay where they are many.
         let weights = Weights { load: Vec::new(), rows: load, alike: 1.0 };
-        assert_eq!(moved(&weights, &[0, 1], &[]), [(0, 1, vec![3])]);
+        assert_eq!(planned(&weights, &[0, 1], &[]), [(0, 1, vec![3])]);
     }
 
     #[test]

@@ -8,6 +8,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use sanderling_store::StoreError;
+
 pub use logged::LoggedPushes;
 pub use saved::SavedPushDedup;
 
@@ -34,6 +36,19 @@ pub enum Outcome {
         /// The first of these keys.
         key: u64,
     },
+}
+
+impl Outcome {
+    /// The outcome of a push to a table; `None`: it failed, and nothing was applied.
+    #[must_use]
+    pub fn of(applied: &Result<(), StoreError>) -> Option<Outcome> {
+        match applied {
+            Ok(()) => Some(Outcome::Applied),
+            Err(StoreError::TableFull { rejected, .. }) => Some(Outcome::Full { rejected: *rejected }),
+            Err(StoreError::NotFinite { key, .. }) => Some(Outcome::NotFinite { key: *key }),
+            Err(_) => None,
+        }
+    }
 }
 
 /// The decision about an incoming push.

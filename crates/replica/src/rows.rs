@@ -128,13 +128,11 @@ impl Rows {
         let mut rows = RowVersions::default();
         let checked = check(table, &push)?;
         let clock = if push.continues { table.latest_push() } else { table.count_push() };
-        let outcome = match checked.apply_and_report(clock, &mut rows) {
-            Ok(()) => Outcome::Applied,
-            Err(StoreError::TableFull { rejected, .. }) => Outcome::Full { rejected },
-            Err(StoreError::NotFinite { key, .. }) => Outcome::NotFinite { key },
-            Err(error) => return Err(error),
-        };
-        Ok(AppliedPush { push, clock: clock.reading(), rows, outcome })
+        let applied = checked.apply_and_report(clock, &mut rows);
+        match Outcome::of(&applied) {
+            Some(outcome) => Ok(AppliedPush { push, clock: clock.reading(), rows, outcome }),
+            None => Err(applied.expect_err("a push without an outcome has failed")),
+        }
     }
 
     /// Reads weights.

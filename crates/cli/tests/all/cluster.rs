@@ -150,7 +150,7 @@ pub(crate) fn drill(place: &mut Place, disturb: impl FnOnce(&mut Place, &Pushed)
     drill_at(&url, |pushed| disturb(place, pushed));
 }
 
-/// The same with the servers of any cluster.
+/// Clients count keys on the servers of the cluster at this URL, as [`drill`] says.
 pub(crate) fn drill_at(url: &str, disturb: impl FnOnce(&Pushed)) {
     let connect = || Cluster::of(url, ConnectOptions::default()).unwrap();
     let sgd = Optimizer::Sgd { lr: 1.0, l2: 0.0 };

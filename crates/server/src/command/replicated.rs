@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sanderling_replica::push_dedup::{ClientPushes, Outcome, Verdict};
 use sanderling_replica::{AppliedPush, Push as ReplicatedPush};
-use sanderling_store::{PushScale, RowColumns, RowVersions, StoreError, WholeRows};
+use sanderling_store::{PushScale, RowColumns, RowVersions, WholeRows};
 use sanderling_wire::{Create, Fault, Push, Pushed, Reply, Request};
 
 use super::push::{Noted, known, refused};
@@ -66,12 +66,7 @@ pub(crate) fn push(
     let clock = if push.continues { table.latest_push() } else { table.count_push() };
     let mut rows = RowVersions::default();
     let applied = checked.apply_and_report(clock, &mut rows);
-    let outcome = match &applied {
-        Ok(()) => Outcome::Applied,
-        Err(StoreError::TableFull { rejected, .. }) => Outcome::Full { rejected: *rejected },
-        Err(StoreError::NotFinite { key, .. }) => Outcome::NotFinite { key: *key },
-        Err(_) => return applied.map(|()| 0).map_err(Refusal::from),
-    };
+    let Some(outcome) = Outcome::of(&applied) else { return applied.map(|()| 0).map_err(Refusal::from) };
     noted.outcome = Some(outcome);
     let copy = ReplicatedPush {
         table: push.table,

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use sanderling_replica::push_dedup::Outcome;
 use sanderling_replica::{AppliedPush, Push};
-use sanderling_store::{PushScale, RowVersions, StoreError};
+use sanderling_store::{PushScale, RowVersions};
 use sanderling_sync::{Complete, Group, Sums};
 use sanderling_wire::Fault;
 
@@ -91,12 +91,7 @@ impl Primary<'_> {
             let grads = &sums.gradients[part.start * dim..part.end * dim];
             let mut rows = RowVersions::default();
             let applied = table.check_push(keys, counts, grads, scale)?.apply_and_report(clock, &mut rows);
-            let outcome = match &applied {
-                Ok(()) => Outcome::Applied,
-                Err(StoreError::TableFull { rejected, .. }) => Outcome::Full { rejected: *rejected },
-                Err(StoreError::NotFinite { key, .. }) => Outcome::NotFinite { key: *key },
-                Err(_) => return Ok(applied?),
-            };
+            let Some(outcome) = Outcome::of(&applied) else { return Ok(applied?) };
             let number = replication.next_step();
             let copy = Push {
                 table: sums.table,
@@ -120,8 +115,9 @@ impl Primary<'_> {
 
 impl Ending {
     fn end(&mut self) {
-        let result = std::mem::replace(&mut self.result, Ok(()));
-        self.complete.take().into_iter().for_each(|complete| lock(&self.group).end(complete, result.clone()));
+        if let Some(complete) = self.complete.take() {
+            lock(&self.group).end(complete, std::mem::replace(&mut self.result, Ok(())));
+        }
     }
 }
 

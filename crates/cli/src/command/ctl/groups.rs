@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use sanderling_registry::{
     LOADS, Placement, PlannedMove, Registry, Sharing, Weights, add_group, begin_moves, cancel_moves, costs,
-    drain_group, layout, loads, plan, weights,
+    drain_group, layout, loads, moved, plan, weights,
 };
 use serde::Serialize;
 
@@ -130,9 +130,7 @@ impl Plan {
         };
         let weights = measured.clone().unwrap_or_else(|| Weights::equal(placement.slots));
         let moves = plan(placement, &Sharing::of(active), &weights);
-        let mut after = placement.groups();
-        moves.iter().for_each(|one| one.slots.iter().for_each(|&slot| after[slot as usize] = one.to));
-        let after = Placement::of_groups(placement.version, &after);
+        let after = moved(placement, &moves);
         let slots = |placement: &Placement, group| {
             placement.groups().iter().filter(|of| **of == group).count() as u32
         };
