@@ -52,7 +52,7 @@ impl Driver {
     }
 
     pub(super) fn reply_to_restore(&mut self, told: &SyncSender<RestoreResult>, table: u32, answer: &Answer) {
-        // Whoever restores sees the tables.
+        // The caller sees the tables.
         self.refresh();
         let result = match (self.refusal(answer), answer) {
             (Some(refusal), _) => Err(refusal),
