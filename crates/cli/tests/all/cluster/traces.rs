@@ -67,14 +67,16 @@ fn a_request_is_one_tree_from_the_trainer_to_the_replicas() {
     let stages = ["wait", "decode", "work", "reply"].map(str::to_owned).to_vec();
     let pull = ("pull".to_owned(), stages.clone(), vec![]);
     let push = ("push".to_owned(), [stages, vec!["replicate".to_owned()]].concat(), vec![follower]);
+    // On a busy machine the follower may fall silent, and the primary goes on without it for a while.
+    let alone = (push.0.clone(), push.1.clone(), vec![]);
     let start = Instant::now();
     loop {
         let all = collector.spans();
         let roots = all.iter().filter(|span| span.span["kind"] == 3);
         let of_rows = roots.filter(|span| ["pull", "push"].contains(&span.text("name")));
         let trees: Vec<_> = of_rows.map(|root| tree(&all, root)).collect();
-        let is_whole =
-            trees.len() >= 40 && trees.iter().all(|tree| [Some(&pull), Some(&push)].contains(&tree.as_ref()));
+        let is_whole = trees.len() >= 40
+            && trees.iter().all(|tree| [Some(&pull), Some(&push), Some(&alone)].contains(&tree.as_ref()));
         if is_whole && trees.contains(&Some(push.clone())) && trees.contains(&Some(pull.clone())) {
             return;
         }
