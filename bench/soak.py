@@ -50,7 +50,7 @@ import sanderling
 CLIENTS, KEEPER, SERVERS, REPLICAS = 0, 1, (2, 3), (4, 5)
 REGISTRY = f"keeper://{hosts.address(KEEPER)}:7400/soak"
 RUN, TABLE, DIM = "soak", "C1", 4
-KEYS, PER_PUSH, PER_READ = 10_000, 256, 8
+PER_PUSH, PER_READ = 256, 8
 # A change older than this must be on a replica, or the replica must say that it is stale.
 STALE_AFTER_S = 2
 # Beyond that limit a cut lasts before the mark is asked for.
@@ -84,12 +84,12 @@ class Soak:
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         """Starts the processes and fills the table."""
-        self.folder, self.random = folder, random.Random(options.seed)
+        self.folder, self.keys, self.random = folder, options.keys, random.Random(options.seed)
         self.program = [str(options.program)] if options.program else [sys.executable, "-m", "sanderling"]
         self.problems: list[str] = []
         self.counts: dict[str, int] = {}
         self.stops = threading.Event()
-        self.ledger = checks.Ledger(KEYS, DIM)
+        self.ledger = checks.Ledger(options.keys, DIM)
         self.network = hosts.Network(6, folder / "switch.log")
         open_to_all = ["--expose", "--insecure"]
         keeper = ["keeper", "--listen", f"{hosts.address(KEEPER)}:7400", "--data", "keeper", *open_to_all]
@@ -221,7 +221,7 @@ class Soak:
         draw = np.random.default_rng(1)
         gradient = np.full((PER_PUSH, DIM), -1, np.float32)
         while not self.stops.is_set():
-            others = checks.CLOCK + draw.choice(KEYS - checks.CLOCK, PER_PUSH - checks.CLOCK, replace=False)
+            others = checks.CLOCK + draw.choice(self.keys - checks.CLOCK, PER_PUSH - checks.CLOCK, replace=False)
             places = np.concatenate([np.arange(checks.CLOCK), others])
             self.ledger.begin(places)
             try:
@@ -237,7 +237,7 @@ class Soak:
         """Reads from a replica as JSON."""
         server, draw = f"{hosts.address(REPLICAS[at])}:8500", np.random.default_rng(at)
         while not self.stops.is_set():
-            places = np.concatenate([draw.choice(checks.CLOCK, 2), draw.choice(KEYS, PER_READ - 2)])
+            places = np.concatenate([draw.choice(checks.CLOCK, 2), draw.choice(self.keys, PER_READ - 2)])
             body = {"keys": [int(key) for key in checks.keys_of(places)]}
             # A row that lacks a push from long before this moment lacks it in the moment of the mark, too.
             known_since = time.monotonic() - STALE_AFTER_S
@@ -263,7 +263,7 @@ class Soak:
         replicas = [f"{hosts.address(host)}:8500" for host in REPLICAS]
         client, draw = sanderling.RowsClient(replicas, hedge="p95"), np.random.default_rng(9)
         while not self.stops.is_set():
-            places = draw.choice(KEYS, 64, replace=False)
+            places = draw.choice(self.keys, 64, replace=False)
             try:
                 rows, _, _ = client.rows(TABLE, checks.keys_of(places))
             except sanderling.Error:
@@ -411,7 +411,7 @@ class Soak:
     def compare(self) -> None:
         """Every key has its number of pushes, on the primary, on any server, and on both replicas."""
         expected = self.ledger.expected()
-        keys = checks.keys_of(np.arange(KEYS))
+        keys = checks.keys_of(np.arange(self.keys))
 
         def of_servers(pull_from: Literal["primary", "any"]) -> Rows:
             with sanderling.connect(
@@ -422,7 +422,9 @@ class Soak:
         def of_replica(host: int) -> Rows:
             client = sanderling.RowsClient([f"{hosts.address(host)}:8500"], timeout_s=20)
             # At most 4,096 rows per request.
-            return np.concatenate([client.rows(TABLE, part)[0] for part in np.split(keys, range(4000, KEYS, 4000))])
+            return np.concatenate(
+                [client.rows(TABLE, part)[0] for part in np.split(keys, range(4000, self.keys, 4000))]
+            )
 
         def is_equal(rows: Callable[[], Rows]) -> bool:
             try:
@@ -454,9 +456,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0, help="time of the disturbances (10)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the disturbances (1)")
+    parser.add_argument("--keys", type=int, default=2000, help=f"keys that are counted, at least {PER_PUSH} (2000)")
     parser.add_argument("--program", type=Path, help="the program `sanderling` [default: that of the Python package]")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     options = parser.parse_args()
+    if options.keys < PER_PUSH:
+        parser.error(f"--keys: at least {PER_PUSH}")
     if options.program:
         options.program = options.program.resolve()
     hosts.enter()

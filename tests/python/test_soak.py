@@ -10,6 +10,8 @@ import pytest
 
 BENCH = Path(__file__).parents[2] / "bench"
 KEYS, DIM = 100, 3
+# MiB by second.
+SizeAt = Callable[[int], float]
 
 
 @pytest.fixture
