@@ -142,7 +142,7 @@ impl Table {
         if !hashes.is_empty() {
             stream.epoch += 1;
             // The subscriber of this drain gets its keys, however many they are.
-            let keys_max = changes.keys_max.max(hashes.len());
+            let keys_max = self.kept_keys_max(changes).max(hashes.len());
             stream.keep(hashes, keys_max);
         }
         Ok(())

@@ -22,6 +22,9 @@ use crate::{RowRef, StoreError};
 const FRAME_KEYS: usize = 1024;
 /// Keys that are read under one index guard.
 const GROUP: usize = 64;
+/// Keys of past epochs that are kept of each table, and more in large ones: so many per row.
+pub(super) const KEPT_KEYS_MIN: usize = 1 << 18;
+const KEPT_PER_ROW: usize = 4;
 
 /// Sorts hashes, which is also the order of the index, and removes repeated ones.
 fn sort(hashes: &mut Vec<u64>) {
@@ -113,7 +116,7 @@ impl Table {
         if lines.is_empty() {
             let set = hashes.clone();
             earlier.append(&mut hashes);
-            stream.keep(set, changes.keys_max);
+            stream.keep(set, self.kept_keys_max(changes));
             stream.progress.note_whole(began);
         } else {
             // Too many for the sets: only this subscriber gets them.
@@ -149,6 +152,12 @@ impl Table {
         }
         let is_in_sets = stream.sets.iter().any(|(epoch, hashes)| *epoch > since && !hashes.is_empty());
         Ok(is_in_sets || !changes.notes.is_empty())
+    }
+
+    /// Keys of past epochs that are kept. A subscriber that lacks several times as many as there are rows gets all rows
+    /// sooner than them.
+    pub(super) fn kept_keys_max(&self, changes: &Changes) -> usize {
+        changes.keys_max.min((KEPT_PER_ROW * self.len()).max(KEPT_KEYS_MIN))
     }
 
     /// The error of a subscriber at an epoch whose changes are not kept.
