@@ -9,10 +9,9 @@ use sanderling_replica::{
 };
 use sanderling_store::{RowColumns, RowRef, RowVersions};
 
+use super::version::Spoken;
 use crate::description;
 
-/// The first byte. Replicas of one group may differ by one version of the program, but not of this.
-const FORMAT: u8 = 3;
 /// Bytes of a record beside those of its keys and gradients, at most.
 const RECORD_BYTES: usize = 160;
 /// Bytes of a key in a record, beside its gradient: key, count, version, number of removals.
@@ -24,6 +23,23 @@ const TEXT_BYTES_MAX: usize = 16 << 20;
 
 /// Why bytes are no message.
 pub(super) type Malformed = &'static str;
+
+/// Why a message is not read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unread {
+    Malformed(Malformed),
+    /// A server speaks another version.
+    Version {
+        server: u32,
+        found: u8,
+    },
+}
+
+impl From<Malformed> for Unread {
+    fn from(reason: Malformed) -> Unread {
+        Unread::Malformed(reason)
+    }
+}
 
 /// Bytes that a push takes on its way to a follower, at most.
 pub(crate) fn record_bytes(keys: usize, grads: usize) -> usize {
@@ -42,10 +58,17 @@ fn size(record: &Record) -> usize {
     }
 }
 
-/// Encodes a message as one or more messages of bounded size. Of records, the spans of those pushes are told that have one.
-pub(super) fn encode(envelope: &Envelope, span_of: impl Fn(&Push) -> Option<SpanContext>) -> Vec<Vec<u8>> {
+/// Encodes a message in a version as one or more messages of bounded size. Of records, the spans of those pushes are told
+/// that have one.
+///
+/// Version 4 differs from version 3 in the placements that messages have: pinned tables may be in another group.
+pub(super) fn encode(
+    envelope: &Envelope,
+    version: u8,
+    span_of: impl Fn(&Push) -> Option<SpanContext>,
+) -> Vec<Vec<u8>> {
     let Message::Records { stream, first, records } = &envelope.message else {
-        return vec![whole(envelope, 0, |out| message(&envelope.message, out))];
+        return vec![whole(envelope, version, 0, |out| message(&envelope.message, out))];
     };
     let (mut messages, mut at) = (Vec::new(), 0);
     while at < records.len() {
@@ -54,7 +77,7 @@ pub(super) fn encode(envelope: &Envelope, span_of: impl Fn(&Push) -> Option<Span
             bytes += size(&records[end]);
             end += 1;
         }
-        messages.push(whole(envelope, bytes, |out| {
+        messages.push(whole(envelope, version, bytes, |out| {
             out.u8(2);
             out.u64(*stream as u64);
             out.u64(first + at as u64);
@@ -69,10 +92,11 @@ pub(super) fn encode(envelope: &Envelope, span_of: impl Fn(&Push) -> Option<Span
     messages
 }
 
-fn whole(envelope: &Envelope, bytes: usize, put: impl FnOnce(&mut Out)) -> Vec<u8> {
+fn whole(envelope: &Envelope, version: u8, bytes: usize, put: impl FnOnce(&mut Out)) -> Vec<u8> {
     let Envelope { from, epoch, session, .. } = envelope;
     let mut out = Out(Vec::with_capacity(RECORD_BYTES + bytes));
-    out.u8(FORMAT);
+    // All versions begin with these two.
+    out.u8(version);
     out.u32(from.server);
     [from.boot, *epoch, *session].into_iter().for_each(|number| out.u64(number));
     put(&mut out);
@@ -80,18 +104,18 @@ fn whole(envelope: &Envelope, bytes: usize, put: impl FnOnce(&mut Out)) -> Vec<u
 }
 
 /// Decodes a message, with the spans of its pushes.
-pub(super) fn decode(bytes: &[u8]) -> Result<(Envelope, Vec<SpanContext>), Malformed> {
+pub(super) fn decode(bytes: &[u8], spoken: Spoken) -> Result<(Envelope, Vec<SpanContext>), Unread> {
     let mut from = In(bytes);
-    if from.u8()? != FORMAT {
-        return Err("it is of another version of the program");
+    let (found, server) = (from.u8()?, from.u32()?);
+    if !spoken.has(found) {
+        return Err(Unread::Version { server, found });
     }
-    let server = from.u32()?;
     let [boot, epoch, session] = [from.u64()?, from.u64()?, from.u64()?];
     let message = read_message(&mut from)?;
     let spans = if matches!(message, Message::Records { .. }) { read_spans(&mut from)? } else { Vec::new() };
     match from.0 {
         [] => Ok((Envelope { from: Member { server, boot }, epoch, session, message }, spans)),
-        _ => Err("it is too long"),
+        _ => Err(Unread::Malformed("it is too long")),
     }
 }
 
