@@ -21,7 +21,7 @@ pub(crate) struct Spoken {
 }
 
 impl Spoken {
-    /// Those of this program, or of one whose newest version is this.
+    /// The versions of this program, or of a program whose newest version is this one.
     pub(crate) fn up_to(newest: Option<u8>) -> Spoken {
         let newest = newest.unwrap_or(NEWEST).min(NEWEST);
         Spoken { oldest: OLDEST.min(newest), newest }
@@ -31,7 +31,7 @@ impl Spoken {
         (self.oldest..=self.newest).contains(&version)
     }
 
-    /// What a hello says of them. Version 3 has no feature of its own.
+    /// The features of a hello. Version 3 has no feature of its own.
     pub(crate) fn features(self) -> Features {
         match self.newest {
             ..=3 => Features::REPLICATE,

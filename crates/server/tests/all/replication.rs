@@ -189,7 +189,9 @@ fn push_surely(place: &Place, at: &mut (RawClient, u32), (name, config): (&str, 
             Some(Ok(true)) => return,
             Some(Ok(false)) => *at = place.reach(name, config),
             Some(Err((Fault::Busy { .. }, _))) => std::thread::sleep(Duration::from_millis(2)),
-            Some(Err((Fault::NotHere { .. } | Fault::Draining, _))) | None => *at = place.reach(name, config),
+            Some(Err((Fault::NotHere { .. } | Fault::NotPrimary { .. } | Fault::Draining, _))) | None => {
+                *at = place.reach(name, config);
+            }
             Some(Err(failure)) => panic!("{failure:?}"),
         }
         assert!(start.elapsed() < LONG, "no primary takes the push");
