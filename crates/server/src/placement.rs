@@ -132,6 +132,16 @@ impl Slots {
         }
     }
 
+    /// Whether this group has the key's slot.
+    pub(crate) fn is_here(&self, key: u64) -> bool {
+        self.owner_of(key) == SlotOwner::Here
+    }
+
+    /// Whether the cluster has the group that has the tables with this home.
+    pub(crate) fn knows(&self, home: u32) -> bool {
+        (self.record.pinned_to(home) as usize) < self.map().1
+    }
+
     /// Refuses a request with keys of other groups, or of slots that are handed over.
     pub(crate) fn check_keys(&self, home: Home, keys: &[u64]) -> Result<(), Refusal> {
         if let Home::Pinned(home) = home {
@@ -163,7 +173,9 @@ impl Slots {
         having.dedup();
         let shard = having.iter().position(|group| *group == u32::from(self.group))?;
         let even = even_slots(having.len());
-        let is_even = groups.len() == even.len()
+        // Pinned tables in another group are in another part than that of their server.
+        let is_even = self.record.pinned.is_empty()
+            && groups.len() == even.len()
             && groups.iter().zip(even).all(|(group, part)| having[usize::from(part)] == *group);
         Some(Part { shard: shard as u16, shards: having.len() as u16, is_even })
     }

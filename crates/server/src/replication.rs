@@ -4,11 +4,13 @@
 //! rows, to the thread of [`driver`], which sends it to the followers and answers when they have it. That thread alone
 //! knows the machine of the crate `replica`.
 
+mod bytes;
 mod codec;
 mod driver;
 mod moves;
 mod peers;
 mod records;
+mod restore;
 mod traced;
 mod transfer;
 mod version;
@@ -30,6 +32,7 @@ pub use moves::PlacementRecords;
 pub(crate) use moves::{MoveChange, MoveThread};
 pub(crate) use peers::PeerOptions;
 pub use records::{GroupRecord, GroupRecords, GroupStatus, MemoryRecords, ReplicaStatus};
+pub(crate) use restore::restore;
 pub(crate) use transfer::answer_to;
 pub use version::MOVES_PINNED_TABLES;
 pub(crate) use version::Spoken;
@@ -67,6 +70,8 @@ pub(crate) struct Replication {
     status: Mutex<GroupStatus>,
     /// The epoch and the version of the placement that all replicas in sync have applied in it, and the move under way.
     placed: Mutex<((u64, u64), Progress)>,
+    /// How often a checkpoint has replaced the tables.
+    replaced: AtomicU64,
 }
 
 /// A worker's flag, on a cache line of its own.
@@ -108,6 +113,7 @@ impl Replication {
             waiting: AtomicUsize::new(0),
             status: Mutex::default(),
             placed: Mutex::default(),
+            replaced: AtomicU64::new(0),
         }
     }
 
@@ -172,6 +178,16 @@ impl Replication {
         *self.placed.lock().unwrap_or_else(PoisonError::into_inner) = (placed, progress);
     }
 
+    /// Notes that other tables take the names of those that there are.
+    fn note_replaced(&self) {
+        self.replaced.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Tells the streams of a table from those of its namesake in another epoch, or after a restore.
+    fn source(&self, epoch: u64) -> u64 {
+        epoch | self.replaced.load(Ordering::Relaxed) << 40
+    }
+
     fn has_lease(&self, now: Instant) -> bool {
         self.us(now) < self.lease_until_us.load(Ordering::Acquire)
     }
@@ -199,15 +215,13 @@ impl Replication {
             | Kind::Tables
             | Kind::Save
             | Kind::SaveAs
+            | Kind::Restore
             | Kind::PushStep
             | Kind::WaitStep
             | Kind::Meet => match self.has_lease(now) {
                 true => Ok(()),
                 false => Err(self.not_taking()),
             },
-            Kind::Restore => Err(Refusal::bad(
-                "servers of a cluster cannot restore while they run: import the checkpoint, or start a new cluster with it",
-            )),
             _ => Ok(()),
         }
     }

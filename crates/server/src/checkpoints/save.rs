@@ -59,6 +59,7 @@ impl Checkpoints {
         let part = self.part();
         let folder = part.folder(&self.base(name)?);
         let _alone = self.working.lock().unwrap_or_else(PoisonError::into_inner);
+        let _locked = self.lock(part)?;
         unfinished::check(&folder)?;
         self.check_is_own(&folder)?;
         self.check_room(name, &folder)?;
@@ -70,8 +71,10 @@ impl Checkpoints {
         let directory = tables.directory();
         let table_records = directory.lasting().map(|entry| TableRecord {
             name: entry.table.name().to_owned(),
-            // The part that has the rows: the group that a table is pinned to may have ended.
-            pinned: (entry.home != Home::Sharded).then_some(part.shard.into()),
+            pinned: match entry.home {
+                Home::Sharded => None,
+                Home::Pinned(server) => Some(server),
+            },
             created_unix_ms: entry.created_unix_ms,
             config: serde_json::from_str(&entry.config).expect("it was made from a value"),
         });

@@ -9,6 +9,7 @@ use sanderling_replica::{
 };
 use sanderling_store::{RowColumns, RowRef, RowVersions};
 
+use super::bytes::{In, Malformed, Out};
 use super::version::Spoken;
 use crate::description;
 
@@ -18,11 +19,6 @@ const RECORD_BYTES: usize = 160;
 const KEY_BYTES: usize = 8 + 4 + 4 + 8;
 /// Records are sent together up to this size.
 const MESSAGE_BYTES: usize = 1 << 20;
-/// Longest description of a table.
-const TEXT_BYTES_MAX: usize = 16 << 20;
-
-/// Why bytes are no message.
-pub(super) type Malformed = &'static str;
 
 /// Why a message is not read.
 #[derive(Debug, PartialEq, Eq)]
@@ -53,6 +49,9 @@ fn size(record: &Record) -> usize {
         Record::Barrier { operation: Operation::Import { rows, .. }, .. } => {
             let rows = rows.rows();
             RECORD_BYTES + rows.keys.len() * 20 + (rows.weights.len() + rows.states.len()) * 4
+        }
+        Record::Barrier { operation: Operation::Replace { notes }, .. } => {
+            RECORD_BYTES + notes.iter().map(|(_, note)| 8 + note.len()).sum::<usize>()
         }
         Record::Barrier { .. } => RECORD_BYTES,
     }
@@ -326,6 +325,14 @@ fn put_operation(operation: &Operation, out: &mut Out) {
             out.u8(4);
             put_placement(placement, out);
         }
+        Operation::Replace { notes } => {
+            out.u8(5);
+            out.u32(notes.len() as u32);
+            for (table, note) in notes {
+                out.u32(*table);
+                out.text(note);
+            }
+        }
     }
 }
 
@@ -350,6 +357,14 @@ fn read_operation(from: &mut In<'_>) -> Result<Operation, Malformed> {
         2 => Operation::Import { table: from.u32()?, pushes: from.u64()?, rows: Arc::new(read_rows(from)?) },
         3 => Operation::Remove { table: from.u32()?, keys: from.u64s()? },
         4 => Operation::Place(Arc::new(read_placement(from)?)),
+        5 => {
+            let count = from.count(8)?;
+            let mut notes = Vec::with_capacity(count);
+            for _ in 0..count {
+                notes.push((from.u32()?, from.text()?.to_owned()));
+            }
+            Operation::Replace { notes }
+        }
         _ => return Err("the kind of a change is unknown"),
     })
 }
@@ -385,115 +400,4 @@ pub(super) fn read_rows(from: &mut In<'_>) -> Result<RowColumns, Malformed> {
         });
     }
     Ok(rows)
-}
-
-/// Writes numbers, the lowest byte first; a list is its length and its elements.
-pub(super) struct Out(pub(super) Vec<u8>);
-
-impl Out {
-    pub(super) fn u8(&mut self, value: u8) {
-        self.0.push(value);
-    }
-
-    pub(super) fn u32(&mut self, value: u32) {
-        self.0.extend_from_slice(&value.to_le_bytes());
-    }
-
-    pub(super) fn u64(&mut self, value: u64) {
-        self.0.extend_from_slice(&value.to_le_bytes());
-    }
-
-    /// Numbers one after the other, little-endian as in memory: a push has tens of thousands.
-    fn list<T: bytemuck::NoUninit>(&mut self, values: &[T]) {
-        const { assert!(cfg!(target_endian = "little")) };
-        self.u32(values.len() as u32);
-        self.0.extend_from_slice(bytemuck::cast_slice(values));
-    }
-
-    pub(super) fn u64s(&mut self, values: &[u64]) {
-        self.list(values);
-    }
-
-    fn u32s(&mut self, values: &[u32]) {
-        self.list(values);
-    }
-
-    fn f32s(&mut self, values: &[f32]) {
-        self.list(values);
-    }
-
-    pub(super) fn text(&mut self, text: &str) {
-        self.u32(text.len() as u32);
-        self.0.extend_from_slice(text.as_bytes());
-    }
-}
-
-/// Reads what [`Out`] writes.
-pub(super) struct In<'a>(pub(super) &'a [u8]);
-
-impl<'a> In<'a> {
-    fn take(&mut self, bytes: usize) -> Result<&'a [u8], Malformed> {
-        let (taken, rest) = self.0.split_at_checked(bytes).ok_or("it is cut")?;
-        self.0 = rest;
-        Ok(taken)
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let mut array = [0; N];
-        array.copy_from_slice(self.take(N)?);
-        Ok(array)
-    }
-
-    pub(super) fn u8(&mut self) -> Result<u8, Malformed> {
-        self.array::<1>().map(|[byte]| byte)
-    }
-
-    pub(super) fn flag(&mut self) -> Result<bool, Malformed> {
-        match self.u8()? {
-            0 => Ok(false),
-            1 => Ok(true),
-            _ => Err("a flag is neither 0 nor 1"),
-        }
-    }
-
-    pub(super) fn u32(&mut self) -> Result<u32, Malformed> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    pub(super) fn u64(&mut self) -> Result<u64, Malformed> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    /// A number of elements that follow, each of at least `bytes_min` bytes.
-    pub(super) fn count(&mut self, bytes_min: usize) -> Result<usize, Malformed> {
-        let count = self.u32()? as usize;
-        if count.saturating_mul(bytes_min) > self.0.len() { Err("it is cut") } else { Ok(count) }
-    }
-
-    fn list<const N: usize, T>(&mut self, of: impl Fn([u8; N]) -> T) -> Result<Vec<T>, Malformed> {
-        let count = self.count(N)?;
-        let bytes = self.take(count * N)?;
-        let (elements, _) = bytes.as_chunks::<N>();
-        Ok(elements.iter().map(|&element| of(element)).collect())
-    }
-
-    pub(super) fn u64s(&mut self) -> Result<Vec<u64>, Malformed> {
-        self.list(u64::from_le_bytes)
-    }
-
-    fn u32s(&mut self) -> Result<Vec<u32>, Malformed> {
-        self.list(u32::from_le_bytes)
-    }
-
-    fn f32s(&mut self) -> Result<Vec<f32>, Malformed> {
-        self.list(f32::from_le_bytes)
-    }
-
-    pub(super) fn text(&mut self) -> Result<&'a str, Malformed> {
-        let count = self.count(1)?;
-        if count > TEXT_BYTES_MAX {
-            return Err("a text is too long");
-        }
-        std::str::from_utf8(self.take(count)?).map_err(|_| "a text is not UTF-8")
-    }
 }

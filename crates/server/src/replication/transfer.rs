@@ -7,7 +7,8 @@ use sanderling_replica::{Content, GroupTable, Page, Question, Reply, SlotSpan, T
 use sanderling_store::StreamPlace;
 use sanderling_wire::{Home, limit};
 
-use super::codec::{In, Malformed, Out, put_rows, read_rows};
+use super::bytes::{In, Malformed, Out};
+use super::codec::{put_rows, read_rows};
 use super::version::{MOVES_PINNED_TABLES, Spoken};
 use crate::description;
 use crate::refusal::Refusal;
@@ -51,7 +52,7 @@ pub(crate) fn answer_to(state: &State, bytes: &[u8]) -> Result<Vec<u8>, Refusal>
     if asked < format(MOVES_PINNED_TABLES) {
         tables.retain(|table| table.home == Home::Sharded);
     }
-    Ok(encode_reply(&answer(&question, (epoch, placed), slots, &tables), asked))
+    Ok(encode_reply(&answer(&question, (replication.source(epoch), placed), slots, &tables), asked))
 }
 
 pub(super) fn encode_question(question: &Question, version: u8) -> Vec<u8> {

@@ -12,6 +12,8 @@ const NEWEST: u8 = 4;
 const OLDEST: u8 = 3;
 /// The first version whose placements have pinned tables in other groups.
 pub const MOVES_PINNED_TABLES: u8 = 4;
+/// The first version that has [`Operation::Replace`](sanderling_replica::Operation::Replace).
+pub(super) const REPLACES_TABLES: u8 = 4;
 
 /// The versions that a server speaks, from the oldest to the newest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sanderling_replica::{Member, Placement};
 
-use super::super::version::{Spoken, needed};
+use super::super::version::{REPLACES_TABLES, Spoken, needed};
 use super::Driver;
 use crate::event::Event;
 
@@ -50,9 +50,8 @@ impl Versions {
         known.map_or(self.spoken.oldest, |heard| heard.version)
     }
 
-    /// A server that cannot be in a group with this placement, and its version: this one, or one that was heard lately.
-    fn too_old(&self, placement: &Placement, me: Member, now: u64) -> Option<(u32, u8)> {
-        let needed = needed(placement);
+    /// A server that does not speak a version, and the one that it speaks: this server, or one that was heard lately.
+    fn too_old(&self, needed: u8, me: Member, now: u64) -> Option<(u32, u8)> {
         let own = (me.server, self.spoken.newest);
         let lately = self.heard.iter().filter(|(_, heard)| now - heard.at < HEARD_WITHIN);
         let all = std::iter::once(own).chain(lately.map(|(&server, heard)| (server, heard.version)));
@@ -80,15 +79,22 @@ impl Driver {
 
     /// Whether all servers of the group can have this placement. If one cannot, its change waits.
     pub(super) fn can_have(&mut self, placement: &Placement) -> bool {
-        let Some((server, version)) = self.versions.too_old(placement, self.me, self.tick) else {
-            return true;
-        };
+        let needed = needed(placement);
+        let Some((server, version)) = self.versions.too_old(needed, self.me, self.tick) else { return true };
         self.report_version(format!(
             "moves of pinned tables wait: server {server} speaks version {version} of messages between servers, and they need \
-             {}; upgrade it, or give the moves up by ctl rebalance --cancel",
-            needed(placement)
+             {needed}; upgrade it, or give the moves up by ctl rebalance --cancel"
         ));
         false
+    }
+
+    /// Why the group cannot replace its tables by those of a checkpoint: a server would not read the change.
+    pub(super) fn lacks_replace(&self) -> Option<String> {
+        let (server, version) = self.versions.too_old(REPLACES_TABLES, self.me, self.tick)?;
+        Some(format!(
+            "server {server} speaks version {version} of messages between servers, and a restore needs {REPLACES_TABLES}: \
+             upgrade it first"
+        ))
     }
 
     /// Reports a server of another version, once.
@@ -117,7 +123,9 @@ mod tests {
         assert_eq!([1, 2, 3].map(|server| versions.of(member(server))), [4, 3, 3]);
         // Another process at the place of a server may speak less.
         assert_eq!(versions.of(Member { server: 1, boot: 77 }), 3);
-        let too_old = |versions: &Versions, placement, now| versions.too_old(placement, member(0), now);
+        let too_old = |versions: &Versions, placement: &Placement, now| {
+            versions.too_old(needed(placement), member(0), now)
+        };
         assert_eq!(too_old(&versions, &even, 11), None);
         assert_eq!(too_old(&versions, &moved, 11), Some((2, 3)));
         assert_eq!(too_old(&versions, &moved, 10 + HEARD_WITHIN), None);
