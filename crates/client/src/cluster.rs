@@ -135,7 +135,7 @@ impl Cluster {
             Ok(Server { address: way.clone(), way, peer })
         };
         let placement = locations.placement();
-        let groups = placement.with_slots().into_iter();
+        let groups = placement.with_rows().into_iter();
         let servers = groups.map(ask_group).collect::<Result<_, ClientError>>()?;
         options.pull_from.check(&options, true)?;
         Ok(Cluster::new(servers, placement, options, Some(locations)))
@@ -222,7 +222,7 @@ impl Cluster {
     #[must_use]
     pub fn shards(&self) -> Vec<usize> {
         match &self.locations {
-            Some(locations) => locations.placement().with_slots(),
+            Some(locations) => locations.placement().with_rows(),
             None => (0..self.servers.len()).collect(),
         }
     }

@@ -102,7 +102,7 @@ impl Locations {
         let placement = placement.map_err(of_record)?;
         let groups: Vec<Vec<Address>> =
             (0..config.groups).map(|group| addresses(value(&group_name(group)))).collect();
-        if let Some(missing) = placement.with_slots().into_iter().find(|&group| groups[group].is_empty()) {
+        if let Some(missing) = placement.with_rows().into_iter().find(|&group| groups[group].is_empty()) {
             let reason = format!(
                 "{url}: group {missing} of {} has no server yet; start {} in all",
                 config.groups,
@@ -247,7 +247,7 @@ fn placement_of(record: &Value, groups: u32) -> Result<Placement, String> {
 /// The addresses in the record of a group, the primary's first; empty where there are none.
 fn addresses(value: Option<&Value>) -> Vec<Address> {
     let record = value.and_then(|value| serde_json::from_value::<GroupRecord>(value.clone()).ok());
-    let Some(GroupRecord { group, addresses }) = record else { return Vec::new() };
+    let Some(GroupRecord { group, addresses, .. }) = record else { return Vec::new() };
     let members = std::iter::once(&group.primary).chain(&group.in_sync);
     let texts = members.filter_map(|member| addresses.get(&member.server)).flatten();
     texts.filter_map(|text| text.parse().ok()).collect()
@@ -345,7 +345,7 @@ mod tests {
         assert_eq!([0, 1].map(|tries| locations.of(0, tries)), [2, 2].map(|n| Some(at(n))));
 
         // Without a record the slots are shared out evenly.
-        assert_eq!((locations.placement_version(), locations.placement().with_slots()), (0, vec![0]));
+        assert_eq!((locations.placement_version(), locations.placement().with_rows()), (0, vec![0]));
         let wait_for = |version: u64| {
             while locations.placement_version() != version {
                 std::thread::yield_now();
@@ -353,13 +353,13 @@ mod tests {
             locations.placement()
         };
         put(&registry, PLACEMENT, json!({ "version": 1, "slots": 2, "runs": [{ "first": 0, "group": 0 }] }));
-        assert_eq!(wait_for(1).with_slots(), [0]);
+        assert_eq!(wait_for(1).with_rows(), [0]);
         // A group is added, and gets a slot.
         put(&registry, CONFIG, json!({ "slots": 2, "groups": 2, "replicas": 2 }));
         put(&registry, &group_name(1), group(3, &[]));
         let runs = json!([{ "first": 0, "group": 0 }, { "first": 1, "group": 1 }]);
         put(&registry, PLACEMENT, json!({ "version": 2, "slots": 2, "runs": runs }));
-        assert_eq!((wait_for(2).with_slots(), locations.of(1, 0)), (vec![0, 1], Some(at(3))));
+        assert_eq!((wait_for(2).with_rows(), locations.of(1, 0)), (vec![0, 1], Some(at(3))));
         // An older one and a damaged one change nothing. A group without slots needs no server.
         put(&registry, PLACEMENT, json!({ "version": 1, "slots": 2, "runs": [{ "first": 0, "group": 0 }] }));
         put(&registry, PLACEMENT, json!({ "version": 3, "slots": 2, "runs": [{ "first": 0, "group": 9 }] }));
@@ -372,7 +372,7 @@ mod tests {
                 ANSWER_WITHIN,
             )
             .unwrap();
-        assert_eq!(wait_for(4).with_slots(), [1]);
+        assert_eq!(wait_for(4).with_rows(), [1]);
         assert_eq!(locations.read_placement().unwrap(), wait_for(4));
         drop(locations);
         put(&registry, &group_name(0), group(2, &[1]));

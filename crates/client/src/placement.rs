@@ -13,6 +13,8 @@ pub struct Placement {
     /// Moves of slots that are under way.
     pub(crate) moves: usize,
     slots: Vec<u16>,
+    /// Servers whose pinned tables are at another one, and where these are.
+    pinned: Vec<(u32, u16)>,
 }
 
 impl Default for Placement {
@@ -24,12 +26,12 @@ impl Default for Placement {
 impl Placement {
     /// The default placement. `servers` fit 16 bits.
     pub(crate) fn even(servers: usize) -> Placement {
-        Placement { version: 0, servers, moves: 0, slots: even_slots(servers) }
+        Placement { version: 0, servers, moves: 0, slots: even_slots(servers), pinned: Vec::new() }
     }
 
     /// The server of each slot, all below `servers`; there is at least one slot.
     pub(crate) fn new(version: u64, servers: usize, slots: Vec<u16>) -> Placement {
-        Placement { version, servers, moves: 0, slots }
+        Placement { version, servers, moves: 0, slots, pinned: Vec::new() }
     }
 
     /// The placement of a record in a registry, in a cluster of so many groups.
@@ -48,7 +50,9 @@ impl Placement {
         }
         record.check(groups)?;
         let slots = record.groups().into_iter().map(|group| group as u16).collect();
-        Ok(Placement { moves: record.moves.len(), ..Placement::new(record.version, groups as usize, slots) })
+        let pinned = record.pinned.iter().map(|place| (place.home, place.group as u16)).collect();
+        let moves = record.moves.len();
+        Ok(Placement { moves, pinned, ..Placement::new(record.version, groups as usize, slots) })
     }
 
     /// It is of no record.
@@ -66,23 +70,34 @@ impl Placement {
     #[inline]
     pub(crate) fn server_of(&self, home: Home, key: u64) -> usize {
         match home {
-            Home::Pinned(server) => (server as usize).min(self.servers - 1),
+            Home::Pinned(server) => {
+                let moved = self.pinned.iter().find(|(home, _)| *home == server);
+                moved.map_or(server as usize, |(_, at)| usize::from(*at)).min(self.servers - 1)
+            }
             Home::Sharded if self.servers == 1 => 0,
             Home::Sharded => self.slots[slot_of(key, self.slots.len())].into(),
         }
     }
 
-    /// The servers that have slots, ascending.
+    /// The servers that have slots, or pinned tables that were made for another server, ascending.
     #[must_use]
-    pub fn with_slots(&self) -> Vec<usize> {
-        let mut has_slots = vec![false; self.servers];
-        self.slots.iter().for_each(|&server| has_slots[usize::from(server)] = true);
-        (0..self.servers).filter(|&server| has_slots[server]).collect()
+    pub fn with_rows(&self) -> Vec<usize> {
+        let mut has_rows = vec![false; self.servers];
+        let pinned = self.pinned.iter().map(|(_, at)| at);
+        self.slots.iter().chain(pinned).for_each(|&server| has_rows[usize::from(server)] = true);
+        (0..self.servers).filter(|&server| has_rows[server]).collect()
     }
 
-    /// Whether a server has a slot that it did not have as of another placement.
+    /// Whether a server has a slot, or pinned tables, that it did not have as of another placement.
     #[must_use]
     pub fn has_gained(&self, before: &Placement, server: usize) -> bool {
+        let gains = |home: &u32| {
+            let [now, then] = [self, before].map(|it| it.server_of(Home::Pinned(*home), 0));
+            now == server && then != server
+        };
+        if self.pinned.iter().chain(&before.pinned).any(|(home, _)| gains(home)) {
+            return true;
+        }
         let is_new = |(slot, &now): (usize, &u16)| {
             usize::from(now) == server && before.slots.get(slot).is_none_or(|before| *before != now)
         };
@@ -113,11 +128,17 @@ mod tests {
     fn a_record_with_moves_names_the_groups_that_have_slots() {
         let mut record = sanderling_registry::Placement::of_groups(3, &[0, 0, 2, 2]);
         let before = Placement::of_record(&record, 3).unwrap();
-        assert_eq!((before.version(), before.servers, before.with_slots()), (3, 3, vec![0, 2]));
+        assert_eq!((before.version(), before.servers, before.with_rows()), (3, 3, vec![0, 2]));
         record = sanderling_registry::Placement::of_groups(4, &[0, 1, 2, 2]);
         let after = Placement::of_record(&record, 3).unwrap();
         assert_eq!([0, 1, 2].map(|server| after.has_gained(&before, server)), [false, true, false]);
         assert_eq!([0, 1, 2].map(|server| before.has_gained(&after, server)), [true, false, false]);
+        // The tables that are pinned to group 2 have moved to group 1.
+        record.pinned = vec![sanderling_registry::PinnedPlace { home: 2, group: 1 }];
+        let moved = Placement::of_record(&record, 3).unwrap();
+        assert_eq!([0, 2].map(|home| moved.server_of(Home::Pinned(home), 7)), [0, 1]);
+        assert_eq!([0, 1, 2].map(|server| moved.has_gained(&after, server)), [false, true, false]);
+        assert_eq!([0, 1, 2].map(|server| after.has_gained(&moved, server)), [false, false, true]);
         for (record, groups, expected) in [
             (sanderling_registry::Placement::of_groups(1, &[]), 1, "0 slots"),
             (record.clone(), 2, "beyond the 2"),

@@ -96,6 +96,18 @@ impl RemoteTable {
         Ok(table)
     }
 
+    /// Makes a table all of whose rows are on one server, or opens the one that is there with the same configuration. In
+    /// a cluster, it is in the group that has the tables pinned to this one: they move when the group is drained.
+    pub fn create_pinned(
+        cluster: &Arc<Cluster>,
+        config: &TableConfig,
+        shard: u32,
+    ) -> Result<RemoteTable, ClientError> {
+        let text = describe(config, 1, false);
+        let create = Create { home: Home::Pinned(shard), name: &config.name, config: &text };
+        RemoteTable::ask(cluster, &config.name, &Request::Create(create))
+    }
+
     /// Opens a table that is there.
     pub fn open(cluster: &Arc<Cluster>, name: &str) -> Result<RemoteTable, ClientError> {
         RemoteTable::ask(cluster, name, &Request::Open(name))

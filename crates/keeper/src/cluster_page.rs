@@ -69,18 +69,24 @@ pub fn cluster_parts(view: &ClusterView, from: usize, copied: Option<&Series>) -
             Column::number("move"),
             Column::number("from"),
             Column::number("to"),
-            Column::number("slots"),
+            Column::text("slots"),
             Column::text("state"),
             Column::number("rows copied"),
             Column::number("rows per s"),
             Column::number("rest"),
         ];
         parts.push(Part::Table(Table::new("Moves of slots", columns).part_of(moves, 0, |one| {
-            let numbers = [one.id, one.from.into(), one.to.into(), one.slots.into()];
+            let numbers = [one.id, one.from.into(), one.to.into()];
             // Only the receiving server knows.
             let rate = if one.rows.is_some() { Cell::rate(copied) } else { Cell::text("-") };
             let rest = one.rows_expected.zip(one.rows).map(|(expected, rows)| expected.saturating_sub(rows));
-            let known = [Cell::text(one.state_name()), number(one.rows), rate, number(rest)];
+            let known = [
+                Cell::text(one.content()),
+                Cell::text(one.state_name()),
+                number(one.rows),
+                rate,
+                number(rest),
+            ];
             numbers.map(Cell::number).into_iter().chain(known).collect()
         })));
         let note = "The server that receives the slots shows rows and rest, the estimated rows that are not copied yet; \
@@ -124,6 +130,7 @@ mod tests {
                 servers,
                 moves: Vec::new(),
                 slot_runs: Vec::new(),
+                pinned: Vec::new(),
             };
             let parts = cluster_parts(&view, 0, None);
             let warning = parts.iter().find_map(|part| match part {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use sanderling_replica::{Group, Member};
-pub use sanderling_replica::{Move, MoveState, Placement, SLOTS_DEFAULT};
+pub use sanderling_replica::{LaterFields, Move, MoveState, PinnedPlace, Placement, SLOTS_DEFAULT};
 use serde::{Deserialize, Serialize};
 
 /// Name of the configuration, a [`ClusterConfig`].
@@ -39,6 +39,9 @@ pub struct ClusterConfig {
     /// Groups that get no slots, and whose servers end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drained: Vec<u32>,
+    /// Fields that a later version of the program has written.
+    #[serde(flatten)]
+    pub later: LaterFields,
 }
 
 impl ClusterConfig {
@@ -63,6 +66,9 @@ pub struct GroupRecord {
     /// Addresses by server, also while a lease of a member has ended.
     #[serde(default)]
     pub addresses: BTreeMap<u32, Vec<String>>,
+    /// Fields that a later version of the program has written.
+    #[serde(flatten)]
+    pub later: LaterFields,
 }
 
 /// A process of a cluster.
@@ -78,6 +84,9 @@ pub struct MemberRecord {
     /// Address of the control plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control: Option<String>,
+    /// The newest version of messages between servers that it reads and writes. 0: it is older than this field.
+    #[serde(default)]
+    pub speaks: u32,
 }
 
 #[cfg(test)]
@@ -88,11 +97,22 @@ mod tests {
     fn a_group_is_flat_json() {
         let group =
             Group { epoch: 3, history: u64::MAX, primary: Member { server: 1, boot: 7 }, in_sync: vec![] };
-        let record = GroupRecord { group, addresses: [(1, vec!["tcp://a:1".to_owned()])].into() };
+        let addresses = [(1, vec!["tcp://a:1".to_owned()])].into();
+        let record = GroupRecord { group, addresses, later: LaterFields::new() };
         let json = r#"{"epoch":3,"history":18446744073709551615,"primary":{"server":1,"boot":7},"in_sync":[],"addresses":{"1":["tcp://a:1"]}}"#;
         assert_eq!(serde_json::to_string(&record).expect("it is JSON"), json);
         // As the clients do: by a value in between.
         let value: serde_json::Value = serde_json::from_str(json).expect("it is JSON");
         assert_eq!(serde_json::from_value::<GroupRecord>(value).expect("it is a group"), record);
+    }
+
+    #[test]
+    fn fields_of_later_versions_stay() {
+        let later = r#"{"slots":64,"groups":2,"replicas":2,"zones":["a","b"]}"#;
+        let config: ClusterConfig = serde_json::from_str(later).expect("it is a configuration");
+        assert_eq!(serde_json::to_string(&config).expect("it is JSON"), later);
+        let later = r#"{"epoch":1,"history":2,"primary":{"server":1,"boot":7},"in_sync":[],"addresses":{},"zone":"a"}"#;
+        let group: GroupRecord = serde_json::from_str(later).expect("it is a group");
+        assert_eq!(serde_json::to_string(&group).expect("it is JSON"), later);
     }
 }

@@ -6,7 +6,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::cluster::{
-    CONFIG, ClusterConfig, GROUPS, GroupRecord, MEMBERS, MemberRecord, Move, MoveState, PLACEMENT, Placement,
+    CONFIG, ClusterConfig, GROUPS, GroupRecord, MEMBERS, MemberRecord, Move, MoveState, PLACEMENT,
+    PinnedPlace, Placement,
 };
 use crate::registry::{Listing, RegistryError};
 
@@ -29,6 +30,8 @@ pub struct ClusterView {
     pub moves: Vec<MoveView>,
     /// Slots by group, ascending, cut where a group or a move begins or ends.
     pub slot_runs: Vec<SlotRunView>,
+    /// The groups whose pinned tables are in another one.
+    pub pinned: Vec<PinnedPlace>,
 }
 
 /// Slots in one group that have one destiny.
@@ -55,6 +58,8 @@ pub struct MoveView {
     pub to: u32,
     /// Number of slots.
     pub slots: u32,
+    /// The groups whose pinned tables move.
+    pub pinned: Vec<u32>,
     /// How far it is.
     pub state: MoveState,
     /// Rows copied so far, repeated ones included, as far as the receiving server was asked.
@@ -66,7 +71,19 @@ pub struct MoveView {
 impl MoveView {
     fn of(one: &Move) -> MoveView {
         let &Move { id, from, to, state, .. } = one;
-        MoveView { id, from, to, slots: one.count(), state, rows: None, rows_expected: None }
+        let (slots, pinned, rows, rows_expected) = (one.count(), one.pinned.clone(), None, None);
+        MoveView { id, from, to, slots, pinned, state, rows, rows_expected }
+    }
+
+    /// The content in words: the number of slots, and the homes of pinned tables.
+    #[must_use]
+    pub fn content(&self) -> String {
+        let homes: Vec<String> = self.pinned.iter().map(u32::to_string).collect();
+        match (self.slots, &homes[..]) {
+            (slots, []) => slots.to_string(),
+            (0, homes) => format!("pinned to {}", homes.join(", ")),
+            (slots, homes) => format!("{slots}, pinned to {}", homes.join(", ")),
+        }
     }
 
     /// The state as records have it.
@@ -159,6 +176,7 @@ impl ClusterView {
         let placed = placement.clone().unwrap_or_else(|| Placement::even(slots, config.groups));
         Ok(Some(ClusterView {
             slot_runs: slot_runs(&placed),
+            pinned: placed.pinned,
             cluster: url.to_owned(),
             groups: config.groups,
             replicas: config.replicas,
@@ -283,7 +301,7 @@ mod tests {
     fn slots_are_cut_where_a_move_begins() {
         let mut placement = Placement::of_groups(3, &[0, 0, 0, 1, 1, 0]);
         let slots = vec![SlotSpan { first: 1, count: 1 }, SlotSpan { first: 5, count: 1 }];
-        placement.moves.push(Move { id: 7, from: 0, to: 1, slots, state: MoveState::Copying, attempt: 0 });
+        placement.moves.push(Move::new(7, (0, 1), slots, vec![0]));
         let runs = slot_runs(&placement).into_iter();
         let found: Vec<_> = runs.map(|run| (run.first, run.slots, run.group, run.in_move)).collect();
         let expected =

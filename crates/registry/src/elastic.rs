@@ -102,7 +102,8 @@ pub fn drain_group(registry: &dyn Registry, group: u32) -> Result<ClusterConfig,
     })
 }
 
-/// Begins moves: their slots must be where the plan says, and not be moving. Returns the placement with them.
+/// Begins moves: their slots and pinned tables must be where the plan says, and not be moving. Returns the placement with
+/// them.
 ///
 /// # Errors
 /// The placement has changed since it was planned, or the registry does not answer.
@@ -110,7 +111,12 @@ pub fn begin_moves(registry: &dyn Registry, planned: &[PlannedMove]) -> Result<P
     change(registry, PLACEMENT, |placement: &Placement| {
         let groups = placement.groups();
         let changed = |one: &PlannedMove| {
+            let are_elsewhere = one.pinned.iter().any(|&home| placement.pinned_to(home) != one.from);
+            let are_moving =
+                placement.moves.iter().any(|other| other.pinned.iter().any(|home| one.pinned.contains(home)));
             one.slots.iter().any(|&slot| groups[slot as usize] != one.from || is_moving(placement, slot))
+                || are_elsewhere
+                || are_moving
         };
         if planned.iter().any(changed) {
             return Err(RegistryError::Invalid("the placement has changed since; plan anew".to_owned()));
@@ -119,9 +125,8 @@ pub fn begin_moves(registry: &dyn Registry, planned: &[PlannedMove]) -> Result<P
         Ok(placement.changed(|next| {
             let first = last.max(placement.version << 10) + 1;
             for (id, one) in (first..).zip(planned) {
-                let slots = SlotSpan::of_slots(&one.slots);
-                let (from, to, state) = (one.from, one.to, MoveState::Copying);
-                next.moves.push(Move { id, from, to, slots, state, attempt: 0 });
+                let (slots, pinned) = (SlotSpan::of_slots(&one.slots), one.pinned.clone());
+                next.moves.push(Move::new(id, (one.from, one.to), slots, pinned));
             }
         }))
     })

@@ -20,8 +20,8 @@ pub use cluster::{CONFIG, GROUPS, MEMBERS, PLACEMENT};
 pub use sanderling_replica::{Member, SlotWork};
 
 pub use cluster::{
-    ClusterConfig, GroupRecord, MemberRecord, Move, MoveState, Placement, SLOTS_DEFAULT, group_name,
-    member_name,
+    ClusterConfig, GroupRecord, LaterFields, MemberRecord, Move, MoveState, PinnedPlace, Placement,
+    SLOTS_DEFAULT, group_name, member_name,
 };
 
 mod cluster_view;
@@ -31,7 +31,7 @@ mod membership;
 pub use membership::{Place, Wanted, agree, claim};
 
 mod plan;
-pub use plan::{PlannedMove, Sharing, Weights, costs, moved, plan};
+pub use plan::{PlannedMove, Sharing, Weights, costs, moved, plan, plan_pinned};
 
 mod group_load;
 pub use group_load::{GroupLoad, LOADS, LoadWindow, load_name, loads, weights};

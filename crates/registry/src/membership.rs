@@ -7,7 +7,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::cluster::{CONFIG, ClusterConfig, MEMBERS, MemberRecord, PLACEMENT, Placement, member_name};
+use crate::cluster::{
+    CONFIG, ClusterConfig, LaterFields, MEMBERS, MemberRecord, PLACEMENT, Placement, member_name,
+};
 use crate::limit::{GROUPS_MAX, REPLICAS_MAX};
 use crate::registry::{Edit, Outcome, Record, Registry, RegistryError};
 
@@ -55,6 +57,7 @@ pub fn agree(registry: &dyn Registry, wanted: &Wanted) -> Result<ClusterConfig, 
         groups: groups.unwrap_or(LAYOUT_DEFAULT.0),
         replicas: replicas.unwrap_or(LAYOUT_DEFAULT.1),
         drained: Vec::new(),
+        later: LaterFields::new(),
     };
     let config: ClusterConfig = begin(registry, CONFIG, &first)?;
     begin(registry, PLACEMENT, &Placement::even(config.slots, config.groups))?;
@@ -116,7 +119,8 @@ pub fn claim(
         };
         let group = config.group_of(server);
         let addresses = address.map(str::to_owned).into_iter().collect();
-        let member = MemberRecord { member: Member { server, boot: 0 }, group, addresses, control: None };
+        let member = Member { server, boot: 0 };
+        let member = MemberRecord { member, group, addresses, control: None, speaks: 0 };
         let (name, granted) = (
             member_name(server),
             match lease {
@@ -179,7 +183,10 @@ mod tests {
         let error = agree(&registry, &wanted(Some(0), None)).expect_err("no groups");
         assert!(error.to_string().contains("groups must be 1 to"), "{error}");
         let first = agree(&registry, &wanted(None, Some(3))).expect("it is the first");
-        assert_eq!(first, ClusterConfig { slots: 64, groups: 2, replicas: 3, drained: vec![] });
+        assert_eq!(
+            first,
+            ClusterConfig { slots: 64, groups: 2, replicas: 3, drained: vec![], later: LaterFields::new() }
+        );
         for (groups, replicas, expected) in [
             (None, None, None),
             (Some(2), Some(3), None),
@@ -198,7 +205,8 @@ mod tests {
     #[test]
     fn each_server_has_a_place_and_comes_back_to_it() {
         let registry = MemoryRegistry::default();
-        let config = ClusterConfig { slots: 64, groups: 2, replicas: 2, drained: vec![] };
+        let config =
+            ClusterConfig { slots: 64, groups: 2, replicas: 2, drained: vec![], later: LaterFields::new() };
         let claim = |address| claim(&registry, &config, address, TERM).expect("it answers");
         let place = |server, group| Some(Place { server, group });
         let found = [Some("a"), None, Some("c"), None].map(claim);

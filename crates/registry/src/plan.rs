@@ -5,8 +5,8 @@ use sanderling_replica::{MoveState, Placement};
 /// Slots of one move: requests for all of them wait while its last rows are copied.
 pub(crate) const SLOTS_PER_MOVE: usize = 128;
 
-/// Slots that are to leave a group for another.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Slots, or pinned tables, that are to leave a group for another.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PlannedMove {
     /// The group that has the slots.
     pub from: u32,
@@ -14,6 +14,8 @@ pub struct PlannedMove {
     pub to: u32,
     /// The slots, ascending.
     pub slots: Vec<u32>,
+    /// The groups whose pinned tables move, ascending.
+    pub pinned: Vec<u32>,
 }
 
 /// The part of each slot in the cluster: shares that add up to 1, or zeros where nothing is known.
@@ -173,10 +175,29 @@ pub fn plan(placement: &Placement, sharing: &Sharing<'_>, weights: &Weights) -> 
         let open = moves.iter_mut().rev().find(|known| (known.from, known.to) == (from, to));
         match open.filter(|known| known.slots.len() < SLOTS_PER_MOVE) {
             Some(known) => known.slots.push(slot),
-            None => moves.push(PlannedMove { from, to, slots: vec![slot] }),
+            None => moves.push(PlannedMove { from, to, slots: vec![slot], ..PlannedMove::default() }),
         }
     }
     moves
+}
+
+/// The move of all pinned tables of a group to another group: the one that has slots and costs least. `None`: the group has
+/// no pinned tables, or they move already.
+#[must_use]
+pub fn plan_pinned(
+    placement: &Placement,
+    (from, groups): (u32, u32),
+    others: &[u32],
+    weights: &Weights,
+) -> Option<PlannedMove> {
+    let is_moving = |home: &u32| placement.moves.iter().any(|one| one.pinned.contains(home));
+    let is_here = |home: &u32| placement.pinned_to(*home) == from && !is_moving(home);
+    let pinned: Vec<u32> = (0..groups).filter(is_here).collect();
+    let costs = others.iter().copied().zip(costs(placement, others, weights));
+    let with_slots = settled(placement);
+    let able = costs.filter(|(group, _)| *group != from && with_slots.contains(group));
+    let (to, _) = able.min_by(|one, other| one.1.total_cmp(&other.1))?;
+    (!pinned.is_empty()).then_some(PlannedMove { from, to, slots: Vec::new(), pinned })
 }
 
 /// Differences of shares below this are none: far less than one of 65,536 equal slots.
@@ -208,6 +229,8 @@ pub(crate) fn settled(placement: &Placement) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
+    use sanderling_replica::{Move, PinnedPlace};
+
     use super::*;
 
     fn planned(weights: &Weights, groups: &[u32], kept: &[u32]) -> Vec<(u32, u32, Vec<u32>)> {
@@ -246,6 +269,20 @@ mod tests {
         // Rows without load do not stay where they are many.
         let weights = Weights { load: Vec::new(), rows: load, alike: 1.0 };
         assert_eq!(planned(&weights, &[0, 1], &[]), [(0, 1, vec![3])]);
+    }
+
+    #[test]
+    fn pinned_tables_go_to_the_group_with_slots_that_costs_least() {
+        let mut placement = Placement::of_groups(1, &[0, 0, 1, 1, 1, 2, 2]);
+        let weights = Weights::equal(7);
+        let planned = |placement: &Placement, from| plan_pinned(placement, (from, 4), &[1, 2, 3], &weights);
+        let to_2 = |from, pinned| Some(PlannedMove { from, to: 2, slots: vec![], pinned });
+        assert_eq!(planned(&placement, 0), to_2(0, vec![0]));
+        // The tables of group 0 are in group 1 by now, and leave it together with its own.
+        placement.pinned = vec![PinnedPlace { home: 0, group: 1 }];
+        assert_eq!((planned(&placement, 0), planned(&placement, 1)), (None, to_2(1, vec![0, 1])));
+        placement.moves = vec![Move::new(1, (1, 2), Vec::new(), vec![0, 1])];
+        assert_eq!(planned(&placement, 1), None);
     }
 
     #[test]

@@ -185,7 +185,8 @@ mod tests {
 
     fn record(boot: u64) -> MemberRecord {
         let member = Member { server: 4, boot };
-        MemberRecord { member, group: 0, addresses: vec!["tcp://a:1".to_owned()], control: None }
+        let addresses = vec!["tcp://a:1".to_owned()];
+        MemberRecord { member, group: 0, addresses, control: None, speaks: 4 }
     }
 
     fn present(registry: &dyn Registry) -> Option<MemberRecord> {

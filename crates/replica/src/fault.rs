@@ -32,4 +32,6 @@ pub(crate) enum Fault {
     TakenAgainAfterTimeout,
     /// A receiving group commits before the giving group has closed the slots.
     CommitWithoutClosed,
+    /// A giving group takes pushes of a pinned table while its last rows are copied.
+    PinnedStaysOpen,
 }

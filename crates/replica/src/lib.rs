@@ -31,7 +31,10 @@ pub use message::{
     Action, Answer, AppliedPush, Envelope, Event, Message, Operation, Push, Record, TableState,
 };
 pub use mover::{
-    Around, Content, Mover, Page, Progress, Question, Reply, SlottedTable, TableHead, Task, Told, answer,
+    Around, Content, GroupTable, Mover, Page, Progress, Question, Reply, TableHead, Task, Told, answer,
 };
 pub use node::{Config, Node, Standing};
-pub use placement::{Move, MoveState, Placement, SLOTS_DEFAULT, SlotOwner, SlotRun, SlotSpan, SlotWork};
+pub use placement::{
+    LaterFields, Move, MoveState, PinnedPlace, Placement, SLOTS_DEFAULT, SlotOwner, SlotRun, SlotSpan,
+    SlotWork,
+};

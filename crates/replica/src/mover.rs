@@ -1,4 +1,4 @@
-//! Moves of slots: the work of a primary whose group gives slots away or receives some.
+//! Moves of slots and pinned tables: the work of a primary whose group gives them away or receives some.
 //!
 //! [`Mover::step`] takes what became of the last task and returns the next one. It knows no registry, connection, clock
 //! or thread. `docs/design/0048-moves-of-slots.md` has the protocol.
@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use sanderling_store::{RowColumns, StreamPlace, Table, TableConfig};
+use sanderling_wire::Home;
 
 use crate::fault::Fault;
 use crate::limit::{CLOSED_WITHIN, LEAVING_KEYS};
@@ -18,11 +19,13 @@ mod work;
 pub use giver::answer;
 use work::{Taken, Work};
 
-/// A table whose rows are shared out by slots.
+/// A table of this group.
 #[derive(Debug, Clone)]
-pub struct SlottedTable {
+pub struct GroupTable {
     /// Its number in this group.
     pub number: u32,
+    /// Whether its rows move with slots, or all together.
+    pub home: Home,
     /// A note of the driver, as of [`Operation::Create`](crate::Operation::Create).
     pub note: String,
     /// The rows.
@@ -39,7 +42,7 @@ pub struct Around<'a> {
     /// The newest known record.
     pub placement: &'a Arc<Placement>,
     /// The tables.
-    pub tables: &'a [SlottedTable],
+    pub tables: &'a [GroupTable],
 }
 
 /// A question to the primary of another group.
@@ -47,7 +50,7 @@ pub struct Around<'a> {
 pub enum Question {
     /// Which tables are there, and which version of the placement has the group applied?
     Tables,
-    /// The next page of the rows of these slots.
+    /// The next page of the rows of these slots, or of all rows of a pinned table.
     Rows {
         /// Name of the table.
         table: String,
@@ -87,8 +90,10 @@ pub enum Content {
 pub struct TableHead {
     /// Its configuration, with the name.
     pub config: TableConfig,
-    /// See [`SlottedTable::note`].
+    /// See [`GroupTable::note`].
     pub note: String,
+    /// See [`GroupTable::home`].
+    pub home: Home,
     /// Its rows, in all slots of the giving group.
     pub rows: u64,
 }
@@ -201,7 +206,7 @@ pub struct Mover {
 }
 
 /// Takes up to `LEAVING_KEYS` keys out of tables; returns whether some are left.
-fn remove_some(keys: &mut Vec<(u32, Vec<u64>)>, tables: &[SlottedTable]) -> bool {
+fn remove_some(keys: &mut Vec<(u32, Vec<u64>)>, tables: &[GroupTable]) -> bool {
     let mut left = LEAVING_KEYS;
     while let Some((number, of_table)) = keys.last_mut()
         && left > 0
@@ -219,12 +224,18 @@ fn remove_some(keys: &mut Vec<(u32, Vec<u64>)>, tables: &[SlottedTable]) -> bool
     !keys.is_empty()
 }
 
-/// The keys of these slots that have rows.
-fn keys_of(one: &Move, slots: u32, tables: &[SlottedTable]) -> Vec<(u32, Vec<u64>)> {
+/// The keys of a move that have rows.
+fn keys_of(one: &Move, slots: u32, tables: &[GroupTable]) -> Vec<(u32, Vec<u64>)> {
     let is_in = giver::membership(&one.slots, slots);
-    let keys = |table: &SlottedTable| {
+    let keys = |table: &GroupTable| {
         let mut keys = Vec::new();
-        table.table.for_each_key(&is_in, |key| keys.push(key));
+        match table.home {
+            Home::Sharded => table.table.for_each_key(&is_in, |key| keys.push(key)),
+            Home::Pinned(home) if one.pinned.contains(&home) => {
+                table.table.for_each_key(|_| true, |key| keys.push(key));
+            }
+            Home::Pinned(_) => {}
+        }
         (table.number, keys)
     };
     tables.iter().map(keys).filter(|(_, keys)| !keys.is_empty()).collect()

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use sanderling_wire::Home;
+
 use crate::fault::Fault;
 use crate::follower::Follower;
 use crate::group::{Group, Member, Revised};
@@ -24,8 +26,10 @@ pub struct Config {
     pub streams: usize,
     /// Replicas that must have a push before it is acknowledged, the primary included. With fewer, it is busy.
     pub min_in_sync: usize,
-    /// The group, which has the slots that the placement says, and none before one is applied. None: it has all keys.
+    /// The group, which has what the placement says, and nothing before one is applied. None: it has all keys.
     pub group: Option<u32>,
+    /// Reads the driver's note of a table: whether its rows are shared out by slots.
+    pub home_of: fn(&str) -> Home,
     /// Number for the group's history, if this replica begins the group; drawn at random.
     pub history: u64,
 }
@@ -78,7 +82,7 @@ impl Node {
             proposal: None,
             asked: 0,
             last_session: (0, 0),
-            rows: Rows::new(config.group, fault),
+            rows: Rows::new(config.group, config.home_of, fault),
             config,
             push_dedup: Arc::default(),
             role: Role::Learner,

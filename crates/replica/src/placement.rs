@@ -1,9 +1,14 @@
-//! The placement of a cluster's slots: which group has each slot, and which slots are on their way to another group.
+//! The placement of a cluster's slots and pinned tables: which group has them, and which are on their way to another one.
 //!
 //! It is one small record in a registry, changed by compare-and-set. Each group applies every version of it as a change
-//! between pushes. So all replicas of a group agree on the slots that they have.
+//! between pushes. So all replicas of a group agree on what they have.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+
+/// Fields of a record that a later version of the program has written. They are kept when the record changes.
+pub type LaterFields = BTreeMap<String, serde_json::Value>;
 
 /// Slots of a cluster, as of servers without one: the least share of keys that can move.
 pub const SLOTS_DEFAULT: u32 = sanderling_wire::limit::SLOTS_DEFAULT as u32;
@@ -17,9 +22,24 @@ pub struct Placement {
     pub slots: u32,
     /// The first slots of runs in one group, ascending from 0.
     pub runs: Vec<SlotRun>,
-    /// Moves that are under way. A slot is in one of them at most.
+    /// The groups whose pinned tables are in another one, ascending. Those of all others are where they were made.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pinned: Vec<PinnedPlace>,
+    /// Moves that are under way. A slot is in one of them at most, and so are the tables pinned to a group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub moves: Vec<Move>,
+    /// Fields that a later version of the program has written.
+    #[serde(flatten)]
+    pub later: LaterFields,
+}
+
+/// The place of the tables that are pinned to a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PinnedPlace {
+    /// The group that the tables name.
+    pub home: u32,
+    /// The group that has them.
+    pub group: u32,
 }
 
 /// Slots in one group, up to the next run.
@@ -31,7 +51,7 @@ pub struct SlotRun {
     pub group: u32,
 }
 
-/// Slots on their way from one group to another.
+/// Slots and pinned tables on their way from one group to another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Move {
     /// Number of the move; none is used twice.
@@ -42,11 +62,17 @@ pub struct Move {
     pub to: u32,
     /// The slots.
     pub slots: Vec<SlotSpan>,
+    /// The groups whose pinned tables move.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pinned: Vec<u32>,
     /// How far the move is.
     pub state: MoveState,
     /// Drawn by the primary of the receiving group that works on it; 0: none does yet.
     #[serde(default)]
     pub attempt: u64,
+    /// Fields that a later version of the program has written.
+    #[serde(flatten)]
+    pub later: LaterFields,
 }
 
 /// Consecutive slots.
@@ -72,7 +98,7 @@ pub enum MoveState {
     Cancelled,
 }
 
-/// Whether a group has a slot.
+/// Whether a group has a slot, or the tables that are pinned to a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotOwner {
     /// The group has it.
@@ -115,7 +141,8 @@ impl Placement {
                 runs.push(SlotRun { first, group });
             }
         }
-        Placement { version, slots: groups.len() as u32, runs, moves: Vec::new() }
+        let (pinned, moves, later) = Default::default();
+        Placement { version, slots: groups.len() as u32, runs, pinned, moves, later }
     }
 
     /// The first placement of a cluster: every group has as many slots as the others, but for one.
@@ -136,6 +163,25 @@ impl Placement {
     #[must_use]
     pub fn groups(&self) -> Vec<u32> {
         (0..self.slots).map(|slot| self.group_of(slot).unwrap_or_default()).collect()
+    }
+
+    /// The group that has the tables which are pinned to a group.
+    #[must_use]
+    pub fn pinned_to(&self, home: u32) -> u32 {
+        self.pinned.iter().find(|place| place.home == home).map_or(home, |place| place.group)
+    }
+
+    /// Whether a group has the tables that are pinned to a group.
+    #[must_use]
+    pub fn pinned_owner(&self, group: u32, home: u32) -> SlotOwner {
+        let is_closed = |one: &Move| {
+            one.from == group && one.state == MoveState::HandingOver && one.pinned.contains(&home)
+        };
+        match self.pinned_to(home) {
+            other if other != group => SlotOwner::Elsewhere(other),
+            _ if self.moves.iter().any(is_closed) => SlotOwner::InHandOver,
+            _ => SlotOwner::Here,
+        }
     }
 
     /// For each slot, whether a group has it.
@@ -172,7 +218,7 @@ impl Placement {
         })
     }
 
-    /// The next version, in which the receiving group of a move has its slots.
+    /// The next version, in which the receiving group of a move has its slots and pinned tables.
     #[must_use]
     pub fn committed(&self, id: u64) -> Placement {
         let Some(one) = self.moves.iter().find(|one| one.id == id) else { return self.clone() };
@@ -181,10 +227,15 @@ impl Placement {
             groups.get_mut(slot as usize).into_iter().for_each(|group| *group = one.to);
         }
         let runs = Placement::of_groups(0, &groups).runs;
-        Placement { runs, ..self.with_move(id, Some(MoveState::Releasing)) }
+        let mut pinned: Vec<PinnedPlace> =
+            self.pinned.iter().filter(|place| !one.pinned.contains(&place.home)).copied().collect();
+        pinned.extend(one.pinned.iter().map(|&home| PinnedPlace { home, group: one.to }));
+        pinned.retain(|place| place.home != place.group);
+        pinned.sort_unstable_by_key(|place| place.home);
+        Placement { runs, pinned, ..self.with_move(id, Some(MoveState::Releasing)) }
     }
 
-    /// Whether the record can be one: its runs are in order, and its moves are of distinct slots.
+    /// Whether the record can be one: its runs are in order, and its moves are of distinct slots and pinned tables.
     ///
     /// # Errors
     /// Why it cannot.
@@ -195,6 +246,13 @@ impl Placement {
         if !is_ordered {
             return Err(format!(
                 "its runs are not in order, or name a group beyond the {groups} that there are"
+            ));
+        }
+        let is_place = |place: &PinnedPlace| place.home < groups && place.group < groups;
+        let in_order = self.pinned.is_sorted_by(|one, next| one.home < next.home);
+        if !in_order || !self.pinned.iter().all(is_place) {
+            return Err(format!(
+                "its pinned tables are not in order, or in a group beyond the {groups} that there are"
             ));
         }
         let mut moving = vec![false; self.slots as usize];
@@ -211,11 +269,24 @@ impl Placement {
                 moving[slots].fill(true);
             }
         }
+        let mut pinned: Vec<u32> = self.moves.iter().flat_map(|one| one.pinned.iter().copied()).collect();
+        pinned.sort_unstable();
+        if pinned.windows(2).any(|pair| pair[0] == pair[1])
+            || pinned.last().is_some_and(|&last| last >= groups)
+        {
+            return Err("the tables pinned to a group are in two moves, or there is no such group".to_owned());
+        }
         Ok(())
     }
 }
 
 impl Move {
+    /// A move that has yet to begin, of slots and of the tables that are pinned to groups.
+    #[must_use]
+    pub fn new(id: u64, (from, to): (u32, u32), slots: Vec<SlotSpan>, pinned: Vec<u32>) -> Move {
+        Move { id, from, to, slots, pinned, state: MoveState::Copying, attempt: 0, later: LaterFields::new() }
+    }
+
     /// Its slots, in order.
     pub fn each_slot(&self) -> impl Iterator<Item = u32> {
         self.slots.iter().flat_map(|span| span.first..span.first.saturating_add(span.count))
@@ -253,7 +324,7 @@ mod tests {
 
     fn moving(state: MoveState) -> Move {
         let slots = SlotSpan::of_slots(&[1, 2, 5]);
-        Move { id: 7, from: 0, to: 1, slots, state, attempt: 0 }
+        Move { state, ..Move::new(7, (0, 1), slots, vec![0]) }
     }
 
     #[test]
@@ -281,13 +352,37 @@ mod tests {
             for slot in [1, 2, 5] {
                 assert_eq!((placement.owners(0)[slot], placement.owners(1)[slot]), (giving, receiving));
             }
+            assert_eq!([0, 1].map(|group| placement.pinned_owner(group, 0)), [giving, receiving]);
+            assert_eq!([0, 1].map(|group| placement.pinned_owner(group, 1)), [Elsewhere(1), Here]);
             assert_eq!((placement.owners(0)[0], placement.owners(1)[3]), (Here, Here));
         }
         let committed = of(&groups, vec![moving(MoveState::HandingOver)]).committed(7);
         assert_eq!(committed.groups(), [0, 1, 1, 1, 1, 1]);
         assert_eq!((committed.moves[0].state, committed.moves[0].count()), (MoveState::Releasing, 3));
         assert_eq!((committed.owners(0)[1], committed.owners(1)[1]), (Elsewhere(1), Here));
+        assert_eq!([0, 1].map(|group| committed.pinned_owner(group, 0)), [Elsewhere(1), Here]);
         assert_eq!(committed.with_move(7, None).moves, []);
+    }
+
+    #[test]
+    fn pinned_tables_come_home_by_another_move() {
+        let away = of(&[0, 1], vec![moving(MoveState::HandingOver)]).committed(7).with_move(7, None);
+        assert_eq!(away.pinned, [PinnedPlace { home: 0, group: 1 }]);
+        let back = away.changed(|next| next.moves.push(Move::new(8, (1, 0), Vec::new(), vec![0, 1])));
+        assert_eq!(back.check(2), Ok(()));
+        assert_eq!(back.committed(8).pinned, [PinnedPlace { home: 1, group: 0 }]);
+    }
+
+    #[test]
+    fn records_of_other_versions_are_read_and_what_is_unknown_stays() {
+        let before = r#"{"version":1,"slots":2,"runs":[{"first":0,"group":0}]}"#;
+        let known: Placement = serde_json::from_str(before).expect("it is one");
+        assert_eq!((known.pinned_to(1), known.later.len()), (1, 0));
+        assert_eq!(serde_json::to_string(&known).expect("it is JSON"), before);
+        let later = r#"{"version":1,"slots":2,"runs":[{"first":0,"group":0}],"moves":[{"id":3,"from":0,"to":1,"slots":[],"state":"copying","attempt":0,"why":"heat"}],"zones":["a"]}"#;
+        let known: Placement = serde_json::from_str(later).expect("it is one");
+        let next = serde_json::to_value(known.with_move(3, Some(MoveState::Cancelled))).expect("it is JSON");
+        assert_eq!((&next["zones"][0], &next["moves"][0]["why"]), (&"a".into(), &"heat".into()));
     }
 
     #[test]
@@ -303,5 +398,9 @@ mod tests {
         wrong(|it| it.moves[0].to = 0, "from group 0 to group 0");
         wrong(|it| it.moves.push(it.moves[0].clone()), "of another move");
         wrong(|it| it.moves[0].slots[0].count = u32::MAX, "beyond the last");
+        wrong(|it| it.pinned = vec![PinnedPlace { home: 0, group: 2 }], "in a group beyond the 2");
+        wrong(|it| it.pinned = vec![PinnedPlace { home: 1, group: 0 }; 2], "not in order");
+        wrong(|it| it.moves[0].pinned = vec![1, 1], "in two moves");
+        wrong(|it| it.moves[0].pinned = vec![2], "no such group");
     }
 }

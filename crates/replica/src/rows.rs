@@ -8,7 +8,7 @@ use sanderling_store::{
     Absent, CheckedPush, PushClock, PushScale, RowColumns, RowVersions, StoreError, Table, TableConfig,
     is_newer_version,
 };
-use sanderling_wire::slot_of;
+use sanderling_wire::{Home, slot_of};
 
 use crate::fault::Fault;
 use crate::limit::{REMOVALS_MAX, WAITING_MAX};
@@ -17,7 +17,7 @@ use crate::placement::{Placement, SlotOwner};
 use crate::push_dedup::Outcome;
 
 /// The tables, and what a follower knows about their rows.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Rows {
     pub(crate) tables: BTreeMap<u32, Arc<Table>>,
     /// The driver's note about each table.
@@ -29,6 +29,8 @@ pub(crate) struct Rows {
     /// Number of the last removal of a key, until every stream has passed it.
     removed: BTreeMap<(u32, u64), u64>,
     group: Option<u32>,
+    /// Reads a note.
+    read_home: fn(&str) -> Home,
     /// The placement that the group has applied.
     pub(crate) placement: Option<Arc<Placement>>,
     /// By slot.
@@ -83,8 +85,21 @@ impl Waiting {
 }
 
 impl Rows {
-    pub(crate) fn new(group: Option<u32>, fault: Fault) -> Rows {
-        Rows { group, fault, ..Rows::default() }
+    pub(crate) fn new(group: Option<u32>, read_home: fn(&str) -> Home, fault: Fault) -> Rows {
+        Rows {
+            tables: BTreeMap::new(),
+            notes: BTreeMap::new(),
+            listed: 0,
+            removals: HashMap::new(),
+            removed: BTreeMap::new(),
+            group,
+            read_home,
+            placement: None,
+            owners: Vec::new(),
+            waiting: BTreeMap::new(),
+            waiting_count: 0,
+            fault,
+        }
     }
 
     /// Drops everything, and makes the tables of a primary.
@@ -93,7 +108,7 @@ impl Rows {
         tables: Vec<TableState>,
         placement: Option<Arc<Placement>>,
     ) -> Result<(), Broken> {
-        *self = Rows { listed: self.listed + 1, ..Rows::new(self.group, self.fault) };
+        *self = Rows { listed: self.listed + 1, ..Rows::new(self.group, self.read_home, self.fault) };
         placement.into_iter().for_each(|placement| self.place(&placement));
         for TableState { table, config, note, removals } in tables {
             self.create(table, config, note)?;
@@ -203,12 +218,22 @@ impl Rows {
         }
     }
 
-    /// Whether this group has a key. Before the first placement no group has.
-    pub(crate) fn owner_of(&self, key: u64) -> SlotOwner {
-        match (self.group, &self.owners[..]) {
-            (None, _) => SlotOwner::Here,
-            (Some(_), []) => SlotOwner::InHandOver,
-            (Some(_), owners) => owners[slot_of(key, owners.len())],
+    /// Whether a table's rows are shared out by slots.
+    pub(crate) fn home_of(&self, table: u32) -> Home {
+        self.notes.get(&table).map_or(Home::Sharded, |note| (self.read_home)(note))
+    }
+
+    /// Whether this group has a key of a table with this home. Before the first placement no group has.
+    pub(crate) fn owner_of(&self, home: Home, key: u64) -> SlotOwner {
+        let (Some(group), Some(placement)) = (self.group, &self.placement) else {
+            return if self.group.is_none() { SlotOwner::Here } else { SlotOwner::InHandOver };
+        };
+        match home {
+            Home::Sharded => self.owners[slot_of(key, self.owners.len())],
+            Home::Pinned(home) => match placement.pinned_owner(group, home) {
+                SlotOwner::InHandOver if self.fault == Fault::PinnedStaysOpen => SlotOwner::Here,
+                owner => owner,
+            },
         }
     }
 

@@ -66,12 +66,13 @@ fn no_seed_breaks_the_moves() {
 /// The seed that finds a fault, and what it finds.
 fn find(fault: Fault) -> Option<(u64, String)> {
     let run = |seed| match fault {
-        Fault::PlacesBeforeMarks | Fault::TakenAgainAfterTimeout | Fault::CommitWithoutClosed => {
-            Cluster::run(seed, fault).err()
-        }
+        Fault::PlacesBeforeMarks
+        | Fault::TakenAgainAfterTimeout
+        | Fault::CommitWithoutClosed
+        | Fault::PinnedStaysOpen => Cluster::run(seed, fault).err(),
         _ => World::run(seed, fault).err(),
     };
-    (0..SEEDS_PER_FAULT).find_map(|seed| Some((seed, run(seed)?)))
+    (0..number("SEEDS").unwrap_or(SEEDS_PER_FAULT)).find_map(|seed| Some((seed, run(seed)?)))
 }
 
 #[test]
@@ -92,7 +93,12 @@ fn planted_faults_are_found() {
 
 #[test]
 fn planted_faults_of_moves_are_found() {
-    find_all(&[Fault::PlacesBeforeMarks, Fault::TakenAgainAfterTimeout, Fault::CommitWithoutClosed]);
+    find_all(&[
+        Fault::PlacesBeforeMarks,
+        Fault::TakenAgainAfterTimeout,
+        Fault::CommitWithoutClosed,
+        Fault::PinnedStaysOpen,
+    ]);
 }
 
 #[expect(clippy::print_stdout, reason = "the seeds, with --nocapture")]

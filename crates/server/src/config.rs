@@ -114,6 +114,8 @@ pub struct ReplicaConfig {
     pub authorities: Option<PathBuf>,
     /// Bytes of rows per second that a move of slots to this server copies.
     pub move_bytes_per_s: u64,
+    /// Newest version of messages between servers. None: that of this program. Tests of upgrades set an older one.
+    pub speaks: Option<u8>,
 }
 
 impl Default for Config {

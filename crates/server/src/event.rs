@@ -131,6 +131,11 @@ pub enum Event {
         /// The reason.
         reason: String,
     },
+    /// A server of the cluster speaks another version of messages.
+    OtherVersion {
+        /// Both versions, and what to do.
+        reason: String,
+    },
     /// A worker could not be pinned to its processor.
     NotPinned {
         worker: usize,
@@ -229,7 +234,7 @@ impl fmt::Display for Event {
             Event::OptionSet { name, value } => write!(out, "--{name} is {value} from now on, by a request"),
             Event::Role { group, role, epoch } => write!(out, "group {group}, epoch {epoch}: {role}"),
             Event::Dropped { table } => write!(out, "dropped table {table}"),
-            Event::MoveFailed { reason } => out.write_str(reason),
+            Event::MoveFailed { reason } | Event::OtherVersion { reason } => out.write_str(reason),
             Event::NotPinned { worker, reason } => write!(out, "worker {worker} is not pinned: {reason}"),
             Event::WorkerFailed { worker, reason } => write!(out, "worker {worker} failed: {reason}"),
             Event::Draining { connections, within_ms } => {

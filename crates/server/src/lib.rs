@@ -72,7 +72,8 @@ pub use key_shares::KeyShares;
 pub use listen::{PortListener, control_address, framing, listen_for_control};
 pub use refusal::Refusal;
 pub use replication::{
-    GroupRecord, GroupRecords, GroupStatus, MemoryRecords, PlacementRecords, ReplicaStatus,
+    GroupRecord, GroupRecords, GroupStatus, MOVES_PINNED_TABLES, MemoryRecords, PlacementRecords,
+    ReplicaStatus,
 };
 pub use reply_sink::ReplySink;
 pub use sanderling_observe::LatencySummary;

@@ -77,7 +77,7 @@ impl Placement {
     }
 }
 
-/// The slots of a group of a cluster, as its replicas have applied them.
+/// The slots and pinned tables of a group of a cluster, as its replicas have applied them.
 #[derive(Debug)]
 pub(crate) struct Slots {
     pub(crate) record: Arc<Record>,
@@ -97,21 +97,57 @@ impl Slots {
         self.owners[slot_of(key, self.owners.len())]
     }
 
+    /// Whether rows of a table with this home are in this group.
+    pub(crate) fn has(&self, home: Home) -> bool {
+        match home {
+            Home::Sharded => true,
+            Home::Pinned(home) => self.record.pinned_owner(self.group.into(), home) == SlotOwner::Here,
+        }
+    }
+
+    /// Refuses a request about a table that is pinned to a group whose tables are elsewhere, or are handed over.
+    fn check_pinned(&self, home: u32) -> Result<(), Refusal> {
+        match self.record.pinned_owner(self.group.into(), home) {
+            SlotOwner::Here => Ok(()),
+            SlotOwner::InHandOver => {
+                let reason = format!("the tables pinned to group {home} are handed over to another group");
+                Err(Refusal::busy(reason))
+            }
+            SlotOwner::Elsewhere(other) => {
+                let reason = format!(
+                    "the tables pinned to group {home} are in group {other}, this is group {}",
+                    self.group
+                );
+                let placement_version = self.record.version;
+                Err(Refusal::new(Fault::NotHere { placement_version }, reason))
+            }
+        }
+    }
+
+    /// Refuses to create a table that is pinned to a group whose tables are elsewhere.
+    pub(crate) fn check_home(&self, home: Home) -> Result<(), Refusal> {
+        match home {
+            Home::Sharded => Ok(()),
+            Home::Pinned(home) => self.check_pinned(home),
+        }
+    }
+
     /// Whether this group has the key's slot.
     pub(crate) fn is_here(&self, key: u64) -> bool {
         self.owner_of(key) == SlotOwner::Here
     }
 
-    pub(crate) fn group(&self) -> u16 {
-        self.group
+    /// Whether the cluster has the group that has the tables with this home.
+    pub(crate) fn knows(&self, home: u32) -> bool {
+        (self.record.pinned_to(home) as usize) < self.map().1
     }
 
     /// Refuses a request with keys of other groups, or of slots that are handed over.
     pub(crate) fn check_keys(&self, home: Home, keys: &[u64]) -> Result<(), Refusal> {
-        if self.has_all || home != Home::Sharded {
-            return Ok(());
+        if let Home::Pinned(home) = home {
+            return self.check_pinned(home);
         }
-        if keys.iter().fold(true, |all, &key| all & (self.owner_of(key) == SlotOwner::Here)) {
+        if self.has_all || keys.iter().fold(true, |all, &key| all & (self.owner_of(key) == SlotOwner::Here)) {
             return Ok(());
         }
         for &key in keys {
@@ -124,7 +160,7 @@ impl Slots {
         Err(Refusal::busy("slots of these keys are handed over to another group".to_owned()))
     }
 
-    /// Whether slots are on their way: a save now may have rows of a slot twice, or not at all.
+    /// Whether slots or pinned tables are on their way: a save now may have rows twice, or not at all.
     pub(crate) fn is_moving(&self) -> bool {
         !self.record.moves.is_empty()
     }
@@ -137,7 +173,9 @@ impl Slots {
         having.dedup();
         let shard = having.iter().position(|group| *group == u32::from(self.group))?;
         let even = even_slots(having.len());
-        let is_even = groups.len() == even.len()
+        // Pinned tables in another group are in another part than that of their server.
+        let is_even = self.record.pinned.is_empty()
+            && groups.len() == even.len()
             && groups.iter().zip(even).all(|(group, part)| having[usize::from(part)] == *group);
         Some(Part { shard: shard as u16, shards: having.len() as u16, is_even })
     }

@@ -4,6 +4,7 @@
 //! rows, to the thread of [`driver`], which sends it to the followers and answers when they have it. That thread alone
 //! knows the machine of the crate `replica`.
 
+mod bytes;
 mod codec;
 mod driver;
 mod moves;
@@ -12,6 +13,7 @@ mod records;
 mod restore;
 mod traced;
 mod transfer;
+mod version;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
@@ -21,8 +23,9 @@ use std::time::Instant;
 use sanderling_observe::SpanContext;
 use sanderling_replica::push_dedup::Outcome;
 use sanderling_replica::{AppliedPush, Member, Progress};
-use sanderling_wire::{Fault, Kind, Replicate};
+use sanderling_wire::{Fault, Features, Kind, Replicate};
 
+use codec::Unread;
 pub(crate) use codec::record_bytes;
 pub(crate) use driver::{Around, Change, Driver, Input, Made};
 pub use moves::PlacementRecords;
@@ -31,6 +34,8 @@ pub(crate) use peers::PeerOptions;
 pub use records::{GroupRecord, GroupRecords, GroupStatus, MemoryRecords, ReplicaStatus};
 pub(crate) use restore::restore;
 pub(crate) use transfer::answer_to;
+pub use version::MOVES_PINNED_TABLES;
+pub(crate) use version::Spoken;
 
 use crate::limit::PEER_MESSAGES_MAX;
 use crate::refusal::{Refusal, SendReply};
@@ -54,6 +59,8 @@ pub(crate) struct Replication {
     /// Per worker, whether it applies a push.
     busy: Box<[Busy]>,
     inputs: Sender<Input>,
+    /// The versions of messages between servers.
+    pub(crate) spoken: Spoken,
     /// Parts of steps so far.
     steps: AtomicU64,
     /// Whether replies to pushes do not wait for the followers.
@@ -85,7 +92,12 @@ impl Drop for Entered<'_> {
 }
 
 impl Replication {
-    pub(crate) fn new(workers: usize, inputs: Sender<Input>, acknowledges_local: bool) -> Replication {
+    pub(crate) fn new(
+        workers: usize,
+        inputs: Sender<Input>,
+        spoken: Spoken,
+        acknowledges_local: bool,
+    ) -> Replication {
         Replication {
             started: Instant::now(),
             epoch: AtomicU64::new(0),
@@ -95,6 +107,7 @@ impl Replication {
             history: AtomicU64::new(0),
             busy: (0..workers).map(|_| Busy::default()).collect(),
             inputs,
+            spoken,
             steps: AtomicU64::new(0),
             acknowledges_local,
             waiting: AtomicUsize::new(0),
@@ -270,17 +283,34 @@ impl Replication {
         let _ = self.inputs.send(Input::Held { request, reply });
     }
 
-    /// Takes a message of another replica. One that finds no room is sent again.
-    pub(crate) fn take(&self, replicate: &Replicate<'_>) -> Result<(), Refusal> {
-        let (envelope, spans) = codec::decode(replicate.envelope)
-            .map_err(|reason| Refusal::bad(format!("a message between replicas: {reason}")))?;
+    /// Takes a message of another replica, over a connection with these features. One that finds no room is sent again.
+    pub(crate) fn take(&self, replicate: &Replicate<'_>, agreed: Features) -> Result<(), Refusal> {
+        let refused = |reason: String| {
+            self.note_refusal(reason.clone());
+            Refusal::bad(reason)
+        };
+        let (envelope, spans) = match codec::decode(replicate.envelope, self.spoken) {
+            Ok(read) => read,
+            Err(Unread::Malformed(reason)) => {
+                return Err(Refusal::bad(format!("a message between replicas: {reason}")));
+            }
+            Err(Unread::Version { server, found }) => {
+                return Err(refused(self.spoken.refusal(server, found)));
+            }
+        };
+        let version = self.spoken.with(agreed);
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= PEER_MESSAGES_MAX {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
             return Ok(());
         }
         let (envelope, url, came) = (Box::new(envelope), replicate.url.to_owned(), Instant::now());
-        let _ = self.inputs.send(Input::Message { envelope, url, spans, came });
+        let _ = self.inputs.send(Input::Message { envelope, url, version, spans, came });
         Ok(())
+    }
+
+    /// Reports that a server does not read the messages of another one.
+    fn note_refusal(&self, reason: String) {
+        let _ = self.inputs.send(Input::Unread { reason });
     }
 
     /// Passes the role of the primary on. Its end shows in [`Replication::status`].

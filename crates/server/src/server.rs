@@ -23,10 +23,11 @@ use crate::folder_lock::FolderLock;
 use crate::listen;
 use crate::log_thread;
 use crate::replication::{
-    Around, Driver, GroupRecords, Input, MoveThread, PeerOptions, PlacementRecords, Replication,
+    Around, Driver, GroupRecords, Input, MoveThread, PeerOptions, PlacementRecords, Replication, Spoken,
 };
 use crate::server_error::ServerError;
 use crate::state::{State, WakeWorkers};
+use crate::tables::TableNote;
 use crate::worker::{Worker, WorkerHandle, WorkerMsg};
 
 /// A running server. Dropping it ends it at once, without saving.
@@ -93,7 +94,12 @@ impl Server {
         let (inputs, taken) = channel();
         let mut state = State::new(config);
         if let Some(replica) = &config.replica {
-            let replication = Replication::new(count, inputs.clone(), replica.acknowledge_local);
+            let replication = Replication::new(
+                count,
+                inputs.clone(),
+                Spoken::up_to(replica.speaks),
+                replica.acknowledge_local,
+            );
             state.replication = Some(Arc::new(replication));
         }
         let state = Arc::new(state);
@@ -325,7 +331,8 @@ fn driver(
     // A token that this server made for itself is not that of the others.
     let token = config.token.clone().filter(|_| !config.admit_this_user);
     let group = slots.then_some(u32::from(config.shard));
-    let machine = MachineConfig { me, streams: shared.workers(), min_in_sync, group, history };
+    let (streams, home_of) = (shared.workers(), TableNote::home_of);
+    let machine = MachineConfig { me, streams, min_in_sync, group, home_of, history };
     let node = Node::new(machine, Arc::clone(&state.push_dedup));
     let around = Around {
         state: Arc::clone(state),

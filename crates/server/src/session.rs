@@ -93,8 +93,10 @@ impl Session {
     pub(crate) fn new(state: Arc<State>, features: Features, over_limit: bool) -> Session {
         let frame_bytes_max = state.frame_bytes_max;
         let buffer = || Buffer::new(frame_bytes_max as usize);
+        let of_replicas = state.replication.as_ref().map(|replication| replication.spoken.features());
+        let features_all = features | ALWAYS | of_replicas.unwrap_or(Features::NONE);
         Session {
-            offer: Offer { frame_bytes_max, ..Offer::of(features | ALWAYS) },
+            offer: Offer { frame_bytes_max, ..Offer::of(features_all) },
             agreed: Agreed::BEFORE_HELLO,
             greeted: false,
             closing: false,
@@ -276,7 +278,7 @@ impl Session {
         if let Request::Replicate(replicate) = &request {
             let replication = self.state.replication.as_ref();
             let replication = replication.ok_or_else(|| Refusal::bad("this server is in no cluster"))?;
-            return replication.take(replicate).map(|()| Handled::NoReply);
+            return replication.take(replicate, self.agreed.features).map(|()| Handled::NoReply);
         }
         let numbered = if self.state.replication.is_some() { workspace.next_replicated() } else { 0 };
         let Workspace { view, scratch, tracer, worker, replicated, .. } = workspace;

@@ -188,6 +188,14 @@ impl State {
     fn save_as(&self, name: &str, number: u64, mode: SaveMode, is_last: bool) -> Result<SaveReport, Refusal> {
         let directory = self.tables.directory();
         if directory.slots.as_ref().is_some_and(|slots| slots.part().is_none()) {
+            if let Some(pinned) = directory.lasting().find(|entry| entry.home != Home::Sharded) {
+                let name = pinned.table.name();
+                let reason = format!(
+                    "table {name:?} is pinned to this group, which has no slots, so a save would be without it: run sanderling \
+                     ctl groups drain again"
+                );
+                return Err(Refusal::bad(reason));
+            }
             // The group has no slots, and so no rows.
             let saved = SavedSize { generation: 0, rows: 0, bytes: 0 };
             return Ok(SaveReport { saved, deltas: 0, full_because: String::new() });

@@ -67,8 +67,13 @@ impl TableNote {
         TableNote { pinned: pinned(home), config, created_unix_ms, temporary, restoring }
     }
 
-    fn home(&self) -> Home {
+    pub(crate) fn home(&self) -> Home {
         self.pinned.map_or(Home::Sharded, Home::Pinned)
+    }
+
+    /// The placement of the rows of a table with this note.
+    pub(crate) fn home_of(text: &str) -> Home {
+        serde_json::from_str(text).map_or(Home::Sharded, |note: TableNote| note.home())
     }
 
     pub(crate) fn to_text(&self) -> String {
@@ -139,6 +144,13 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
+    /// The tables that a checkpoint of this server has. Pinned tables that have moved to another group are not here any
+    /// more, and those that are on their way are not here yet.
+    pub(crate) fn lasting(&self) -> impl Iterator<Item = &Arc<Entry>> {
+        let is_here = |entry: &&Arc<Entry>| self.slots.as_ref().is_none_or(|slots| slots.has(entry.home));
+        self.entries.iter().filter(|entry| !entry.temporary).filter(is_here)
+    }
+
     pub(crate) fn named(&self, name: &str) -> Option<&Arc<Entry>> {
         self.entries.iter().find(|entry| entry.table.name() == name)
     }

@@ -47,6 +47,8 @@ impl Features {
     pub const REPLICATE: Features = Features(1 << 15);
     /// A replica in sync answers the pulls of this connection, though another one is the primary.
     pub const PULL_FROM_ANY: Features = Features(1 << 16);
+    /// The peer speaks version 4 of [`Kind::Replicate`](crate::Kind::Replicate), and of transfers between groups.
+    pub const REPLICATE_4: Features = Features(1 << 19);
     /// A server takes the trace that the next request belongs to ([`Kind::Trace`](crate::Kind::Trace)).
     pub const TRACES: Features = Features(1 << 17);
 

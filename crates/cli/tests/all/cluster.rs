@@ -153,11 +153,20 @@ pub(crate) fn drill(place: &mut Place, disturb: impl FnOnce(&mut Place, &Pushed)
 
 /// Clients count keys on the servers of the cluster at this URL, as [`drill`] says.
 pub(crate) fn drill_at(url: &str, disturb: impl FnOnce(&Pushed)) {
+    drill_with(url, |cluster, config| RemoteTable::create(cluster, config).unwrap(), disturb);
+}
+
+/// [`drill_at`] with a table that is made otherwise.
+pub(crate) fn drill_with(
+    url: &str,
+    create: impl FnOnce(&Arc<Cluster>, &TableConfig) -> RemoteTable,
+    disturb: impl FnOnce(&Pushed),
+) {
     let connect = || Cluster::of(url, ConnectOptions::default()).unwrap();
     let sgd = Optimizer::Sgd { lr: 1.0, l2: 0.0 };
     let config = TableConfig::single("counters", DIM, Init::Zero, sgd);
     let cluster = connect();
-    let table = RemoteTable::create(&cluster, &config).unwrap();
+    let table = create(&cluster, &config);
     let counts = (0..KEYS).map(|_| AtomicU32::new(0)).collect();
     let pushed = Pushed { counts, ..Pushed::default() };
     let start = Instant::now();

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use sanderling_store::Pooling;
-use sanderling_wire::{Fault, Reply, Request};
+use sanderling_wire::{Fault, Home, Reply, Request};
 
 use super::{Asker, Each, Engine, Message, Subject, UnderWay};
 use crate::error::ClientError;
@@ -74,16 +74,17 @@ impl Engine {
     /// The servers that have rows.
     pub(crate) fn with_rows(&self) -> Vec<usize> {
         match self.locations {
-            Some(_) => self.placement.with_slots(),
+            Some(_) => self.placement.with_rows(),
             None => (0..self.servers()).collect(),
         }
     }
 
     /// The servers that have rows of a table.
     pub(crate) fn with_rows_of(&self, table: &OpenTable) -> Vec<usize> {
-        match self.locations {
-            Some(_) => self.placement.with_slots(),
-            None => table.servers().collect(),
+        match (&self.locations, table.home()) {
+            (Some(_), Home::Sharded) => self.placement.with_rows(),
+            (Some(_), home) => vec![self.placement.server_of(home, 0)],
+            (None, _) => table.servers().collect(),
         }
     }
 

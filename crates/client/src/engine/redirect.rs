@@ -276,8 +276,9 @@ impl Engine {
                     table: number,
                     client,
                     sequence,
-                    // The push has had its turn of the other server's use clock with the keys that are there.
-                    continues: push.continues || *server != from,
+                    // The push has had its turn of the other server's use clock with the keys that are there. A pinned
+                    // table has no other keys.
+                    continues: push.continues || *server != from && table.home() == Home::Sharded,
                     dim: push.dim,
                     lr_scale: push.lr_scale,
                     keys,
@@ -321,12 +322,12 @@ fn shares(request: &Request<'_>, table: &OpenTable, placement: &Placement) -> Op
         Request::Push(push) => push.keys,
         Request::Delete(delete) => delete.keys,
         Request::Import(import) => import.rows.keys,
-        Request::PullPooled(pull) if pull.pooling == Pooling::Sum && home == Home::Sharded => {
-            return Some(ragged_shares(&pull.ragged, placement));
+        Request::PullPooled(pull) if pull.pooling == Pooling::Sum => {
+            return Some(ragged_shares(&pull.ragged, home, placement));
         }
         _ => return None,
     };
-    if keys.is_empty() || home != Home::Sharded {
+    if keys.is_empty() {
         return None;
     }
     let mut partition = KeyPartition::default();
@@ -339,11 +340,11 @@ fn shares(request: &Request<'_>, table: &OpenTable, placement: &Placement) -> Op
     Some(with_keys.map(share).collect())
 }
 
-fn ragged_shares(ragged: &Ragged<'_>, placement: &Placement) -> Vec<Share> {
+fn ragged_shares(ragged: &Ragged<'_>, home: Home, placement: &Placement) -> Vec<Share> {
     let mut partition = RaggedPartition::default();
     partition.clear(placement.servers);
     let Ragged { keys, offsets, values } = *ragged;
-    partition.add(placement, Home::Sharded, keys, values, offsets, 0, RunSamples::WithKeys);
+    partition.add(placement, home, keys, values, offsets, 0, RunSamples::WithKeys);
     let with_keys = partition.shares.into_iter().enumerate().filter(|(_, share)| !share.keys.is_empty());
     let share = |(server, share): (usize, crate::key_partition::RaggedShare)| Share {
         server,

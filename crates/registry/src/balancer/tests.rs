@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use sanderling_replica::{Move, MoveState, SlotSpan, SlotWork};
+use sanderling_replica::{Move, SlotSpan, SlotWork};
 
 use super::*;
 use crate::group_load::LoadWindow;
@@ -58,7 +58,7 @@ fn groups_rest_after_moves() {
     let uneven = [load(6000.0, 100), load(2000.0, 100)];
     let mut moving = placement.clone();
     let slots = SlotSpan::of_slots(&[1]);
-    moving.moves.push(Move { id: 1, from: 0, to: 1, slots, state: MoveState::Copying, attempt: 0 });
+    moving.moves.push(Move::new(1, (0, 1), slots, Vec::new()));
     let mut balancer = Balancer::default();
     assert_eq!(advised(&mut balancer, 0, &moving, &[0, 1], &uneven), None);
     // The last look at the move was at 590 s.
@@ -159,8 +159,7 @@ fn a_load_that_shifts_is_evened_out_without_moving_to_and_fro() {
                 moved += one.slots.len();
                 distinct.extend(one.slots.iter().copied());
                 let slots = SlotSpan::of_slots(&one.slots);
-                let (from, to, state) = (one.from, one.to, MoveState::Copying);
-                placement.moves.push(Move { id, from, to, slots, state, attempt: 0 });
+                placement.moves.push(Move::new(id, (one.from, one.to), slots, Vec::new()));
             }
         }
         assert!(placement.moves.is_empty(), "hour {hour}: it still moves slots");

@@ -1,9 +1,9 @@
 //! The answers of a giving group's primary. It keeps nothing about a move.
 
 use sanderling_store::{FollowOptions, RowColumns};
-use sanderling_wire::slot_of;
+use sanderling_wire::{Home, slot_of};
 
-use super::{Content, Page, Question, Reply, SlottedTable, TableHead};
+use super::{Content, GroupTable, Page, Question, Reply, TableHead};
 use crate::limit::{MOVED_KEYS, MOVED_KEYS_KEPT};
 use crate::placement::SlotSpan;
 
@@ -20,17 +20,13 @@ pub(super) fn membership(spans: &[SlotSpan], slots: u32) -> impl Fn(u64) -> bool
 /// Answers a question of a receiving group, as the primary of an epoch whose replicas in sync have applied a version of
 /// the placement.
 #[must_use]
-pub fn answer(
-    question: &Question,
-    (source, placed): (u64, u64),
-    slots: u32,
-    tables: &[SlottedTable],
-) -> Reply {
+pub fn answer(question: &Question, (source, placed): (u64, u64), slots: u32, tables: &[GroupTable]) -> Reply {
     let content = match question {
         Question::Tables => {
-            let head = |table: &SlottedTable| TableHead {
+            let head = |table: &GroupTable| TableHead {
                 config: table.table.config().clone(),
                 note: table.note.clone(),
+                home: table.home,
                 rows: table.table.len() as u64,
             };
             Content::Tables(tables.iter().map(head).collect())
@@ -46,7 +42,9 @@ pub fn answer(
             let (mut rows, mut removed) = (RowColumns::default(), Vec::new());
             let page = found.map(|found| {
                 let pushes = found.table.pushes();
-                let page = found.table.follow_changes(*place, &options, &is_in, |key, row| match row {
+                let is_whole = found.home != Home::Sharded;
+                let moves = |key| is_whole || is_in(key);
+                let page = found.table.follow_changes(*place, &options, moves, |key, row| match row {
                     Some(row) => rows.push(row),
                     None => removed.push(key),
                 });

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use sanderling_store::{StreamPlace, TableConfig};
+use sanderling_wire::Home;
 
 use super::{
     Around, Content, Doing, Move, MoveState, Mover, Page, Progress, Question, Reply, TableHead, Task,
@@ -12,12 +13,14 @@ use crate::fault::Fault;
 use crate::limit::{FEW_ROWS, MOVED_KEYS, PAGE_BYTES, ROUNDS_MAX};
 use crate::placement::{Placement, SlotSpan};
 
-/// An attempt to receive the slots of a move.
+/// An attempt to receive the slots and pinned tables of a move.
 #[derive(Debug)]
 pub(super) struct Work {
     pub(super) id: u64,
     attempt: u64,
     slots: Arc<Vec<SlotSpan>>,
+    /// The groups whose pinned tables move.
+    pinned: Vec<u32>,
     /// The giving primary's epoch; 0 before its first answer.
     source: u64,
     /// Rows of an earlier attempt that are still to be removed; `None` before they were looked for.
@@ -62,10 +65,14 @@ pub(super) struct Taken {
 }
 
 /// Of the rows of a move's giving group, those that move, as if each slot had as many.
-fn share_of(placement: &Placement, id: u64, rows: u64) -> u64 {
+fn share_of(placement: &Placement, id: u64, heads: &[TableHead]) -> u64 {
     let Some(one) = placement.moves.iter().find(|one| one.id == id) else { return 0 };
     let slots = placement.groups().iter().filter(|&&group| group == one.from).count();
-    (u128::from(rows) * u128::from(one.count()) / slots.max(1) as u128) as u64
+    let rows = |is_whole: bool| -> u128 {
+        let of_kind = heads.iter().filter(|head| (head.home != Home::Sharded) == is_whole);
+        of_kind.map(|head| u128::from(head.rows)).sum()
+    };
+    (rows(true) + rows(false) * u128::from(one.count()) / slots.max(1) as u128) as u64
 }
 
 /// Keys of a page, so that its rows are within a bound.
@@ -80,6 +87,7 @@ impl Work {
             id: one.id,
             attempt,
             slots: Arc::new(one.slots.clone()),
+            pinned: one.pinned.clone(),
             source: 0,
             former: None,
             missing: Vec::new(),
@@ -98,6 +106,14 @@ impl Work {
     pub(super) fn progress(&self) -> Progress {
         let Work { id, rows, rows_expected, rounds, .. } = *self;
         Progress { id, rows, rows_expected, rounds: rounds as u64 }
+    }
+
+    /// Whether rows of a table with this home move.
+    fn moves(&self, home: Home) -> bool {
+        match home {
+            Home::Sharded => !self.slots.is_empty(),
+            Home::Pinned(home) => self.pinned.contains(&home),
+        }
     }
 
     pub(super) fn is_closing(&self) -> bool {
@@ -207,10 +223,10 @@ impl Mover {
         }
         match content {
             Content::TooLate => self.work = None,
-            Content::Tables(heads) => {
+            Content::Tables(mut heads) => {
+                heads.retain(|head| work.moves(head.home));
                 if !work.is_listed {
-                    let rows = heads.iter().map(|head| head.rows).sum();
-                    work.rows_expected = share_of(around.placement, work.id, rows);
+                    work.rows_expected = share_of(around.placement, work.id, &heads);
                 }
                 work.is_listed = true;
                 for head in heads {

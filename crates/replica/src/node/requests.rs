@@ -28,7 +28,7 @@ impl Node {
         if fault != Fault::RepeatAnsweredEarly && primary.join_pending(client, sequence, request) {
             return Ok(());
         }
-        let places = self.check_places(push.keys.iter());
+        let places = self.check_places(push.table, &push.keys);
         if fault == Fault::PlacesBeforeMarks {
             places.clone()?;
         }
@@ -53,9 +53,10 @@ impl Node {
         Ok(())
     }
 
-    /// Whether this group has the slots of these keys.
-    fn check_places<'a>(&self, mut keys: impl Iterator<Item = &'a u64>) -> Result<(), Answer> {
-        keys.try_for_each(|&key| match self.rows.owner_of(key) {
+    /// Whether this group has these keys of a table.
+    fn check_places(&self, table: u32, keys: &[u64]) -> Result<(), Answer> {
+        let home = self.rows.home_of(table);
+        keys.iter().try_for_each(|&key| match self.rows.owner_of(home, key) {
             SlotOwner::Here => Ok(()),
             SlotOwner::InHandOver => Err(Answer::Busy),
             SlotOwner::Elsewhere(_) => {
@@ -102,7 +103,7 @@ impl Node {
         if primary.handing_over.is_some() || !has_lease && self.rows.fault != Fault::PullsWithoutLease {
             return Answer::Busy;
         }
-        if let Err(answer) = self.check_places(keys.iter()) {
+        if let Err(answer) = self.check_places(table, keys) {
             return answer;
         }
         match self.rows.pull(table, keys) {

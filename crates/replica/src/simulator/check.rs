@@ -8,6 +8,13 @@ use crate::group::Member;
 
 /// The table whose weights count the pushes of a key.
 pub(super) const COUNTERS: u32 = 0;
+/// Added to keys of the other table of counters.
+const OTHER_TABLE: u64 = 1 << 32;
+
+/// The name of a counter: a key of one of the tables of counters.
+pub(super) fn counter(table: u32, key: u64) -> u64 {
+    if table == COUNTERS { key } else { key + OTHER_TABLE }
+}
 
 /// The clients' knowledge of the counters, and the acknowledging member of each epoch.
 #[derive(Debug, Default)]

@@ -16,6 +16,8 @@ pub(super) const ORDERED: u32 = 1;
 pub(super) const ORDERED_DIM: usize = 3;
 /// A table that comes and goes.
 pub(super) const PASSING: u32 = 2;
+/// A table whose weights count pushes, too, and which is pinned to group 0. Only clusters of several groups have it.
+pub(super) const PINNED: u32 = 3;
 /// Keys of each table.
 pub(super) const KEYS: u64 = 6;
 

@@ -1,18 +1,19 @@
-//! Two simulated groups, between which slots move while clients push: each group is a world with faults of its own.
+//! Two simulated groups, between which slots and a pinned table move while clients push: each group is a world with
+//! faults of its own.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sanderling_random::SplitMix64;
 
-use super::check::{Bits, COUNTERS, Check, bits};
-use super::clients::{KEYS, ORDERED, PASSING};
+use super::check::{Bits, COUNTERS, Check, bits, counter};
+use super::clients::{KEYS, ORDERED, PASSING, PINNED};
 use super::routing::Router;
-use super::world::{FAULTS_UNTIL, SETTLES_WITHIN, World, table};
+use super::world::{FAULTS_UNTIL, SETTLES_WITHIN, World, home_of, table};
 use crate::fault::Fault;
 use crate::group::Member;
 use crate::message::{Answer, Event, Operation};
-use crate::mover::{Around, Mover, Question, Reply, SlottedTable, Task, Told, answer};
+use crate::mover::{Around, GroupTable, Mover, Question, Reply, Task, Told, answer};
 use crate::node::{Node, Standing};
 use crate::placement::{Move, MoveState, Placement, SlotSpan};
 
@@ -27,6 +28,8 @@ const REGISTRY_DELAY: u64 = 12;
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Counts {
     committed: u64,
+    /// Of these, moves of the pinned table.
+    pinned: u64,
     cancelled: u64,
     reopened: u64,
     attempts: u64,
@@ -37,6 +40,7 @@ pub(super) struct Counts {
 impl Counts {
     pub(super) fn add(&mut self, other: &Counts) {
         self.committed += other.committed;
+        self.pinned += other.pinned;
         self.cancelled += other.cancelled;
         self.reopened += other.reopened;
         self.attempts += other.attempts;
@@ -45,8 +49,8 @@ impl Counts {
     }
 
     pub(super) fn is_varied(&self) -> bool {
-        let Counts { committed, cancelled, reopened, attempts, redirected, crashes } = *self;
-        [committed, cancelled, reopened, attempts, redirected, crashes].iter().all(|&count| count > 0)
+        let Counts { committed, pinned, cancelled, reopened, attempts, redirected, crashes } = *self;
+        [committed, pinned, cancelled, reopened, attempts, redirected, crashes].iter().all(|&count| count > 0)
     }
 }
 
@@ -94,12 +98,11 @@ pub(super) struct Cluster {
 }
 
 /// The tables of a node, for its mover.
-fn slotted(node: &Node) -> Vec<SlottedTable> {
+fn group_tables(node: &Node) -> Vec<GroupTable> {
     let (_, tables) = node.tables();
-    let one = |(&number, table): (&u32, &Arc<sanderling_store::Table>)| SlottedTable {
-        number,
-        note: String::new(),
-        table: Arc::clone(table),
+    let one = |(&number, table): (&u32, &Arc<sanderling_store::Table>)| {
+        let note = node.note(number).unwrap_or_default().to_owned();
+        GroupTable { number, home: home_of(&note), note, table: Arc::clone(table) }
     };
     tables.iter().map(one).collect()
 }
@@ -142,7 +145,7 @@ impl Cluster {
             parcel: 0,
             tasks: 0,
             moves: 0,
-            router: Router::new(3, 20 + rng.below(50) as u32),
+            router: Router::new(3, 30 + rng.below(60) as u32),
             check: Check::default(),
             counts: Counts::default(),
             notes: Vec::new(),
@@ -195,15 +198,22 @@ impl Cluster {
             return;
         }
         let is_idle = self.placement.moves.is_empty();
-        if is_idle && self.rng.below(30) == 0 {
+        if is_idle && self.rng.below(10) == 0 {
             let from = self.rng.below(2) as u32;
             let groups = self.placement.groups();
             let mut slots: Vec<u32> = (0..SLOTS).filter(|&slot| groups[slot as usize] == from).collect();
             slots.retain(|_| self.rng.below(2) == 0);
-            if !slots.is_empty() {
+            // A server checks the place of a table that is created.
+            let has_pinned = self.worlds[0].counts.has_tables() && self.placement.pinned_to(0) == from;
+            let moves_pinned = has_pinned && self.rng.below(2) == 0;
+            // Alone, or with slots.
+            if moves_pinned && self.rng.below(2) == 0 {
+                slots.clear();
+            }
+            let pinned = if moves_pinned { vec![0] } else { Vec::new() };
+            if moves_pinned || !slots.is_empty() {
                 self.moves += 1;
-                let (id, slots) = (self.moves, SlotSpan::of_slots(&slots));
-                let one = Move { id, from, to: 1 - from, slots, state: MoveState::Copying, attempt: 0 };
+                let one = Move::new(self.moves, (from, 1 - from), SlotSpan::of_slots(&slots), pinned);
                 self.set(now, self.placement.changed(|next| next.moves.push(one)));
             }
         } else if !is_idle && self.rng.below(400) == 0 {
@@ -222,6 +232,7 @@ impl Cluster {
         match (before, after) {
             (Some((MoveState::HandingOver, _)), Some((MoveState::Releasing, _))) => {
                 self.counts.committed += 1;
+                self.counts.pinned += u64::from(placement.pinned != self.placement.pinned);
             }
             (Some((MoveState::HandingOver, one)), Some((MoveState::Copying, other))) if one == other => {
                 self.counts.reopened += 1;
@@ -231,9 +242,10 @@ impl Cluster {
         }
         self.revision += 1;
         self.notes.push(format!(
-            "{now}: placement {} {:?}: {after:?}",
+            "{now}: placement {} {:?} {:?}: {after:?}",
             placement.version,
-            placement.groups()
+            placement.groups(),
+            placement.pinned
         ));
         self.placement = Arc::new(placement);
     }
@@ -267,7 +279,7 @@ impl Cluster {
                     return;
                 };
                 let placed = asked.mover.placed();
-                let reply = answer(&question, (epoch(node), placed), SLOTS, &slotted(node));
+                let reply = answer(&question, (epoch(node), placed), SLOTS, &group_tables(node));
                 self.send(now, Parcel::Reply { host, member, task, reply: Box::new(reply) });
             }
             Parcel::Reply { host, member, task, reply } => {
@@ -309,7 +321,7 @@ impl Cluster {
             self.hosts.insert(at, host);
             self.counts.crashes += 1;
         }
-        let (epoch, tables) = (epoch(node), slotted(node));
+        let (epoch, tables) = (epoch(node), group_tables(node));
         let host = self.hosts.get_mut(&at).expect("it was just made");
         if let Some((_, since)) = host.task {
             if now - since < TASK_WITHIN {
@@ -383,17 +395,23 @@ impl Cluster {
         for (group, world) in self.worlds.iter().enumerate() {
             world.equal()?;
             let Some(node) = &world.machines[0].node else { continue };
-            for number in [COUNTERS, ORDERED, PASSING] {
+            for number in [COUNTERS, ORDERED, PASSING, PINNED] {
                 let Some(table) = node.tables().1.get(&number) else { continue };
                 let rows = bits(table);
                 for key in 0..KEYS {
                     let slot = sanderling_wire::slot_of(key, SLOTS as usize) as u32;
-                    let is_here = self.placement.group_of(slot) == Some(group as u32);
+                    let there = match number {
+                        PINNED => Some(self.placement.pinned_to(0)),
+                        _ => self.placement.group_of(slot),
+                    };
+                    let is_here = there == Some(group as u32);
                     match rows.get(&key) {
                         Some(_) if !is_here => {
                             return Err(format!("group {group} has key {key} of table {number} still"));
                         }
-                        Some(row) if number == COUNTERS => _ = counters.insert(key, row.clone()),
+                        Some(row) if matches!(number, COUNTERS | PINNED) => {
+                            counters.insert(counter(number, key), row.clone());
+                        }
                         _ => {}
                     }
                 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use sanderling_random::SplitMix64;
 use sanderling_wire::slot_of;
 
-use super::check::{COUNTERS, Check};
-use super::clients::{KEYS, ORDERED, ORDERED_DIM};
+use super::check::{COUNTERS, Check, counter};
+use super::clients::{KEYS, ORDERED, ORDERED_DIM, PINNED};
 use super::cluster::SLOTS;
 use super::world::{STREAMS, World};
 use crate::message::{Answer, Event, Push};
@@ -47,13 +47,25 @@ struct Part {
 
 #[derive(Debug, Clone, Copy)]
 struct Read {
-    key: u64,
+    counter: u64,
     /// Acknowledged pushes of the key when the pull began.
     least: u64,
 }
 
-fn group_of(placement: &Placement, key: u64) -> usize {
-    placement.group_of(slot_of(key, SLOTS as usize) as u32).unwrap_or_default() as usize
+fn group_of(placement: &Placement, table: u32, key: u64) -> usize {
+    let group = match table {
+        PINNED => placement.pinned_to(0),
+        _ => placement.group_of(slot_of(key, SLOTS as usize) as u32).unwrap_or_default(),
+    };
+    group as usize
+}
+
+/// The counters that a push counts up.
+fn counters(push: &Push) -> Vec<u64> {
+    match push.table {
+        COUNTERS | PINNED => push.keys.iter().map(|&key| counter(push.table, key)).collect(),
+        _ => Vec::new(),
+    }
 }
 
 impl Router {
@@ -106,7 +118,7 @@ impl Router {
             if let Some((of, _, _, read)) = client.pull.take_if(|pull| (pull.0, pull.1) == (group, request)) {
                 debug_assert_eq!(of, group);
                 if let Answer::Rows { weights, .. } = answer {
-                    check.read(read.key, weights[0], read.least)?;
+                    check.read(read.counter, weights[0], read.least)?;
                 }
                 return Ok(());
             }
@@ -116,9 +128,7 @@ impl Router {
             match answer {
                 Answer::Done(_) => {
                     let part = client.parts.swap_remove(at);
-                    if part.push.table == COUNTERS {
-                        check.acknowledge(&part.push.keys);
-                    }
+                    check.acknowledge(&counters(&part.push));
                 }
                 Answer::Elsewhere { version } => part.elsewhere = Some(*version),
                 Answer::NotHere | Answer::Busy => {
@@ -144,9 +154,7 @@ impl Client {
         if self.parts.is_empty() && self.left > 0 && rng.below(3) == 0 {
             self.left -= 1;
             let push = draw(rng);
-            if push.table == COUNTERS {
-                check.begin(&push.keys);
-            }
+            check.begin(&counters(&push));
             self.split(&push);
         }
         let version = self.placement.as_ref().map_or(0, |placement| placement.version);
@@ -176,13 +184,15 @@ impl Client {
             && rng.below(4) == 0
             && let Some(placement) = &self.placement
         {
-            let key = rng.below(KEYS);
+            let (table, key) = ([COUNTERS, PINNED][rng.below(2) as usize], rng.below(KEYS));
             // Also from a group that had the key.
-            let group = if rng.below(4) == 0 { rng.below(2) as usize } else { group_of(placement, key) };
+            let there = group_of(placement, table, key);
+            let group = if rng.below(4) == 0 { rng.below(2) as usize } else { there };
             let at = target(&worlds[group], rng);
-            let pull = |request| Event::Pull { request, table: COUNTERS, keys: vec![key] };
+            let pull = |request| Event::Pull { request, table, keys: vec![key] };
             let request = worlds[group].ask_outside(at, pull);
-            self.pull = Some((group, request, now, Read { key, least: check.acknowledged(key) }));
+            let counter = counter(table, key);
+            self.pull = Some((group, request, now, Read { counter, least: check.acknowledged(counter) }));
         }
         redirected
     }
@@ -192,7 +202,7 @@ impl Client {
         let Some(placement) = &self.placement else { return };
         let dim = push.grads.len() / push.keys.len();
         for group in 0..self.sequences.len() {
-            let is_there = |&at: &usize| group_of(placement, push.keys[at]) == group;
+            let is_there = |&at: &usize| group_of(placement, push.table, push.keys[at]) == group;
             let at: Vec<usize> = (0..push.keys.len()).filter(is_there).collect();
             if at.is_empty() {
                 continue;
@@ -219,7 +229,7 @@ fn target(world: &World, rng: &mut SplitMix64) -> usize {
 }
 
 fn draw(rng: &mut SplitMix64) -> Push {
-    let table = [COUNTERS, ORDERED][rng.below(2) as usize];
+    let table = [COUNTERS, ORDERED, PINNED][rng.below(3) as usize];
     let mut keys: Vec<u64> = (0..=rng.below(3)).map(|_| rng.below(KEYS)).collect();
     keys.sort_unstable();
     keys.dedup();

@@ -35,6 +35,8 @@ pub(super) struct Counts {
     pub(super) waited: u64,
     pub(super) removals: u64,
     pub(super) operations: u64,
+    /// Tables of a run that are there from the beginning.
+    pub(super) tables: u64,
 }
 
 impl Counts {
@@ -51,11 +53,11 @@ impl Counts {
 
     /// Whether the tables of every run are there.
     pub(super) fn has_tables(&self) -> bool {
-        self.operations >= 2
+        self.operations >= self.tables
     }
 
     pub(super) fn is_varied(&self) -> bool {
-        let Counts { epochs, crashes, cuts, pauses, hand_overs, waited, removals, operations } = *self;
+        let Counts { epochs, crashes, cuts, pauses, hand_overs, waited, removals, operations, .. } = *self;
         [epochs, crashes, cuts, pauses, hand_overs, waited, removals, operations]
             .iter()
             .all(|&count| count > 0)

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use sanderling_random::SplitMix64;
 use sanderling_store::{Block, Dtype, Init, Optimizer, Row, RowColumns, TableConfig};
+use sanderling_wire::Home;
 
 use super::check::{Bits, COUNTERS, Check, bits};
-use super::clients::{Client, KEYS, ORDERED, ORDERED_DIM, PASSING};
+use super::clients::{Client, KEYS, ORDERED, ORDERED_DIM, PASSING, PINNED};
 pub(super) use super::weather::Counts;
 use super::weather::Weather;
 use crate::fault::Fault;
@@ -77,6 +78,13 @@ pub(super) struct World {
     pub(super) notes: Vec<String>,
 }
 
+/// The note of a table says whether it is pinned.
+const PINNED_NOTE: &str = "pinned to group 0";
+
+pub(super) fn home_of(note: &str) -> Home {
+    if note == PINNED_NOTE { Home::Pinned(0) } else { Home::Sharded }
+}
+
 pub(super) fn table(number: u32) -> Operation {
     let (dim, dtype, optimizer) = match number {
         ORDERED => (
@@ -89,7 +97,8 @@ pub(super) fn table(number: u32) -> Operation {
     let init = if number == ORDERED { Init::Normal { std: 0.1 } } else { Init::Zero };
     let block = Block { dims: dim, init, optimizer };
     let config = TableConfig { dtype, seed: 5, ..TableConfig::new(format!("t{number}"), vec![block]) };
-    Operation::Create { table: number, config: Box::new(config), note: String::new() }
+    let note = if number == PINNED { PINNED_NOTE.to_owned() } else { String::new() };
+    Operation::Create { table: number, config: Box::new(config), note }
 }
 
 impl World {
@@ -136,7 +145,7 @@ impl World {
             asked: None,
             imports: true,
             check: Check::default(),
-            counts: Counts::default(),
+            counts: Counts { tables: 2, ..Counts::default() },
             crash: None,
             outside: Vec::new(),
             notes: Vec::new(),
@@ -168,6 +177,10 @@ impl World {
     pub(super) fn of_several(mut self) -> World {
         self.clients.clear();
         self.imports = false;
+        if self.group == 0 {
+            self.operations.insert(0, table(PINNED));
+            self.counts.tables = 3;
+        }
         self
     }
 
@@ -204,6 +217,7 @@ impl World {
                 streams: STREAMS,
                 min_in_sync: self.min_in_sync,
                 group: (!self.imports).then_some(self.group),
+                home_of,
                 history,
             };
             machine.node = Some(Node::with_fault(config, self.fault));

@@ -54,7 +54,7 @@ impl Known {
         if newest.version() <= self.version() {
             return;
         }
-        for server in newest.with_slots() {
+        for server in newest.with_rows() {
             if newest.has_gained(&self.placement, server) {
                 self.gained.resize(self.gained.len().max(server + 1), 0);
                 self.gained[server] = newest.version();
@@ -69,7 +69,7 @@ impl Known {
 
     /// The servers that have rows.
     pub(super) fn servers(&self) -> Vec<usize> {
-        self.placement.with_slots()
+        self.placement.with_rows()
     }
 
     /// Whether a server has gained slots since a version.

@@ -109,9 +109,16 @@ impl Resharder<'_> {
         for Part { folder, record, .. } in parts {
             for TableRecord { name, pinned, created_unix_ms, config } in &record.tables {
                 let home = pinned.map_or(Home::Sharded, Home::Pinned);
-                let own = self.slots.map_or(self.shard, Slots::group);
+                let is_there = |server: u32| match self.slots {
+                    Some(slots) => slots.knows(server),
+                    None => server < u32::from(self.shards),
+                };
+                let is_here = |server: u32| match self.slots {
+                    Some(slots) => slots.has(Home::Pinned(server)),
+                    None => server == u32::from(self.shard),
+                };
                 match home {
-                    Home::Pinned(server) if self.slots.is_none() && server >= u32::from(self.shards) => {
+                    Home::Pinned(server) if !is_there(server) => {
                         let reason = format!(
                             "{}: table {name:?} is pinned to server {server}, and there are {} now; drop it before the \
                              checkpoint is saved, or start more servers",
@@ -120,7 +127,7 @@ impl Resharder<'_> {
                         );
                         return Err(Refusal::new(Fault::UnknownCheckpoint, reason));
                     }
-                    Home::Pinned(server) if server != u32::from(own) => continue,
+                    Home::Pinned(server) if !is_here(server) => continue,
                     _ => {}
                 }
                 let asked = description::parse(name, &config.to_string())?;

@@ -69,7 +69,7 @@ impl Checkpoints {
         // Before the list of tables is read, and so before any row.
         let before = push_dedup.copy();
         let directory = tables.directory();
-        let table_records = lasting(&directory).map(|entry| TableRecord {
+        let table_records = directory.lasting().map(|entry| TableRecord {
             name: entry.table.name().to_owned(),
             pinned: match entry.home {
                 Home::Sharded => None,
@@ -118,7 +118,7 @@ impl Checkpoints {
         if mode == SaveMode::Base {
             writer.begin_chain(CHANGE_KEYS_MAX);
         }
-        for entry in lasting(saving.directory) {
+        for entry in saving.directory.lasting() {
             // One diverged table must not prevent saving the others.
             let left_out = writer.table_of_finite_rows(&entry.table)?;
             self.report_skipped(entry, left_out);
@@ -135,7 +135,7 @@ impl Checkpoints {
 
     fn save_delta(&self, saving: &Saving<'_>) -> Result<SaveReport, Unsaved> {
         let mut writer = DeltaWriter::create(saving.folder)?;
-        for entry in lasting(saving.directory) {
+        for entry in saving.directory.lasting() {
             let left_out = writer.changes(&entry.table)?;
             self.report_skipped(entry, left_out);
         }
@@ -181,7 +181,7 @@ impl Saving<'_> {
     fn seal(&self, log: Option<&Log>) -> Result<Option<Sealed<'_>>, Unsaved> {
         let Some((delta_log, base)) = &self.log else { return Ok(None) };
         let saved: Vec<(u32, String)> =
-            lasting(self.directory).map(|entry| (entry.number, entry.table.name().to_owned())).collect();
+            self.directory.lasting().map(|entry| (entry.number, entry.table.name().to_owned())).collect();
         let sealed = delta_log.seal(self.tables, self.push_dedup, &saved, base, self.is_last, log);
         sealed.map(Some).map_err(Unsaved::Log)
     }
@@ -197,9 +197,4 @@ impl Saving<'_> {
         let pushes = SavedPushDedup::around_rows(&self.before, self.push_dedup.copy());
         serde_json::to_vec(&pushes).expect("numbers become JSON")
     }
-}
-
-/// The tables that are saved.
-fn lasting(directory: &Directory) -> impl Iterator<Item = &Entry> {
-    directory.entries.iter().map(|entry| &**entry).filter(|entry| !entry.temporary)
 }

@@ -16,6 +16,12 @@ impl Control {
         self.state.boot_id()
     }
 
+    /// The newest version of messages between servers that this one speaks; 0: it is no replica.
+    #[must_use]
+    pub fn speaks(&self) -> u8 {
+        self.state.replication.as_ref().map_or(0, |replication| replication.spoken.newest)
+    }
+
     /// The replicas of this server's shard. None: it is no replica.
     #[must_use]
     pub fn group(&self) -> Option<GroupStatus> {

@@ -64,7 +64,7 @@ impl Groups {
         self.writer = Some(LogWriter::after(&self.folder, end, LOG_SEGMENT_BYTES_MAX)?);
         self.id = end.id;
         self.numbers_given = replayed.values().copied().max().unwrap_or(0);
-        for entry in lasting(directory) {
+        for entry in directory.lasting() {
             // Another table is logged with all of its rows.
             if let Some(&number) = replayed.get(entry.table.name()) {
                 let epoch = entry.table.subscribe_changes(CHANGE_KEYS_MAX)?;
@@ -111,7 +111,7 @@ impl Groups {
             return Ok(());
         }
         self.followed.clear();
-        for entry in lasting(directory) {
+        for entry in directory.lasting() {
             self.numbers_given += 1;
             let epoch = entry.table.subscribe_changes(CHANGE_KEYS_MAX)?;
             self.followed.insert(entry.number, LoggedTable { number: self.numbers_given, epoch });
@@ -167,7 +167,7 @@ impl Groups {
             let followed = self.followed.get(&entry.number);
             followed.is_none_or(|followed| entry.table.has_changes(followed.epoch).unwrap_or(true))
         };
-        lasting(directory).count() != self.followed.len() || lasting(directory).any(is_changed)
+        directory.lasting().count() != self.followed.len() || directory.lasting().any(is_changed)
     }
 
     fn has_changes(&self, directory: &Directory, pushes: &SavedPushDedup, begins: bool) -> bool {
@@ -187,7 +187,7 @@ impl Groups {
     ) -> Result<(HashMap<u32, LoggedTable>, Option<SavedPushDedup>, WrittenGroup), StoreError> {
         let mut followed = HashMap::new();
         let mut new = HashSet::new();
-        for entry in lasting(directory) {
+        for entry in directory.lasting() {
             let known = self.followed.get(&entry.number).copied();
             let known = known.filter(|known| {
                 // Changes that are not kept any more: the log gets all rows.
@@ -204,7 +204,7 @@ impl Groups {
             let list = list(directory, &followed);
             self.writer()?.tables(&list)?;
         }
-        for entry in lasting(directory) {
+        for entry in directory.lasting() {
             let Some(followed_table) = followed.get(&entry.number).copied() else { continue };
             let (number, table) = (followed_table.number, &entry.table);
             let logged = if new.contains(&entry.number) {
@@ -249,7 +249,8 @@ impl Groups {
 
 /// The list of tables, as JSON.
 fn list(directory: &Directory, followed: &HashMap<u32, LoggedTable>) -> Vec<u8> {
-    let listed: Vec<ListedTable> = lasting(directory)
+    let listed: Vec<ListedTable> = directory
+        .lasting()
         .filter_map(|entry| {
             Some(ListedTable {
                 number: followed.get(&entry.number)?.number,
@@ -264,9 +265,4 @@ fn list(directory: &Directory, followed: &HashMap<u32, LoggedTable>) -> Vec<u8> 
         })
         .collect();
     serde_json::to_vec(&listed).expect("names and numbers become JSON")
-}
-
-/// The tables that are logged.
-fn lasting(directory: &Directory) -> impl Iterator<Item = &Arc<Entry>> {
-    directory.entries.iter().filter(|entry| !entry.temporary)
 }

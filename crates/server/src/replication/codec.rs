@@ -9,21 +9,33 @@ use sanderling_replica::{
 };
 use sanderling_store::{RowColumns, RowRef, RowVersions};
 
+use super::bytes::{In, Malformed, Out};
+use super::version::Spoken;
 use crate::description;
 
-/// The first byte. Replicas of one group may differ by one version of the program, but not of this.
-const FORMAT: u8 = 3;
 /// Bytes of a record beside those of its keys and gradients, at most.
 const RECORD_BYTES: usize = 160;
 /// Bytes of a key in a record, beside its gradient: key, count, version, number of removals.
 const KEY_BYTES: usize = 8 + 4 + 4 + 8;
 /// Records are sent together up to this size.
 const MESSAGE_BYTES: usize = 1 << 20;
-/// Longest description of a table.
-const TEXT_BYTES_MAX: usize = 16 << 20;
 
-/// Why bytes are no message.
-pub(super) type Malformed = &'static str;
+/// Why a message is not read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unread {
+    Malformed(Malformed),
+    /// A server speaks another version.
+    Version {
+        server: u32,
+        found: u8,
+    },
+}
+
+impl From<Malformed> for Unread {
+    fn from(reason: Malformed) -> Unread {
+        Unread::Malformed(reason)
+    }
+}
 
 /// Bytes that a push takes on its way to a follower, at most.
 pub(crate) fn record_bytes(keys: usize, grads: usize) -> usize {
@@ -45,10 +57,17 @@ fn size(record: &Record) -> usize {
     }
 }
 
-/// Encodes a message as one or more messages of bounded size. Of records, the spans of those pushes are told that have one.
-pub(super) fn encode(envelope: &Envelope, span_of: impl Fn(&Push) -> Option<SpanContext>) -> Vec<Vec<u8>> {
+/// Encodes a message in a version as one or more messages of bounded size. Of records, the spans of those pushes are told
+/// that have one.
+///
+/// Version 4 differs from version 3 in the placements that messages have: pinned tables may be in another group.
+pub(super) fn encode(
+    envelope: &Envelope,
+    version: u8,
+    span_of: impl Fn(&Push) -> Option<SpanContext>,
+) -> Vec<Vec<u8>> {
     let Message::Records { stream, first, records } = &envelope.message else {
-        return vec![whole(envelope, 0, |out| message(&envelope.message, out))];
+        return vec![whole(envelope, version, 0, |out| message(&envelope.message, out))];
     };
     let (mut messages, mut at) = (Vec::new(), 0);
     while at < records.len() {
@@ -57,7 +76,7 @@ pub(super) fn encode(envelope: &Envelope, span_of: impl Fn(&Push) -> Option<Span
             bytes += size(&records[end]);
             end += 1;
         }
-        messages.push(whole(envelope, bytes, |out| {
+        messages.push(whole(envelope, version, bytes, |out| {
             out.u8(2);
             out.u64(*stream as u64);
             out.u64(first + at as u64);
@@ -72,10 +91,11 @@ pub(super) fn encode(envelope: &Envelope, span_of: impl Fn(&Push) -> Option<Span
     messages
 }
 
-fn whole(envelope: &Envelope, bytes: usize, put: impl FnOnce(&mut Out)) -> Vec<u8> {
+fn whole(envelope: &Envelope, version: u8, bytes: usize, put: impl FnOnce(&mut Out)) -> Vec<u8> {
     let Envelope { from, epoch, session, .. } = envelope;
     let mut out = Out(Vec::with_capacity(RECORD_BYTES + bytes));
-    out.u8(FORMAT);
+    // All versions begin with these two.
+    out.u8(version);
     out.u32(from.server);
     [from.boot, *epoch, *session].into_iter().for_each(|number| out.u64(number));
     put(&mut out);
@@ -83,18 +103,18 @@ fn whole(envelope: &Envelope, bytes: usize, put: impl FnOnce(&mut Out)) -> Vec<u
 }
 
 /// Decodes a message, with the spans of its pushes.
-pub(super) fn decode(bytes: &[u8]) -> Result<(Envelope, Vec<SpanContext>), Malformed> {
+pub(super) fn decode(bytes: &[u8], spoken: Spoken) -> Result<(Envelope, Vec<SpanContext>), Unread> {
     let mut from = In(bytes);
-    if from.u8()? != FORMAT {
-        return Err("it is of another version of the program");
+    let (found, server) = (from.u8()?, from.u32()?);
+    if !spoken.has(found) {
+        return Err(Unread::Version { server, found });
     }
-    let server = from.u32()?;
     let [boot, epoch, session] = [from.u64()?, from.u64()?, from.u64()?];
     let message = read_message(&mut from)?;
     let spans = if matches!(message, Message::Records { .. }) { read_spans(&mut from)? } else { Vec::new() };
     match from.0 {
         [] => Ok((Envelope { from: Member { server, boot }, epoch, session, message }, spans)),
-        _ => Err("it is too long"),
+        _ => Err(Unread::Malformed("it is too long")),
     }
 }
 
@@ -380,115 +400,4 @@ pub(super) fn read_rows(from: &mut In<'_>) -> Result<RowColumns, Malformed> {
         });
     }
     Ok(rows)
-}
-
-/// Writes numbers, the lowest byte first; a list is its length and its elements.
-pub(super) struct Out(pub(super) Vec<u8>);
-
-impl Out {
-    pub(super) fn u8(&mut self, value: u8) {
-        self.0.push(value);
-    }
-
-    pub(super) fn u32(&mut self, value: u32) {
-        self.0.extend_from_slice(&value.to_le_bytes());
-    }
-
-    pub(super) fn u64(&mut self, value: u64) {
-        self.0.extend_from_slice(&value.to_le_bytes());
-    }
-
-    /// Numbers one after the other, little-endian as in memory: a push has tens of thousands.
-    fn list<T: bytemuck::NoUninit>(&mut self, values: &[T]) {
-        const { assert!(cfg!(target_endian = "little")) };
-        self.u32(values.len() as u32);
-        self.0.extend_from_slice(bytemuck::cast_slice(values));
-    }
-
-    pub(super) fn u64s(&mut self, values: &[u64]) {
-        self.list(values);
-    }
-
-    fn u32s(&mut self, values: &[u32]) {
-        self.list(values);
-    }
-
-    fn f32s(&mut self, values: &[f32]) {
-        self.list(values);
-    }
-
-    pub(super) fn text(&mut self, text: &str) {
-        self.u32(text.len() as u32);
-        self.0.extend_from_slice(text.as_bytes());
-    }
-}
-
-/// Reads what [`Out`] writes.
-pub(super) struct In<'a>(pub(super) &'a [u8]);
-
-impl<'a> In<'a> {
-    fn take(&mut self, bytes: usize) -> Result<&'a [u8], Malformed> {
-        let (taken, rest) = self.0.split_at_checked(bytes).ok_or("it is cut")?;
-        self.0 = rest;
-        Ok(taken)
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let mut array = [0; N];
-        array.copy_from_slice(self.take(N)?);
-        Ok(array)
-    }
-
-    pub(super) fn u8(&mut self) -> Result<u8, Malformed> {
-        self.array::<1>().map(|[byte]| byte)
-    }
-
-    pub(super) fn flag(&mut self) -> Result<bool, Malformed> {
-        match self.u8()? {
-            0 => Ok(false),
-            1 => Ok(true),
-            _ => Err("a flag is neither 0 nor 1"),
-        }
-    }
-
-    pub(super) fn u32(&mut self) -> Result<u32, Malformed> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    pub(super) fn u64(&mut self) -> Result<u64, Malformed> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    /// A number of elements that follow, each of at least `bytes_min` bytes.
-    pub(super) fn count(&mut self, bytes_min: usize) -> Result<usize, Malformed> {
-        let count = self.u32()? as usize;
-        if count.saturating_mul(bytes_min) > self.0.len() { Err("it is cut") } else { Ok(count) }
-    }
-
-    fn list<const N: usize, T>(&mut self, of: impl Fn([u8; N]) -> T) -> Result<Vec<T>, Malformed> {
-        let count = self.count(N)?;
-        let bytes = self.take(count * N)?;
-        let (elements, _) = bytes.as_chunks::<N>();
-        Ok(elements.iter().map(|&element| of(element)).collect())
-    }
-
-    pub(super) fn u64s(&mut self) -> Result<Vec<u64>, Malformed> {
-        self.list(u64::from_le_bytes)
-    }
-
-    fn u32s(&mut self) -> Result<Vec<u32>, Malformed> {
-        self.list(u32::from_le_bytes)
-    }
-
-    fn f32s(&mut self) -> Result<Vec<f32>, Malformed> {
-        self.list(f32::from_le_bytes)
-    }
-
-    pub(super) fn text(&mut self) -> Result<&'a str, Malformed> {
-        let count = self.count(1)?;
-        if count > TEXT_BYTES_MAX {
-            return Err("a text is too long");
-        }
-        std::str::from_utf8(self.take(count)?).map_err(|_| "a text is not UTF-8")
-    }
 }

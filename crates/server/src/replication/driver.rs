@@ -28,6 +28,8 @@ use crate::tables::{Entry, TableNote};
 
 mod changes;
 mod restores;
+mod versions;
+use versions::Versions;
 
 /// Inputs that are taken before the next look at the time.
 const INPUTS_MAX: usize = 256;
@@ -47,7 +49,9 @@ pub(crate) enum Input {
     /// A request that changes tables.
     Job(Box<QueuedJob>),
     /// A message of another replica.
-    Message { envelope: Box<Envelope>, url: String, spans: Vec<SpanContext>, came: Instant },
+    Message { envelope: Box<Envelope>, url: String, version: u8, spans: Vec<SpanContext>, came: Instant },
+    /// A server does not read the messages of another one.
+    Unread { reason: String },
     /// The registry's record.
     Record(u64, Option<GroupRecord>),
     /// A change for a move of slots, in this epoch.
@@ -126,6 +130,7 @@ pub(crate) struct Driver {
     /// The last epoch in which it took changes.
     led: u64,
     standing: Standing,
+    versions: Versions,
     log: Log,
 }
 
@@ -162,6 +167,7 @@ impl Driver {
             asks,
             url: peers.url.clone(),
             peers: Peers::new(peers, Arc::clone(&shared)),
+            versions: Versions::new(shared.spoken),
             shared,
             me,
             min_in_sync,
@@ -239,8 +245,12 @@ impl Driver {
                 _ => _ = self.waiting.insert(request, Waiting::Reply(reply)),
             },
             Input::Job(job) => self.change(job),
-            Input::Message { envelope, url, spans, came } => {
+            Input::Unread { reason } => self.report_version(reason),
+            Input::Message { envelope, url, version, spans, came } => {
                 self.shared.waiting.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+                if !self.reads(envelope.from, version) {
+                    return;
+                }
                 self.urls.insert(envelope.from.server, url);
                 // The tables and marks that a session begins with must have all pushes of the records before.
                 if self.node.begins_session(&envelope) {
@@ -295,7 +305,8 @@ impl Driver {
                     let known = self.urls.get(&to.server);
                     let url = known.or_else(|| self.record.as_ref()?.urls.get(&to.server));
                     if let Some(url) = url {
-                        let messages = codec::encode(&envelope, |push| self.traced.span(push));
+                        let version = self.versions.of(to);
+                        let messages = codec::encode(&envelope, version, |push| self.traced.span(push));
                         self.peers.send(to, url, messages);
                     }
                 }

@@ -13,6 +13,7 @@ use sanderling_transport::Connection;
 use sanderling_wire::{Agreed, Frame, Parsed, Reply, Request};
 
 use super::peers::{PeerOptions, reach, send};
+use super::version::needed;
 use super::{Input, Replication, transfer};
 use crate::event::{Event, Log};
 use crate::limit::{MOVE_ANSWER_WITHIN, TICK};
@@ -81,6 +82,7 @@ type Seen = (u64, Arc<Placement>);
 /// A connection to the primary of another group.
 struct Link {
     group: u32,
+    server: u32,
     connection: Connection,
     agreed: Agreed,
 }
@@ -112,7 +114,7 @@ impl MoveThread {
             };
             let (revision, placement) = (*revision, Arc::clone(placement));
             let now = (start.elapsed().as_micros() / TICK.as_micros()) as u64;
-            let tables = transfer::slotted(&state);
+            let tables = transfer::tables_of(&state);
             let around = Around { now, epoch, placement: &placement, tables: &tables };
             let has_failed = matches!(told, Told::Failed);
             let task = mover.step(&around, std::mem::replace(&mut told, Told::Nothing));
@@ -145,7 +147,7 @@ impl MoveThread {
                     continue;
                 }
                 Task::Ask { group, question } => {
-                    told = match self.ask(&mut link, group, &question) {
+                    told = match self.ask(&mut link, group, &question, needed(&placement)) {
                         Ok(reply) => Told::Reply(Box::new(reply)),
                         Err(_) => {
                             link = None;
@@ -164,16 +166,33 @@ impl MoveThread {
         Some((revision, Arc::new(placement?)))
     }
 
-    /// Asks the primary of another group.
-    fn ask(&mut self, link: &mut Option<Link>, group: u32, question: &Question) -> Result<Answer, String> {
+    /// Asks the primary of another group, which must speak a version.
+    fn ask(
+        &mut self,
+        link: &mut Option<Link>,
+        group: u32,
+        question: &Question,
+        needed: u8,
+    ) -> Result<Answer, String> {
         if link.as_ref().is_none_or(|link| link.group != group) {
             let (member, url) = self.records.primary(group).map_err(|error| error.to_string())?;
-            let reached = reach(member, &url, &self.peers);
+            let reached = reach(member, &url, &self.peers, self.shared.spoken);
             let (connection, agreed) = reached.map_err(|_| format!("{url} was not reached"))?;
-            *link = Some(Link { group, connection, agreed });
+            *link = Some(Link { group, server: member.server, connection, agreed });
         }
-        let Some(Link { connection, agreed, .. }) = link else { return Err("no connection".to_owned()) };
-        send(connection, &Request::Transfer(&transfer::encode_question(question)), agreed)?;
+        let Some(Link { connection, agreed, server, .. }) = link else {
+            return Err("no connection".to_owned());
+        };
+        let version = self.shared.spoken.with(agreed.features);
+        if version < needed {
+            let reason = format!(
+                "moves of pinned tables from group {group} wait: server {server} speaks version {version} of messages between \
+                 servers, and they need {needed}; upgrade it, or give the moves up by ctl rebalance --cancel"
+            );
+            self.shared.note_refusal(reason.clone());
+            return Err(reason);
+        }
+        send(connection, &Request::Transfer(&transfer::encode_question(question, version)), agreed)?;
         connection.sender.flush().map_err(|error| error.to_string())?;
         let until = Instant::now() + MOVE_ANSWER_WITHIN;
         let received = connection.receiver.receive(Some(until)).map_err(|error| error.to_string())?;
@@ -182,7 +201,7 @@ impl MoveThread {
             return Err("the answer is no frame".to_owned());
         };
         match Reply::decode(&frame).map_err(|error| error.to_string())? {
-            Reply::Transfer(bytes) => transfer::read_reply(bytes).map_err(str::to_owned),
+            Reply::Transfer(bytes) => transfer::read_reply(bytes, self.shared.spoken).map_err(str::to_owned),
             Reply::Failed(failure) => Err(format!("{}: {}", failure.fault, failure.reason)),
             other => Err(format!("the answer is a {}", other.kind())),
         }

@@ -14,7 +14,7 @@ use sanderling_wire::{
     Agreed, Features, Frame, HEADER_BYTES, Hello, Offer, Parsed, Replicate, Reply, Request, limit,
 };
 
-use super::Replication;
+use super::{Replication, Spoken};
 use crate::limit::{PEER_CONNECT_WITHIN, PEER_FRAMES_MAX, PEER_RETRY};
 use crate::listen::framing;
 
@@ -77,9 +77,12 @@ impl Peers {
 /// Serves one link until it is dropped.
 fn run(to: Member, url: &str, options: &PeerOptions, shared: &Replication, queued: &Receiver<Vec<u8>>) {
     loop {
-        match reach(to, url, options) {
+        match reach(to, url, options, shared.spoken) {
             Ok((mut connection, agreed)) => {
-                if serve(&mut connection, &agreed, options, queued).is_ok() {
+                let refused = |reason: &str| {
+                    shared.note_refusal(format!("server {} at {url} refuses messages: {reason}", to.server));
+                };
+                if serve(&mut connection, &agreed, options, queued, refused).is_ok() {
                     return;
                 }
             }
@@ -105,7 +108,13 @@ pub(super) enum Unreached {
     Other,
 }
 
-pub(super) fn reach(to: Member, url: &str, options: &PeerOptions) -> Result<(Connection, Agreed), Unreached> {
+/// Reaches a member, for messages of the versions that this server speaks.
+pub(super) fn reach(
+    to: Member,
+    url: &str,
+    options: &PeerOptions,
+    spoken: Spoken,
+) -> Result<(Connection, Agreed), Unreached> {
     let address: Address = url.parse().map_err(|_| Unreached::Other)?;
     let mut by = ConnectOptions::new(framing(limit::FRAME_BYTES_MAX as u32));
     (by.timeout, by.tls, by.spin_us) = (PEER_CONNECT_WITHIN, options.tls.clone(), 0);
@@ -119,7 +128,7 @@ pub(super) fn reach(to: Member, url: &str, options: &PeerOptions) -> Result<(Con
         (None, address) => address.endpoints().first().and_then(own).unwrap_or_default(),
     };
     let features = if address.in_memory() { Features::NO_CHECKSUM } else { Features::NONE };
-    let offer = Offer::of(features | Features::REPLICATE);
+    let offer = Offer::of(features | spoken.features());
     let hello = Request::Hello(Hello { offer, token: &token, name: &options.name });
     let (boot_id, agreed) = greet(&mut connection, &hello, &offer).ok_or(Unreached::Other)?;
     if boot_id == to.boot { Ok((connection, agreed)) } else { Err(Unreached::Ended) }
@@ -155,6 +164,7 @@ fn serve(
     agreed: &Agreed,
     options: &PeerOptions,
     queued: &Receiver<Vec<u8>>,
+    refused: impl Fn(&str),
 ) -> Result<(), String> {
     loop {
         let first = match queued.recv_timeout(LOOK) {
@@ -173,7 +183,13 @@ fn serve(
         // Nothing comes but refusals, and the end.
         loop {
             match connection.receiver.try_receive().map_err(|error| error.to_string())? {
-                Received::Frame(_) => {}
+                Received::Frame(bytes) => {
+                    if let Ok(Parsed::Frame(frame)) = Frame::parse(bytes, agreed)
+                        && let Ok(Reply::Failed(failure)) = Reply::decode(&frame)
+                    {
+                        refused(failure.reason);
+                    }
+                }
                 Received::Nothing => break,
                 Received::End => return Err("closed".to_owned()),
             }

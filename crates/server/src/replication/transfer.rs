@@ -3,35 +3,41 @@
 
 use std::sync::Arc;
 
-use sanderling_replica::{Content, Page, Question, Reply, SlotSpan, SlottedTable, TableHead, answer};
+use sanderling_replica::{Content, GroupTable, Page, Question, Reply, SlotSpan, TableHead, answer};
 use sanderling_store::StreamPlace;
 use sanderling_wire::{Home, limit};
 
-use super::codec::{In, Malformed, Out, put_rows, read_rows};
+use super::bytes::{In, Malformed, Out};
+use super::codec::{put_rows, read_rows};
+use super::version::{MOVES_PINNED_TABLES, Spoken};
 use crate::description;
 use crate::refusal::Refusal;
 use crate::state::State;
+use crate::tables::{Entry, TableNote};
 
-/// The first byte. Servers of one cluster may differ by one version of the program, but not of this.
-const FORMAT: u8 = 2;
+/// The first byte of a question and its answer, by the version of messages between servers. A question of the older
+/// format asks for tables with slots only.
+const fn format(version: u8) -> u8 {
+    if version < MOVES_PINNED_TABLES { 2 } else { 3 }
+}
 
-/// The tables whose rows are shared out by slots.
-pub(super) fn slotted(state: &State) -> Vec<SlottedTable> {
-    let directory = state.tables.directory();
-    let sharded = directory.entries.iter().filter(|entry| entry.home == Home::Sharded);
-    let one = |entry: &Arc<crate::tables::Entry>| SlottedTable {
+/// The tables of this group.
+pub(super) fn tables_of(state: &State) -> Vec<GroupTable> {
+    let one = |entry: &Arc<Entry>| GroupTable {
         number: entry.number,
+        home: entry.home,
         note: entry.note().to_text(),
         table: Arc::clone(&entry.table),
     };
-    sharded.map(one).collect()
+    state.tables.directory().entries.iter().map(one).collect()
 }
 
 /// Answers another group, if this server is the primary of its own.
 pub(crate) fn answer_to(state: &State, bytes: &[u8]) -> Result<Vec<u8>, Refusal> {
     let replication =
         state.replication.as_ref().ok_or_else(|| Refusal::bad("this server is in no cluster"))?;
-    let question = read_question(bytes).map_err(|reason| Refusal::bad(format!("a transfer: {reason}")))?;
+    let read = read_question(bytes, replication.spoken);
+    let (asked, question) = read.map_err(|reason| Refusal::bad(format!("a transfer: {reason}")))?;
     let (epoch, placed) = replication.placed();
     if epoch == 0 {
         return Err(replication.not_taking());
@@ -42,12 +48,16 @@ pub(crate) fn answer_to(state: &State, bytes: &[u8]) -> Result<Vec<u8>, Refusal>
         .slots
         .as_ref()
         .map_or(limit::SLOTS_DEFAULT as u32, |slots| slots.record.slots);
-    Ok(encode_reply(&answer(&question, (replication.source(epoch), placed), slots, &slotted(state))))
+    let mut tables = tables_of(state);
+    if asked < format(MOVES_PINNED_TABLES) {
+        tables.retain(|table| table.home == Home::Sharded);
+    }
+    Ok(encode_reply(&answer(&question, (replication.source(epoch), placed), slots, &tables), asked))
 }
 
-pub(super) fn encode_question(question: &Question) -> Vec<u8> {
+pub(super) fn encode_question(question: &Question, version: u8) -> Vec<u8> {
     let mut out = Out(Vec::new());
-    out.u8(FORMAT);
+    out.u8(format(version));
     match question {
         Question::Tables => out.u8(0),
         Question::Rows { table, slots, place, keys_max } => {
@@ -62,8 +72,9 @@ pub(super) fn encode_question(question: &Question) -> Vec<u8> {
     out.0
 }
 
-fn read_question(bytes: &[u8]) -> Result<Question, Malformed> {
-    let mut from = begin(bytes)?;
+/// The format of a question, and the question.
+fn read_question(bytes: &[u8], spoken: Spoken) -> Result<(u8, Question), Malformed> {
+    let (asked, mut from) = begin(bytes, spoken)?;
     let question = match from.u8()? {
         0 => Question::Tables,
         1 => {
@@ -78,12 +89,12 @@ fn read_question(bytes: &[u8]) -> Result<Question, Malformed> {
         }
         _ => return Err("its kind is unknown"),
     };
-    end(&from).map(|()| question)
+    end(&from).map(|()| (asked, question))
 }
 
-fn encode_reply(reply: &Reply) -> Vec<u8> {
+fn encode_reply(reply: &Reply, format: u8) -> Vec<u8> {
     let mut out = Out(Vec::new());
-    out.u8(FORMAT);
+    out.u8(format);
     out.u64(reply.source);
     out.u64(reply.placed);
     match &reply.content {
@@ -91,7 +102,8 @@ fn encode_reply(reply: &Reply) -> Vec<u8> {
         Content::Tables(heads) => {
             out.u8(1);
             out.u32(heads.len() as u32);
-            for TableHead { config, note, rows } in heads {
+            // The note says whether a table is pinned.
+            for TableHead { config, note, rows, .. } in heads {
                 [&config.name, &description::describe(config), note]
                     .into_iter()
                     .for_each(|text| out.text(text));
@@ -110,8 +122,8 @@ fn encode_reply(reply: &Reply) -> Vec<u8> {
     out.0
 }
 
-pub(super) fn read_reply(bytes: &[u8]) -> Result<Reply, Malformed> {
-    let mut from = begin(bytes)?;
+pub(super) fn read_reply(bytes: &[u8], spoken: Spoken) -> Result<Reply, Malformed> {
+    let (_, mut from) = begin(bytes, spoken)?;
     let (source, placed) = (from.u64()?, from.u64()?);
     let content = match from.u8()? {
         0 => Content::TooLate,
@@ -121,7 +133,9 @@ pub(super) fn read_reply(bytes: &[u8]) -> Result<Reply, Malformed> {
             for _ in 0..count {
                 let (name, config) = (from.text()?, from.text()?);
                 let config = description::parse(name, config).map_err(|_| "the configuration of a table")?;
-                heads.push(TableHead { config, note: from.text()?.to_owned(), rows: from.u64()? });
+                let note = from.text()?.to_owned();
+                let home = TableNote::home_of(&note);
+                heads.push(TableHead { config, note, home, rows: from.u64()? });
             }
             Content::Tables(heads)
         }
@@ -137,9 +151,13 @@ pub(super) fn read_reply(bytes: &[u8]) -> Result<Reply, Malformed> {
     end(&from).map(|()| Reply { source, placed, content })
 }
 
-fn begin(bytes: &[u8]) -> Result<In<'_>, Malformed> {
+fn begin(bytes: &[u8], spoken: Spoken) -> Result<(u8, In<'_>), Malformed> {
     let mut from = In(bytes);
-    if from.u8()? == FORMAT { Ok(from) } else { Err("it is of another version of the program") }
+    let found = from.u8()?;
+    match (format(spoken.oldest)..=format(spoken.newest)).contains(&found) {
+        true => Ok((found, from)),
+        false => Err("it is of another version of the program"),
+    }
 }
 
 fn end(from: &In<'_>) -> Result<(), Malformed> {
@@ -162,14 +180,20 @@ mod tests {
 
     #[test]
     fn questions_and_answers_are_equal_after_the_way() {
-        let place = StreamPlace { since: 3, until: 5, cursor: u64::MAX };
+        let (place, spoken) = (StreamPlace { since: 3, until: 5, cursor: u64::MAX }, Spoken::up_to(None));
+        // A server that is one version older reads only questions of its own.
+        let (old, newest) = (Spoken::up_to(Some(3)), encode_question(&Question::Tables, 4));
+        assert_eq!(read_question(&newest, old), Err("it is of another version of the program"));
         let slots = Arc::new(vec![SlotSpan { first: 0, count: 3 }, SlotSpan { first: 9, count: 1 }]);
         for question in
             [Question::Tables, Question::Rows { table: "user".to_owned(), slots, place, keys_max: 7 }]
         {
-            let bytes = encode_question(&question);
-            assert_eq!(read_question(&bytes), Ok(question));
-            (0..bytes.len()).for_each(|cut| assert!(read_question(&bytes[..cut]).is_err(), "{cut}"));
+            for version in [3, 4] {
+                let bytes = encode_question(&question, version);
+                assert_eq!(read_question(&bytes, spoken), Ok((version - 1, question.clone())));
+                (0..bytes.len())
+                    .for_each(|cut| assert!(read_question(&bytes[..cut], spoken).is_err(), "{cut}"));
+            }
         }
         let mut rows = RowColumns::default();
         rows.push(RowRef {
@@ -187,13 +211,14 @@ mod tests {
             optimizer: sanderling_store::Optimizer::Sgd { lr: 0.5, l2: 0.0 },
         };
         let config = sanderling_store::TableConfig::new("user", vec![block]);
-        let heads = vec![TableHead { config, note: "{}".to_owned(), rows: 12 }];
+        let note = r#"{"pinned":5,"config":"{}","created_unix_ms":7}"#.to_owned();
+        let heads = vec![TableHead { config, note, home: Home::Pinned(5), rows: 12 }];
         for content in [Content::TooLate, Content::Tables(heads), Content::Rows(page)] {
             let reply = Reply { source: 4, placed: 9, content };
-            let bytes = encode_reply(&reply);
-            let found = read_reply(&bytes).expect("it is whole");
+            let bytes = encode_reply(&reply, 3);
+            let found = read_reply(&bytes, spoken).expect("it is whole");
             assert_eq!(format!("{found:?}"), format!("{reply:?}"));
-            (0..bytes.len()).for_each(|cut| assert!(read_reply(&bytes[..cut]).is_err(), "{cut}"));
+            (0..bytes.len()).for_each(|cut| assert!(read_reply(&bytes[..cut], spoken).is_err(), "{cut}"));
         }
     }
 }

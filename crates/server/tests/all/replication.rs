@@ -1,11 +1,11 @@
 //! Servers that are replicas of one shard: primaries end at any moment under pushes, and no acknowledged push is lost or
 //! applied twice.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use sanderling_server::{Config, GroupStatus, MemoryRecords, ReplicaConfig, Server};
+use sanderling_server::{Config, Event, GroupStatus, MemoryRecords, ReplicaConfig, Server};
 use sanderling_testkit::{LONG, RawClient};
 use sanderling_transport::Address;
 use sanderling_wire::*;
@@ -27,6 +27,10 @@ struct Place {
     boots: AtomicU32,
     min_in_sync: usize,
     acknowledge_local: bool,
+    /// By server, the newest version of messages between servers.
+    speaks: Mutex<Vec<Option<u8>>>,
+    /// What the servers have reported.
+    said: Arc<Mutex<Vec<String>>>,
 }
 
 impl Place {
@@ -42,6 +46,8 @@ impl Place {
             boots: AtomicU32::new(0),
             min_in_sync,
             acknowledge_local,
+            speaks: Mutex::new(vec![None; servers]),
+            said: Arc::default(),
         };
         (0..servers).for_each(|server| place.start(server));
         place.wait(|status| status.in_sync() == servers);
@@ -62,11 +68,39 @@ impl Place {
                 pull_staleness: Duration::from_secs(2),
                 authorities: None,
                 move_bytes_per_s: u64::MAX,
+                speaks: self.speaks.lock().unwrap()[server],
             }),
             ..Config::default()
         };
-        let started = Server::start_replica(&config, Box::new(self.records.clone()), None, |_| {}).unwrap();
+        let said = Arc::clone(&self.said);
+        let report = move |event: Event| {
+            if let Event::OtherVersion { reason } = event {
+                said.lock().unwrap().push(format!("at {server}: {reason}"));
+            }
+        };
+        let started = Server::start_replica(&config, Box::new(self.records.clone()), None, report).unwrap();
         self.servers.lock().unwrap()[server] = Some(started);
+    }
+
+    /// Ends a server, and starts it as one that speaks up to this version.
+    fn replace(&self, server: usize, speaks: Option<u8>) {
+        let ended = self.servers.lock().unwrap()[server].take();
+        drop(ended);
+        self.speaks.lock().unwrap()[server] = speaks;
+        self.start(server);
+    }
+
+    /// Waits until a server has reported a line.
+    fn wait_for_line(&self, is_wanted: impl Fn(&str) -> bool) -> String {
+        let start = Instant::now();
+        loop {
+            let said = self.said.lock().unwrap().clone();
+            if let Some(line) = said.iter().find(|line| is_wanted(line)) {
+                return line.clone();
+            }
+            assert!(start.elapsed() < LONG, "{said:#?}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// Waits until the primary says so of its group, and returns what it says.
@@ -155,7 +189,9 @@ fn push_surely(place: &Place, at: &mut (RawClient, u32), (name, config): (&str, 
             Some(Ok(true)) => return,
             Some(Ok(false)) => *at = place.reach(name, config),
             Some(Err((Fault::Busy { .. }, _))) => std::thread::sleep(Duration::from_millis(2)),
-            Some(Err((Fault::NotHere { .. } | Fault::Draining, _))) | None => *at = place.reach(name, config),
+            Some(Err((Fault::NotHere { .. } | Fault::NotPrimary { .. } | Fault::Draining, _))) | None => {
+                *at = place.reach(name, config);
+            }
             Some(Err(failure)) => panic!("{failure:?}"),
         }
         assert!(start.elapsed() < LONG, "no primary takes the push");
@@ -262,6 +298,54 @@ fn a_role_is_passed_on_without_a_loss() {
             place.servers.lock().unwrap()[primary].as_ref().unwrap().control().hand_over();
             place.wait(|status| status.server != before.server && status.epoch > before.epoch);
         }
+    });
+}
+
+#[test]
+fn a_server_that_is_one_version_older_takes_both_roles() {
+    let place = Place::new(2, 2);
+    let in_sync = |place: &Place| place.wait(|status| status.in_sync() == 2);
+    drill(&place, 2, |place| {
+        // The follower is replaced by an older one: a downgrade, which is an upgrade backwards.
+        let old = 1 - in_sync(place).server as usize;
+        place.replace(old, Some(3));
+        for round in 0..4 {
+            let before = in_sync(place);
+            assert_eq!(before.server as usize == old, round % 2 == 1, "{before:?}");
+            std::thread::sleep(Duration::from_millis(50));
+            let servers = place.servers.lock().unwrap();
+            servers[before.server as usize].as_ref().unwrap().control().hand_over();
+            drop(servers);
+            place.wait(|status| status.server != before.server && status.epoch > before.epoch);
+        }
+        // As the primary it ends, and comes back upgraded.
+        let before = in_sync(place);
+        let servers = place.servers.lock().unwrap();
+        servers[before.server as usize].as_ref().unwrap().control().hand_over();
+        drop(servers);
+        place.wait(|status| status.server as usize == old && status.in_sync() == 2);
+        place.replace(old, None);
+        place.wait(|status| status.server as usize != old && status.in_sync() == 2);
+    });
+    assert_eq!(*place.said.lock().unwrap(), [""; 0]);
+}
+
+#[test]
+fn a_server_that_is_two_versions_older_is_refused_by_name() {
+    let place = Place::new(2, 1);
+    drill(&place, 1, |place| {
+        let newest = place.wait(|status| status.in_sync() == 2).server as usize;
+        let old = 1 - newest;
+        place.replace(old, Some(2));
+        let line = place.wait_for_line(|line| line.starts_with(&format!("at {newest}: server {old} ")));
+        assert!(line.contains("speaks version 2 of messages between servers"), "{line}");
+        assert!(line.contains("this one speaks 3 to 4: upgrade server"), "{line}");
+        // The other side is told, too, though it reads nothing of this one.
+        let line = place.wait_for_line(|line| line.starts_with(&format!("at {old}: ")));
+        assert!(line.contains("refuses messages") && line.contains("speaks 3 to 4"), "{line}");
+        place.wait(|status| status.in_sync() == 1);
+        place.replace(old, None);
+        place.wait(|status| status.in_sync() == 2);
     });
 }
 

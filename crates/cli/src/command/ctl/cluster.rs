@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sanderling_control::proto::StatusReply;
 use sanderling_control::{Client, ClientOptions, ControlError};
-use sanderling_registry::{ClusterView, MoveView, ServerView};
+use sanderling_registry::{ClusterView, MoveView, PinnedPlace, ServerView};
 
 use super::in_cluster::InCluster;
 use super::{Watch, ask_all};
@@ -71,7 +71,7 @@ impl Cluster {
 
 /// A cluster as lines.
 pub(super) fn text(view: &ClusterView) -> String {
-    let ClusterView { cluster, groups, replicas, slots, lost_groups, servers, moves, .. } = view;
+    let ClusterView { cluster, groups, replicas, slots, lost_groups, servers, moves, pinned, .. } = view;
     let plural = |n: u32, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     let (groups, slots) = (plural(*groups, "group"), output::count(u64::from(*slots)));
     let mut text = format!("{cluster}: {groups} of {}, {slots} slots\n", plural(*replicas, "replica"));
@@ -101,15 +101,14 @@ pub(super) fn text(view: &ClusterView) -> String {
              --registry {cluster} --group {group}"
         ));
     }
+    for PinnedPlace { home, group } in pinned {
+        text.push_str(&format!("\ntables pinned to group {home} are in group {group}"));
+    }
     if !moves.is_empty() {
         let row = |one: &MoveView| {
             let numbers = [one.id.to_string(), one.from.to_string(), one.to.to_string()];
             let rows = [one.rows, one.rows_expected].map(number);
-            numbers
-                .into_iter()
-                .chain([output::count(one.slots.into()), one.state_name()])
-                .chain(rows)
-                .collect()
+            numbers.into_iter().chain([one.content(), one.state_name()]).chain(rows).collect()
         };
         let rows: Vec<Vec<String>> = moves.iter().map(row).collect();
         let header = ["move", "from", "to", "slots", "state", "copied", "of rows"];

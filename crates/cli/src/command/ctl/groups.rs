@@ -1,12 +1,13 @@
-//! `sanderling ctl groups` and `ctl rebalance`: more or fewer groups, and slots that move between them.
+//! `sanderling ctl groups` and `ctl rebalance`: more or fewer groups, and slots and pinned tables that move between them.
 
 use std::io::IsTerminal;
 use std::time::{Duration, SystemTime};
 
 use sanderling_registry::{
-    LOADS, Placement, PlannedMove, Registry, Sharing, Weights, add_group, begin_moves, cancel_moves, costs,
-    drain_group, layout, loads, moved, plan, weights,
+    LOADS, MEMBERS, MemberRecord, Placement, PlannedMove, Registry, Sharing, Weights, add_group, begin_moves,
+    cancel_moves, costs, drain_group, layout, loads, moved, numbered, plan, plan_pinned, weights,
 };
+use sanderling_server::MOVES_PINNED_TABLES;
 use serde::Serialize;
 
 use super::confirm;
@@ -34,11 +35,11 @@ pub(super) enum Groups {
         #[command(flatten)]
         cluster: InCluster,
     },
-    /// Move all slots of a group to the others, and wait until it has none; then its servers can be stopped
+    /// Move all pinned tables and slots of a group to the others, and wait; then its servers can be stopped
     #[command(after_help = "Example:
   sanderling ctl groups drain 2 --registry keeper://127.0.0.1:7400/ads
 
-Tables that are pinned to the group stay there: drop them, or keep the group.")]
+Pinned tables move first, all together, to the group with the smallest share. Slots follow when these have moved.")]
     Drain {
         /// Number of the group, as ctl cluster shows it
         group: u32,
@@ -95,6 +96,9 @@ struct MoveView {
     from: u32,
     to: u32,
     slots: u32,
+    /// Groups whose pinned tables move.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pinned: Vec<u32>,
 }
 
 /// A group before and after moves, for --json.
@@ -185,15 +189,32 @@ impl Groups {
             }
             Groups::Drain { group, cluster, no_wait } => {
                 let registry = cluster.open(token)?;
+                check_versions(&*registry)?;
                 let config = drain_group(&*registry, *group)?;
                 let (_, placement) = layout(&*registry)?;
                 let active: Vec<u32> = config.active().collect();
                 let mut planned = Plan::of(&*registry, &placement, &active, By::Load)?;
                 planned.moves.retain(|one| one.from == *group);
-                begin(&*registry, &planned, *no_wait, json)?;
-                let has_none = !layout(&*registry)?.1.groups().contains(group);
+                let groups = (*group, config.groups);
+                let weights = Weights::equal(placement.slots);
+                if let Some(pinned) = plan_pinned(&placement, groups, &active, &weights) {
+                    // A save asks only groups with slots: until its pinned tables are elsewhere, the group keeps some.
+                    if !*no_wait {
+                        wait(&*registry, std::slice::from_ref(&pinned))?;
+                    }
+                    planned.moves.insert(0, pinned);
+                }
+                let left = |one: &&PlannedMove| *no_wait || one.pinned.is_empty();
+                let begun: Vec<PlannedMove> = planned.moves.iter().filter(left).cloned().collect();
+                begin(&*registry, &planned, &begun, *no_wait, json)?;
+                let (_, placement) = layout(&*registry)?;
+                let has_none = !placement.groups().contains(group)
+                    && (0..config.groups).all(|home| placement.pinned_to(home) != *group);
                 if has_none && !json {
-                    output::prose(&format!("Group {group} has no slots. Its servers can be stopped."))?;
+                    let line = format!(
+                        "Group {group} has no slots and no pinned tables. Its servers can be stopped."
+                    );
+                    output::prose(&line)?;
                 }
             }
         }
@@ -228,7 +249,7 @@ impl Rebalance {
             show(&planned, false)?;
             confirm("Begin these moves?", "no slot was moved")?;
         }
-        begin(&*registry, &planned, self.no_wait, json)?;
+        begin(&*registry, &planned, &planned.moves, self.no_wait, json)?;
         Ok(0)
     }
 }
@@ -236,10 +257,16 @@ impl Rebalance {
 /// Shows moves, those between the same groups together, and what they make of the groups.
 fn show(plan: &Plan, json: bool) -> Result<(), Failure> {
     let mut moves: Vec<MoveView> = Vec::new();
-    for PlannedMove { from, to, slots } in &plan.moves {
+    for PlannedMove { from, to, slots, pinned } in &plan.moves {
         match moves.iter_mut().find(|known| (known.from, known.to) == (*from, *to)) {
-            Some(known) => known.slots += slots.len() as u32,
-            None => moves.push(MoveView { from: *from, to: *to, slots: slots.len() as u32 }),
+            Some(known) => {
+                known.slots += slots.len() as u32;
+                known.pinned.extend(pinned);
+            }
+            None => {
+                let (slots, pinned) = (slots.len() as u32, pinned.clone());
+                moves.push(MoveView { from: *from, to: *to, slots, pinned });
+            }
         }
     }
     if json {
@@ -273,16 +300,49 @@ fn show(plan: &Plan, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Begins moves, and waits until they are done.
-fn begin(registry: &dyn Registry, plan: &Plan, no_wait: bool, json: bool) -> Result<(), Failure> {
-    let planned = &plan.moves;
-    let placement = if planned.is_empty() { layout(registry)?.1 } else { begin_moves(registry, planned)? };
-    let ids: Vec<u64> = placement.moves.iter().map(|one| one.id).collect();
-    let wanted: Vec<(u32, u32)> =
-        planned.iter().flat_map(|one| one.slots.iter().map(|&slot| (slot, one.to))).collect();
+/// Refuses to move pinned tables while a server of the cluster would lose them.
+fn check_versions(registry: &dyn Registry) -> Result<(), Failure> {
+    let members = numbered::<MemberRecord>(&registry.url(), &registry.list(MEMBERS, WITHIN)?, MEMBERS)?;
+    let needed = u32::from(MOVES_PINNED_TABLES);
+    match members.iter().find(|(_, member)| member.speaks < needed) {
+        None => Ok(()),
+        Some((server, member)) => Err(Failure::Run(format!(
+            "server {server} of group {} speaks version {} of messages between servers, and pinned tables move by version \
+             {needed}: upgrade all servers of the cluster first",
+            member.group, member.speaks
+        ))),
+    }
+}
+
+/// Begins moves of a plan, and waits until they are done.
+fn begin(
+    registry: &dyn Registry,
+    plan: &Plan,
+    begun: &[PlannedMove],
+    no_wait: bool,
+    json: bool,
+) -> Result<(), Failure> {
     if no_wait {
+        if !begun.is_empty() {
+            begin_moves(registry, begun)?;
+        }
         return show(plan, json);
     }
+    wait(registry, begun)?;
+    if json {
+        return show(plan, true);
+    }
+    let slots: usize = plan.moves.iter().map(|one| one.slots.len()).sum();
+    if slots > 0 {
+        output::prose(&format!("Moved {slots} slots."))?;
+    }
+    Ok(())
+}
+
+/// Begins moves, and waits until these and those that were under way are done.
+fn wait(registry: &dyn Registry, planned: &[PlannedMove]) -> Result<(), Failure> {
+    let placement = if planned.is_empty() { layout(registry)?.1 } else { begin_moves(registry, planned)? };
+    let ids: Vec<u64> = placement.moves.iter().map(|one| one.id).collect();
     let mut left_before = usize::MAX;
     let placement: Placement = loop {
         let (_, placement) = layout(registry)?;
@@ -297,15 +357,18 @@ fn begin(registry: &dyn Registry, plan: &Plan, no_wait: bool, json: bool) -> Res
         std::thread::sleep(LOOK);
     };
     let groups = placement.groups();
-    let stayed = wanted.iter().filter(|(slot, to)| groups[*slot as usize] != *to).count();
+    let wanted = planned.iter().flat_map(|one| one.slots.iter().map(|&slot| (slot, one.to)));
+    let stayed = wanted.filter(|(slot, to)| groups[*slot as usize] != *to).count();
     if stayed > 0 {
         let reason = format!("{stayed} slots did not move: see the log of the receiving group's primary");
         return Err(Failure::Run(reason));
     }
-    if json {
-        show(plan, true)?;
-    } else if !planned.is_empty() {
-        output::prose(&format!("Moved {} slots.", wanted.len()))?;
+    let pinned = planned.iter().flat_map(|one| one.pinned.iter().map(move |&home| (home, one)));
+    if let Some((home, one)) = pinned.into_iter().find(|(home, one)| placement.pinned_to(*home) != one.to) {
+        return Err(Failure::Run(format!(
+            "the tables pinned to group {home} did not move: see the log of the primary of group {}",
+            one.to
+        )));
     }
     Ok(())
 }

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use sanderling_control::status_pages::{Cell, MorePage, Page, Part};
 use sanderling_keeper::{cluster_parts, slots_parts};
 use sanderling_registry::{
-    ClusterConfig, ClusterView, Edit, GroupRecord as Stored, Member, MemberRecord, Outcome, PLACEMENT, Place,
-    Placement, Presence, PresenceEvent, Record, Registry, RegistryError, RegistryUrl, SLOTS_DEFAULT, Wanted,
-    agree, claim, group_name,
+    ClusterConfig, ClusterView, Edit, GroupRecord as Stored, LaterFields, Member, MemberRecord, Outcome,
+    PLACEMENT, Place, Placement, Presence, PresenceEvent, Record, Registry, RegistryError, RegistryUrl,
+    SLOTS_DEFAULT, Wanted, agree, claim, group_name,
 };
 use sanderling_server::{Config, Control, GroupRecord, GroupRecords, PlacementRecords, ReplicaConfig};
 use sanderling_transport::Address;
@@ -124,6 +124,7 @@ impl ClusterOptions {
             pull_staleness: staleness.unwrap_or(PULL_STALENESS),
             authorities: self.ca_file,
             move_bytes_per_s: u64::from(self.move_rate.unwrap_or(MOVE_RATE_DEFAULT)) * 1_000_000,
+            speaks: None,
         });
         let rebalance = self.rebalance.unwrap_or_default();
         Ok(Some(Joined { registry, layout, place, rebalance }))
@@ -152,7 +153,8 @@ impl ClusterOptions {
 impl Joined {
     /// The record of this server's group.
     pub(super) fn records(&self) -> Box<dyn GroupRecords> {
-        Box::new(Records { registry: Arc::clone(&self.registry), name: group_name(self.place.group) })
+        let (registry, name) = (Arc::clone(&self.registry), group_name(self.place.group));
+        Box::new(Records { registry, name, later: LaterFields::new() })
     }
 
     /// The placement of the cluster's slots.
@@ -205,7 +207,8 @@ impl Joined {
         let Place { server, group } = self.place;
         let member = Member { server, boot: control.boot_id() };
         let control_address = control_address.map(|url| reachable(url, &addresses));
-        let record = MemberRecord { member, group, addresses, control: control_address };
+        let speaks = control.speaks().into();
+        let record = MemberRecord { member, group, addresses, control: control_address, speaks };
         let registry = Arc::clone(&self.registry);
         let presence = Presence::start(registry, record, TERM, move |event| match event {
             PresenceEvent::Listed => {}
@@ -319,12 +322,15 @@ fn until_it_answers<T>(ask: impl Fn() -> Result<T, RegistryError>) -> Result<T, 
 struct Records {
     registry: Arc<dyn Registry>,
     name: String,
+    /// The fields of the record that later versions have written.
+    later: LaterFields,
 }
 
 impl Records {
-    fn found(&self, record: Option<Record>) -> io::Result<(u64, Option<GroupRecord>)> {
+    fn found(&mut self, record: Option<Record>) -> io::Result<(u64, Option<GroupRecord>)> {
         let Some(Record { revision, value, .. }) = record else { return Ok((0, None)) };
-        let Stored { group, addresses } = serde_json::from_value(value).map_err(io::Error::other)?;
+        let Stored { group, addresses, later } = serde_json::from_value(value).map_err(io::Error::other)?;
+        self.later = later;
         let first = |(server, all): (u32, Vec<String>)| Some((server, all.into_iter().next()?));
         let urls: BTreeMap<u32, String> = addresses.into_iter().filter_map(first).collect();
         Ok((revision, Some(GroupRecord { group, urls })))
@@ -343,7 +349,7 @@ impl GroupRecords for Records {
         record: &GroupRecord,
     ) -> io::Result<(u64, Option<GroupRecord>)> {
         let addresses = record.urls.iter().map(|(&server, url)| (server, vec![url.clone()])).collect();
-        let stored = Stored { group: record.group.clone(), addresses };
+        let stored = Stored { group: record.group.clone(), addresses, later: self.later.clone() };
         let edit = Edit::put(serde_json::to_value(&stored).map_err(io::Error::other)?);
         let outcome = self.registry.compare_and_set(&self.name, revision, edit, GROUP_WITHIN);
         match outcome.map_err(io::Error::other)? {
@@ -392,7 +398,7 @@ impl PlacementRecords for PlacementIn {
     fn primary(&mut self, group: u32) -> io::Result<(Member, String)> {
         let record = self.registry.get(&group_name(group), GROUP_WITHIN).map_err(io::Error::other)?;
         let record = record.ok_or_else(|| io::Error::other(format!("group {group} has no primary")))?;
-        let Stored { group: known, addresses } =
+        let Stored { group: known, addresses, .. } =
             serde_json::from_value(record.value).map_err(io::Error::other)?;
         let url = addresses.get(&known.primary.server).and_then(|all| all.first());
         let url =

@@ -1,5 +1,5 @@
 //! `ctl save` and `ctl restore` of a running cluster: all replicas of all groups have the rows of the checkpoint, also
-//! after slots have moved, and a primary that dies in the middle leaves the present rows.
+//! after slots and pinned tables have moved, and a primary that dies in the middle leaves the present rows.
 
 use std::process::Command;
 
@@ -10,11 +10,16 @@ use sanderling_store::{Absent, Init, Optimizer, PushScale, TableConfig};
 use super::{LONG, Place, ctl};
 
 const ROWS: u64 = 60_000;
+const PINNED_ROWS: u64 = 100;
 
 /// Creates a table that counts pushes, unless it is there.
 fn table(cluster: &std::sync::Arc<Cluster>, name: &str) -> RemoteTable {
+    RemoteTable::create(cluster, &config(name)).unwrap()
+}
+
+fn config(name: &str) -> TableConfig {
     let adagrad = Optimizer::Adagrad { lr: 1.0, eps: 1e-10, initial: 0.0, l2: 0.0 };
-    RemoteTable::create(cluster, &TableConfig::single(name, 2, Init::Zero, adagrad)).unwrap()
+    TableConfig::single(name, 2, Init::Zero, adagrad)
 }
 
 fn push(table: &RemoteTable, rounds: usize) {
@@ -43,7 +48,7 @@ fn rows(place: &Place, name: &str) -> Vec<(u64, u32, u32, Vec<u32>)> {
 fn move_slots(place: &Place) {
     let groups = layout(&*place.registry).unwrap().1.groups();
     let slots = (0..4096).filter(|slot| groups[*slot as usize] == 0 && slot % 3 == 0).collect();
-    begin_moves(&*place.registry, &[PlannedMove { from: 0, to: 1, slots }]).unwrap();
+    begin_moves(&*place.registry, &[PlannedMove { from: 0, to: 1, slots, pinned: vec![0] }]).unwrap();
     place.connect().settle(LONG).unwrap();
 }
 
@@ -64,12 +69,16 @@ fn a_checkpoint_replaces_the_rows_of_a_running_cluster() {
     let cluster = place.connect();
     let counters = table(&cluster, "counters");
     push(&counters, 3);
-    let saved = rows(&place, "counters");
+    let pinned = RemoteTable::create_pinned(&cluster, &config("pinned"), 0).unwrap();
+    let (keys, grads) = ((0..PINNED_ROWS).collect::<Vec<u64>>(), vec![-1.0; 2 * PINNED_ROWS as usize]);
+    pinned.push(&keys, &grads, PushScale::default()).unwrap();
+    let (saved, saved_pinned) = (rows(&place, "counters"), rows(&place, "pinned"));
     assert_eq!(saved.len() as u64, ROWS);
     let answer = ctl(&["save", "named", "--registry", &url]);
-    assert_eq!(answer["rows"], ROWS, "{answer}");
+    assert_eq!(answer["rows"], ROWS + PINNED_ROWS, "{answer}");
 
     push(&counters, 2);
+    pinned.push(&keys, &grads, PushScale::default()).unwrap();
     push(&table(&cluster, "later"), 1);
     move_slots(&place);
     let before = rows(&place, "counters");
@@ -88,8 +97,10 @@ fn a_checkpoint_replaces_the_rows_of_a_running_cluster() {
     assert!(done.status.success() || now.iter().zip(&before).any(|(one, other)| one == other), "{done:?}");
 
     let answer = ctl(&["restore", "named", "--registry", &url]);
-    assert_eq!(answer["rows"], ROWS, "{answer}");
+    assert_eq!(answer["rows"], ROWS + PINNED_ROWS, "{answer}");
     assert_eq!(rows(&place, "counters"), saved);
+    // The group that has the tables pinned to group 0 now.
+    assert_eq!(rows(&place, "pinned"), saved_pinned);
     let error = RemoteTable::open(&place.connect(), "later").unwrap_err().to_string();
     assert!(error.contains("later"), "{error}");
     // The table of before is gone, and its namesake takes pushes.

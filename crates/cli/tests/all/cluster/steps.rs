@@ -44,7 +44,7 @@ fn a_run_in_step_has_the_same_bits_though_a_primary_is_killed_and_slots_move() {
     place.settled(1, before.group.epoch + 1);
     disturbed(&place, "moved", || {
         let slots = (0..2048).step_by(16).collect();
-        begin_moves(&*place.registry, &[PlannedMove { from: 0, to: 1, slots }]).unwrap();
+        begin_moves(&*place.registry, &[PlannedMove { from: 0, to: 1, slots, pinned: vec![] }]).unwrap();
     });
     let placement = layout(&*place.registry).unwrap().1;
     assert_eq!((placement.moves.len(), placement.group_of(16)), (0, Some(1)));

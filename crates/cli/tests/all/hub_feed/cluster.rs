@@ -18,7 +18,7 @@ use crate::process::counters;
 fn move_slots(place: &Place, from: u32) {
     let groups = layout(&*place.registry).unwrap().1.groups();
     let slots = (0..4096).filter(|slot| groups[*slot as usize] == from && slot % 2 == 0).collect();
-    begin_moves(&*place.registry, &[PlannedMove { from, to: 1 - from, slots }]).unwrap();
+    begin_moves(&*place.registry, &[PlannedMove { from, to: 1 - from, slots, pinned: vec![] }]).unwrap();
     let is_done = || layout(&*place.registry).is_ok_and(|(_, placement)| placement.moves.is_empty());
     eventually("the slots do not move", is_done);
 }

@@ -16,6 +16,12 @@ use crate::tables::Asked;
 impl Driver {
     /// Makes a change for a move of slots, if this server is still the primary of that epoch.
     pub(super) fn change_for_move(&mut self, epoch: u64, change: MoveChange, told: SyncSender<Told>) {
+        if let MoveChange::Place(placement) = &change
+            && !self.can_have(placement)
+        {
+            let _ = told.send(Told::Failed);
+            return;
+        }
         self.stop_workers();
         self.refresh();
         if self.standing != (Standing::Primary { epoch, is_open: true }) {
@@ -81,7 +87,10 @@ impl Driver {
         let directory = self.state.tables.directory();
         Ok(match change {
             Change::Create { name, home, config } => {
-                self.state.placement.check_home(name, *home)?;
+                match &directory.slots {
+                    Some(slots) => slots.check_home(*home)?,
+                    None => self.state.placement.check_home(name, *home)?,
+                }
                 match self.state.tables.ask(name, *home, config)? {
                     Asked::There(entry) => (None, Made::Created(entry.number)),
                     Asked::New { config, note } => {

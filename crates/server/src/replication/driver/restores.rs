@@ -19,6 +19,12 @@ impl Driver {
         change: RestoreChange,
         told: SyncSender<RestoreResult>,
     ) {
+        if !matches!(change, RestoreChange::Drop { .. })
+            && let Some(reason) = self.lacks_replace()
+        {
+            let _ = told.send(Err(Refusal::bad(reason)));
+            return;
+        }
         self.stop_workers();
         self.refresh();
         if self.standing != (Standing::Primary { epoch, is_open: true }) {
@@ -52,7 +58,7 @@ impl Driver {
     }
 
     pub(super) fn reply_to_restore(&mut self, told: &SyncSender<RestoreResult>, table: u32, answer: &Answer) {
-        // The caller sees the tables.
+        // The restore goes on with the present list of tables.
         self.refresh();
         let result = match (self.refusal(answer), answer) {
             (Some(refusal), _) => Err(refusal),
