@@ -7,7 +7,7 @@ use std::thread::{JoinHandle, available_parallelism};
 use std::time::Instant;
 
 use sanderling_client::{Client, ClientError, Lookup, Origin, Session, Stop};
-use sanderling_observe::Latency;
+use sanderling_observe::{Latency, spans};
 use sanderling_store::PushScale;
 
 use crate::error::FeedError;
@@ -254,7 +254,10 @@ fn work(client: &Client, jobs: &Receiver<Job>, progress: &Progress, together: us
             }
         };
         let Job { mut lookup, scales, forget_missing, since, ticket } = job;
-        let failed = push(client, threads, &mut session, mark, &mut lookup, &scales, forget_missing);
+        let span = ticket.as_ref().and_then(|ticket| ticket.span());
+        let failed = spans::within(span, || {
+            push(client, threads, &mut session, mark, &mut lookup, &scales, forget_missing)
+        });
         let failed = failed.err().map(Arc::new);
         under_way.push(UnderWay { mark, since, ticket, failed });
         drop(lookup);

@@ -22,6 +22,7 @@ mod save;
 mod save_mode;
 mod scan;
 mod state_name;
+mod trained_keys;
 mod unfinished;
 
 use crate::delta_log::{Followed, LogPosition, replay};
@@ -38,6 +39,7 @@ pub(crate) use save::Saved;
 pub use save_mode::{SaveMode, SaveReport};
 pub use scan::CheckpointStatus;
 use state_name::{open, parse_state};
+pub(crate) use trained_keys::TrainedKeys;
 
 /// The checkpoint that a server saves automatically and starts from.
 pub const LATEST: &str = "latest";
@@ -79,6 +81,8 @@ pub(crate) struct Checkpoints {
     restored_unix_ms: AtomicU64,
     /// See [`Checkpoints::latest_unix_ms`].
     latest_unix_ms: AtomicU64,
+    /// The keys of the training that the restored checkpoint is of.
+    trained: Mutex<TrainedKeys>,
     /// Receives progress events, once set.
     log: OnceLock<Log>,
 }
@@ -86,7 +90,7 @@ pub(crate) struct Checkpoints {
 impl Checkpoints {
     /// The checkpoints below `root`, at most `names_max` names.
     pub(crate) fn new(root: PathBuf, shard: u16, shards: u16, names_max: usize) -> Checkpoints {
-        let (working, restored_unix_ms, latest_unix_ms, log) = <_>::default();
+        let (working, restored_unix_ms, latest_unix_ms, trained, log) = <_>::default();
         let scanned = Mutex::new(scan::run(&root, shard, shards));
         Checkpoints {
             root,
@@ -96,6 +100,7 @@ impl Checkpoints {
             working,
             restored_unix_ms,
             latest_unix_ms,
+            trained,
             log,
         }
     }
@@ -156,6 +161,11 @@ impl Checkpoints {
     /// When `latest` was saved, as this server has restored its own part or saved it last. 0: it has done neither.
     pub(crate) fn latest_unix_ms(&self) -> u64 {
         self.latest_unix_ms.load(Ordering::Relaxed)
+    }
+
+    /// The keys of the training that the restored checkpoint is of.
+    pub(crate) fn trained(&self) -> TrainedKeys {
+        self.trained.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Sets the receiver of progress events.
@@ -248,6 +258,10 @@ impl Checkpoints {
         let _alone = self.working.lock().unwrap_or_else(PoisonError::into_inner);
         let source = self.source(name)?;
         let is_own = matches!(source, Source::Own);
+        let folders = match &source {
+            Source::Own => vec![self.folder(name)?],
+            Source::Parts { folders, .. } => folders.clone(),
+        };
         let OwnPart { candidates, pushes, saved_unix_ms, replayed } = match source {
             Source::Own => self.own(tables, name, deltas, log)?,
             Source::Parts { folders, origin, noted } => {
@@ -265,6 +279,8 @@ impl Checkpoints {
                 OwnPart { candidates, pushes, saved_unix_ms: origin.saved_unix_ms, replayed: None }
             }
         };
+        let parts = folders.iter().filter_map(|folder| Some((&**folder, open(folder, deltas).ok()?)));
+        *self.trained.lock().unwrap_or_else(PoisonError::into_inner) = TrainedKeys::read(parts)?;
         self.restored_unix_ms.fetch_max(saved_unix_ms, Ordering::Relaxed);
         let latest_unix_ms = if is_own && name == LATEST && deltas.is_none() { saved_unix_ms } else { 0 };
         self.latest_unix_ms.store(latest_unix_ms, Ordering::Relaxed);
@@ -409,7 +425,8 @@ mod tests {
     const MANY: usize = 64;
 
     fn latest() -> Saved<'static> {
-        Saved { name: LATEST, number: 0, mode: SaveMode::Full, is_last: false }
+        let keys = &*Box::leak(Box::default());
+        Saved { name: LATEST, number: 0, mode: SaveMode::Full, keys, is_last: false }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use sanderling_hub::{Next, SubscribeOptions, Subscription, hub_addresses};
 use sanderling_store::{Absent, Init, Optimizer, PushScale, TableConfig};
 
 mod refused;
+mod traced;
 
 const ROWS: u64 = 3_000;
 const KEYS: u64 = 5_000;
