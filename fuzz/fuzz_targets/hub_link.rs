@@ -249,7 +249,7 @@ fuzz_target!(|said: Vec<Said>| {
                 let servers = u32::from(servers % 4);
                 let keys: Vec<u32> =
                     keys.iter().copied().chain(0..).take(fed.len() * servers as usize).collect();
-                let ahead = Ahead { batch: 7, age_us: u64::from(number), columns: &fed, servers, keys: &keys };
+                let ahead = Ahead { batch: 7, age_us: u64::from(number), placement_version: 3, columns: &fed, servers, keys: &keys };
                 let outcome = Outcome::Fed { pass: 0, number: number.into(), rows: 1, payload: &payload, ahead };
                 say(&mut answers, &Reply::Next(NextReply { late: &[], outcome }), id.into());
             }

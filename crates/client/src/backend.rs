@@ -18,7 +18,7 @@ use crate::error::ClientError;
 use crate::fed::{AheadFeature, Feedable};
 use crate::lookup::Lookup;
 use crate::remote::RemoteTable;
-use crate::session::Session;
+use crate::session::{LostFed, Session};
 use crate::step::SyncGroup;
 use crate::stop::Stop;
 
@@ -66,6 +66,17 @@ pub(crate) trait RowBackend: Debug + Send + Sync {
         lookup: &mut Lookup,
         scale_of: &dyn Fn(usize) -> PushScale,
     ) -> Result<(), ClientError>;
+
+    /// See [`Client::push_lost`](crate::Client::push_lost). Tables in this process lose nothing.
+    fn begin_push_lost(
+        &self,
+        _session: &mut Session,
+        _lookup: &mut Lookup,
+        _lost: &LostFed,
+        _scale_of: &dyn Fn(usize) -> PushScale,
+    ) -> Result<(), ClientError> {
+        Ok(())
+    }
 
     /// Connections for a thread; `None`: rows are reached without any.
     fn session(&self) -> Result<Option<Session>, ClientError> {

@@ -11,7 +11,7 @@ use crate::feature_watch::FeatureWatch;
 use crate::fed::{AheadFeature, Feedable};
 use crate::lookup::Lookup;
 use crate::remote::{RemoteTable, check_tables};
-use crate::session::Session;
+use crate::session::{LostFed, Session};
 use crate::step::SyncGroup;
 use crate::stop::Stop;
 
@@ -289,6 +289,18 @@ impl Client {
         self.backend.begin_push(threads, lookup, scale_of)?;
         lookup.session.iter_mut().for_each(Session::send);
         Ok(())
+    }
+
+    /// Pushes by its keys what [`Session::take_lost`] of this session has told, without waiting for the answers. The
+    /// lookup has the gradients of the keys, by [`Lookup::backward_fed`], and its fed features since the lost push.
+    pub fn push_lost(
+        &self,
+        session: &mut Session,
+        lookup: &mut Lookup,
+        lost: &LostFed,
+        scale_of: &dyn Fn(usize) -> PushScale,
+    ) -> Result<(), ClientError> {
+        self.backend.begin_push_lost(session, lookup, lost, scale_of)
     }
 
     /// [`Client::push`] that sends to servers with the lookup's next pull or [`Client::finish`].

@@ -301,7 +301,7 @@ impl Cluster {
         for server in &self.servers {
             connections.expect(server.peer.shard as usize, &server.peer);
         }
-        Ok(Engine::new(connections, (*placement).clone(), self.locations.clone()))
+        Ok(Engine::new(connections, placement, self.locations.clone()))
     }
 
     /// Latencies of all threads by command, in microseconds, retries included.
@@ -422,7 +422,7 @@ fn ask(targets: Targets<'_>, options: &Arc<ConnectOptions>) -> Result<Known, Cli
     let timeout = options.connect_timeout.min(options.timeout);
     let outages = Outages::new(timeout, options.on_wait.clone(), targets.groups.is_some());
     let connections = ConnectionSet::new(targets, options, timeout, &outages, NOT_HEDGED)?;
-    let mut engine = Engine::new(connections, Placement::even(1), None);
+    let mut engine = Engine::new(connections, Arc::new(Placement::even(1)), None);
     let (placement, urls) =
         engine.ask(0, &Subject::Nothing, Needs::Nothing, &Request::Placement, |reply| {
             let Reply::Placement(map) = reply else { return None };

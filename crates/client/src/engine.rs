@@ -132,7 +132,7 @@ pub(crate) type Answers<T> = Vec<Result<T, ClientError>>;
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub(crate) connections: ConnectionSet,
-    pub(crate) placement: Placement,
+    pub(crate) placement: Arc<Placement>,
     /// Where the placement comes from; None: it stays.
     locations: Option<Arc<Locations>>,
     under_way: UnderWay,
@@ -222,7 +222,7 @@ impl Engine {
     /// `locations`: those of the cluster whose placement changes.
     pub(crate) fn new(
         connections: ConnectionSet,
-        placement: Placement,
+        placement: Arc<Placement>,
         locations: Option<Arc<Locations>>,
     ) -> Engine {
         let servers = connections.len();

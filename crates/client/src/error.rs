@@ -238,6 +238,9 @@ impl ClientError {
 }
 
 fn place(server: &str, table: &str) -> String {
+    if server.is_empty() {
+        return format!("table {table:?}");
+    }
     if table.is_empty() { server.to_owned() } else { format!("{server}: table {table:?}") }
 }
 

@@ -58,6 +58,8 @@ pub struct AheadFeature<'a> {
     pub number: (u64, u32),
     /// Per server, how many keys it got, repetitions included.
     pub keys: &'a [u32],
+    /// Version of the placement by which they were shared out.
+    pub placement_version: u64,
     /// When they were fed.
     pub since: Instant,
 }

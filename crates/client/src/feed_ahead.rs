@@ -54,10 +54,17 @@ impl FeedAhead {
         })
     }
 
-    /// A batch number that no other client uses.
+    /// A batch number that no other client uses. Its keys are shared out by [`FeedAhead::placement_version`].
     pub fn next_batch(&mut self) -> u64 {
+        self.session.follow_placement();
         self.batches = self.batches.wrapping_add(1);
         self.batches
+    }
+
+    /// Version of the placement by which the batch is shared out.
+    #[must_use]
+    pub fn placement_version(&self) -> u64 {
+        self.session.engine.placement.version()
     }
 
     /// Feeds a feature of a batch without waiting for the answers; returns the number of keys per server.
@@ -97,7 +104,7 @@ impl FeedAhead {
         rebased.extend(offsets.iter().map(|offset| offset - offsets[0]));
         let (pooling, values) = match pooling {
             Pooling::Sum => (Pooling::Sum, values),
-            Pooling::Mean if table.cluster().servers().len() == 1 => (Pooling::Mean, None),
+            Pooling::Mean if session.mean_there() == Pooling::Mean => (Pooling::Mean, None),
             Pooling::Mean => {
                 // A server knows only its share of a sample's keys, and the trainer none of them.
                 weights.clear();

@@ -75,7 +75,7 @@ pub use follower::{ChangedRows, FollowedPage, FollowedTable, Follower, RowValues
 
 mod session;
 mod shared_push;
-pub use session::{FedBatch, Session};
+pub use session::{FedBatch, LostFed, Session};
 
 mod pipeline;
 pub use pipeline::{Answered, Call, Pipeline, SLOTS_MAX, wait_until};

@@ -20,6 +20,8 @@ pub use fed::FedBatch;
 pub(crate) use fed::FedPart;
 pub(crate) use pull::{PullInto, PullPart};
 
+/// The parts of pushes of fed batches are numbered from here on.
+const FED_PART: usize = 1;
 /// The number of pulls and other requests that are waited for; all others are the marks of pushes.
 const WAITED_FOR: u64 = u64::MAX;
 
@@ -45,9 +47,21 @@ struct Failed {
     first: Option<ClientError>,
     /// Marks of failed pushes since the last query, each once.
     marks: Vec<u64>,
+    /// Pushes of fed batches that servers have forgotten.
+    lost: Vec<(LostFed, ClientError)>,
     /// Whether an unknown outcome is a failure, too. Those who go on with training bear it: a repeated gradient would be worse.
     is_strict: bool,
     outages: Arc<Outages>,
+}
+
+/// The part of a fed batch that a server had forgotten when it was pushed: it was not applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LostFed {
+    /// The mark of its push.
+    pub mark: u64,
+    /// The fed feature, by its place in [`Lookup::fed`](crate::Lookup::fed).
+    pub(crate) number: usize,
+    pub(crate) server: usize,
 }
 
 impl Failed {
@@ -59,9 +73,20 @@ impl Failed {
             self.outages.push_unknown(server);
             return;
         }
+        let (mark, server) = (message.request, message.server);
+        if let (ClientError::Refused { fault: Fault::UnknownBatch, .. }, FED_PART..) = (&error, message.part)
+            && mark != WAITED_FOR
+        {
+            let number = message.part - FED_PART;
+            return self.lost.push((LostFed { mark, number, server }, error));
+        }
+        self.note_error(mark, error);
+    }
+
+    fn note_error(&mut self, mark: u64, error: ClientError) {
         self.first.get_or_insert(error);
-        if !self.marks.contains(&message.request) {
-            self.marks.push(message.request);
+        if !self.marks.contains(&mark) {
+            self.marks.push(mark);
         }
     }
 
@@ -77,7 +102,7 @@ impl Session {
         Session {
             engine,
             mark: 0,
-            failed: Failed { first: None, marks: Vec::new(), is_strict: false, outages },
+            failed: Failed { first: None, marks: Vec::new(), lost: Vec::new(), is_strict: false, outages },
             partition: KeyPartition::default(),
             ragged: RaggedPartition::default(),
             buffers: PushBuffers::default(),
@@ -237,7 +262,19 @@ impl Session {
     pub fn finish(&mut self) -> Result<(), ClientError> {
         let Session { engine, failed, .. } = self;
         engine.settle(&mut failed.noting());
+        for (lost, error) in std::mem::take(&mut failed.lost) {
+            failed.note_error(lost.mark, error);
+        }
         failed.first.take().map_or(Ok(()), Err)
+    }
+
+    /// Waits for the pushes that are under way; returns those of fed batches that servers had forgotten.
+    /// [`Client::push_lost`](crate::Client::push_lost) pushes them by their keys. Otherwise [`Session::finish`]
+    /// reports them.
+    pub fn take_lost(&mut self) -> Vec<LostFed> {
+        let Session { engine, failed, .. } = self;
+        engine.settle(&mut failed.noting());
+        failed.lost.drain(..).map(|(lost, _)| lost).collect()
     }
 
     /// Marks what is pushed from now on, so that [`Session::take_failed`] can tell it from the rest.

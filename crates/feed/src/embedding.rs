@@ -16,6 +16,7 @@ use crate::error::FeedError;
 use crate::features::{Feature, Features};
 use crate::fed::{PoolAt, PooledAt, Ways, hub_bytes, servers_bytes, trainer_bytes};
 use crate::looked_up::LookedUp;
+use crate::minibatch::Minibatch;
 use crate::pooled::Pooled;
 use crate::pushes::Pushes;
 use crate::recycle::{Recycled, Recycler};
@@ -53,10 +54,10 @@ pub struct Embedding {
     client: Arc<Client>,
     /// The tables, if they are in this process.
     tables: Vec<Arc<Table>>,
-    features: Features,
+    features: Arc<Features>,
     absent: Absent,
     pool_at: PoolAt,
-    ways: Ways,
+    ways: Arc<Ways>,
     pushes: Pushes,
     waits_for_pushes: bool,
     lookups: Arc<Recycler<Lookup>>,
@@ -121,16 +122,23 @@ impl Embedding {
             pairs.push((feature.name.as_str(), table.as_str()));
         }
         let client = Arc::new(client(pairs)?);
+        let features = Arc::new(Features::new(features, shapes.iter().map(|shape| shape.1).collect()));
+        let ways = Arc::new(Ways::default());
         Ok(Arc::new(Embedding {
-            pushes: Pushes::start(Arc::clone(&client), options.pushes),
+            pushes: Pushes::start(
+                Arc::clone(&client),
+                options.pushes,
+                Arc::clone(&features),
+                Arc::clone(&ways),
+            ),
             waits_for_pushes: options.pushes == 0,
             client,
             tables,
-            features: Features::new(features, shapes.iter().map(|shape| shape.1).collect()),
+            features,
             absent: options.absent,
             // Keys that are to stay without a row would get one from the servers.
             pool_at: if options.absent == Absent::Zero { PoolAt::Trainer } else { options.pool_at },
-            ways: Ways::default(),
+            ways,
             lookups: Recycler::new(KEPT),
             floats: Recycler::new(KEPT),
             sessions: Mutex::new(Vec::new()),
@@ -242,21 +250,32 @@ impl Embedding {
     /// Up to [`EmbeddingOptions::pushes`] of the last pushes may be missed, or none after [`Embedding::finish`].
     ///
     /// Features that a hub has fed are requested by their number, once. Afterwards, or if a server has forgotten
-    /// them, they are looked up by their keys, which come from the hub.
+    /// them, they are looked up by their keys, which come from the hub. Features that were fed from here are looked up
+    /// once more by their keys if a server has forgotten them.
     ///
     /// # Errors
     /// [`FeedError::Late`] if the hub does not have the keys any more.
     pub fn look_up(self: &Arc<Self>, sampled: Arc<Recycled<Sampled>>) -> Result<LookedUp, FeedError> {
         self.pushes.check_process()?;
-        let Some(ahead) = &sampled.ahead else { return self.look_up_in(sampled, None, false) };
+        let Some(ahead) = &sampled.ahead else { return self.look_up_by_keys(sampled, || Ok(None)) };
         if ahead.claim() {
-            match self.look_up_in(Arc::clone(&sampled), None, true) {
-                Err(FeedError::Client(ClientError::Refused { fault: Fault::UnknownBatch, .. })) => {}
+            match self.look_up_in(Arc::clone(&sampled), None, true, self.pool_at) {
+                Err(error) if is_forgotten(&error) => {}
                 done => return done,
             }
         }
-        let whole = ahead.whole()?;
-        self.look_up_in(sampled, Some(whole), false)
+        self.look_up_by_keys(Arc::clone(&sampled), || ahead.whole().map(Some))
+    }
+
+    fn look_up_by_keys(
+        self: &Arc<Self>,
+        sampled: Arc<Recycled<Sampled>>,
+        whole: impl Fn() -> Result<Option<PackedBatch>, FeedError>,
+    ) -> Result<LookedUp, FeedError> {
+        match self.look_up_in(Arc::clone(&sampled), whole()?, false, self.pool_at) {
+            Err(error) if is_forgotten(&error) => self.look_up_in(sampled, whole()?, false, PoolAt::Trainer),
+            done => done,
+        }
     }
 
     /// With the keys of the whole minibatch if they are there; by the number of what was fed, if so told.
@@ -265,6 +284,7 @@ impl Embedding {
         sampled: Arc<Recycled<Sampled>>,
         whole: Option<PackedBatch>,
         by_number: bool,
+        pool_at: PoolAt,
     ) -> Result<LookedUp, FeedError> {
         let columns = self.columns(&sampled.names)?;
         let mut lookup = self.lookups.take(|| self.client.lookup());
@@ -279,11 +299,11 @@ impl Embedding {
         let each = |lookup: &Lookup, feature| pooled.add(&self.features, &rows, &columns, lookup, feature);
         let pulled = self.with_session(&mut lookup, |client, lookup| {
             let choose = |feedable: &Feedable| {
-                if self.pool_at == PoolAt::Trainer {
+                if pool_at == PoolAt::Trainer {
                     return None;
                 }
                 let pooling = self.features()[feedable.feature].pooling;
-                let chosen = self.pool_at.choose(pooling, feedable);
+                let chosen = pool_at.choose(pooling, feedable);
                 if chosen.is_some() {
                     self.ways.by_servers(servers_bytes(feedable));
                 }
@@ -296,7 +316,8 @@ impl Embedding {
         if self.client.is_remote() {
             self.note_trainer(&lookup);
         }
-        Ok(LookedUp::new(Arc::clone(self), sampled, whole, columns, lookup, pooled, (missing, applied)))
+        let minibatch = Minibatch { sampled, whole, columns };
+        Ok(LookedUp::new(Arc::clone(self), minibatch, lookup, pooled, (missing, applied)))
     }
 
     /// The features of which a hub has fed the keys.
@@ -311,7 +332,8 @@ impl Embedding {
         for (feature, &column) in columns.iter().enumerate() {
             let Some(keys) = ahead.fed.keys_of(column) else { continue };
             let number = (ahead.fed.batch, column as u32);
-            all.push(AheadFeature { feature, number, keys, since: ahead.since });
+            let placement_version = ahead.fed.placement_version;
+            all.push(AheadFeature { feature, number, keys, placement_version, since: ahead.since });
             self.ways.by_hub(hub_bytes(rows.len(), self.features.dim(feature), ahead.fed.servers));
         }
         all
@@ -407,4 +429,10 @@ impl Embedding {
     pub fn push_latency(&self) -> LatencySummary {
         self.pushes.latency().summary()
     }
+}
+
+/// Whether servers do not know the keys that were fed, or not any more: they were started anew, or rows have moved.
+fn is_forgotten(error: &FeedError) -> bool {
+    let FeedError::Client(ClientError::Refused { fault, .. }) = error else { return false };
+    matches!(fault, Fault::UnknownBatch | Fault::NotHere { .. })
 }

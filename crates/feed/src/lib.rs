@@ -47,6 +47,7 @@ mod options;
 pub use options::{DEPTH_MAX, QueueOptions, THREADS_MAX};
 
 mod lookup_place;
+mod minibatch;
 
 mod line;
 pub use line::Fed;

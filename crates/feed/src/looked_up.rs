@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use sanderling_client::{FED_AGE_MAX, FedRows, Lookup};
-use sanderling_sample::{PackedBatch, Rows};
 
 use crate::ahead::AHEAD_AGE_MAX;
 use crate::embedding::Embedding;
 use crate::error::FeedError;
+use crate::minibatch::Minibatch;
 use crate::pooled::{Pooled, bags};
 use crate::pooling::{FeaturePooling, Place, add_columns, gather_grads, scatter};
 use crate::pushes::Scales;
@@ -18,10 +18,7 @@ use crate::sampled::Sampled;
 #[derive(Debug)]
 pub struct LookedUp {
     embedding: Arc<Embedding>,
-    sampled: Arc<Recycled<Sampled>>,
-    /// The minibatch with the keys that its hub has fed, once they were needed.
-    whole: Option<PackedBatch>,
-    columns: Arc<[usize]>,
+    minibatch: Minibatch,
     /// Until the push.
     lookup: Option<Recycled<Lookup>>,
     pooled: Pooled,
@@ -36,9 +33,7 @@ pub struct LookedUp {
 impl LookedUp {
     pub(crate) fn new(
         embedding: Arc<Embedding>,
-        sampled: Arc<Recycled<Sampled>>,
-        whole: Option<PackedBatch>,
-        columns: Arc<[usize]>,
+        minibatch: Minibatch,
         lookup: Recycled<Lookup>,
         pooled: Pooled,
         (missing, applied): (usize, u64),
@@ -46,9 +41,7 @@ impl LookedUp {
         let unique_keys = lookup.unique_keys();
         LookedUp {
             embedding,
-            sampled,
-            whole,
-            columns,
+            minibatch,
             lookup: Some(lookup),
             pooled,
             missing,
@@ -61,7 +54,7 @@ impl LookedUp {
     /// The minibatch.
     #[must_use]
     pub fn sampled(&self) -> &Arc<Recycled<Sampled>> {
-        &self.sampled
+        &self.minibatch.sampled
     }
 
     /// The embedding that it was looked up in.
@@ -88,7 +81,7 @@ impl LookedUp {
     pub fn bytes(&self) -> usize {
         let rows = self.lookup.as_ref().map_or(0, |lookup| lookup.bytes());
         let sequences: usize = self.pooled.sequences.iter().map(|sequence| sequence.bytes()).sum();
-        self.sampled.bytes() + rows + self.pooled.rows.bytes() + sequences
+        self.minibatch.sampled.bytes() + rows + self.pooled.rows.bytes() + sequences
     }
 
     /// Distinct keys.
@@ -118,9 +111,9 @@ impl LookedUp {
         pooled: Option<&[f32]>,
         of_keys: &[(usize, &[f32])],
     ) -> Result<(), FeedError> {
-        let LookedUp { embedding, sampled, whole, columns, lookup, .. } = self;
+        let LookedUp { embedding, minibatch, lookup, .. } = self;
         let lookup = lookup.as_mut().ok_or(FeedError::Pushed)?;
-        let rows = rows_of(sampled, whole.as_ref());
+        let rows = minibatch.rows();
         let check = |what: &str, expected: usize, found: usize| {
             if expected == found {
                 return Ok(());
@@ -140,7 +133,7 @@ impl LookedUp {
         }
         for (at, feature) in embedding.features().iter().enumerate() {
             if let (Some(pooled), true) = (pooled, feature.pooling != FeaturePooling::None) {
-                let column = columns[at];
+                let column = minibatch.columns[at];
                 let place: Place = embedding.layout().place(at);
                 if let Some(fed) = lookup.fed_mut().iter_mut().find(|fed| fed.feature() == at) {
                     add_columns(pooled, place, fed.grads_mut());
@@ -174,37 +167,9 @@ impl LookedUp {
         Ok(())
     }
 
-    /// Writes the gradients of distinct rows that the servers would make of those of the rows that they pooled. A push sends
-    /// nothing of them.
-    ///
-    /// # Errors
-    /// [`FeedError::Late`]: keys that a hub has fed are not to be had any more.
     fn spread_fed(&mut self) -> Result<(), FeedError> {
-        self.fetch_keys()?;
-        let LookedUp { embedding, sampled, whole, columns, lookup, .. } = self;
-        let lookup = lookup.as_mut().ok_or(FeedError::Pushed)?;
-        let rows = rows_of(sampled, whole.as_ref());
-        for number in 0..lookup.fed().len() {
-            let at = lookup.fed()[number].feature();
-            let (fed, indices, grads) = lookup.backward_fed(number);
-            let dim = embedding.dim(at);
-            let place = Place { dim, at: 0, width: dim };
-            grads.fill(0.0);
-            let pooling = embedding.features()[at].pooling;
-            scatter(pooling, bags(&rows, columns[at], indices), &[], place, fed.grads(), grads);
-        }
-        Ok(())
-    }
-
-    /// Asks the hub for the keys that it has fed, if they are not here.
-    fn fetch_keys(&mut self) -> Result<(), FeedError> {
-        let LookedUp { sampled, whole, lookup, .. } = self;
-        let lookup = lookup.as_mut().ok_or(FeedError::Pushed)?;
-        let lacks_keys = lookup.fed().iter().any(FedRows::is_ahead) && whole.is_none();
-        if let (true, Some(ahead)) = (lacks_keys, &sampled.ahead) {
-            lookup.assign_ahead(&whole.insert(ahead.whole()?).rows());
-        }
-        Ok(())
+        let LookedUp { embedding, minibatch, lookup, .. } = self;
+        minibatch.spread_fed(embedding.layout(), lookup.as_mut().ok_or(FeedError::Pushed)?)
     }
 
     /// Has the push send distinct rows' gradients, wherever they were pooled.
@@ -235,7 +200,7 @@ impl LookedUp {
 
     /// Marks the gradients taken away as applied: the minibatch counts as pushed.
     pub fn note_applied(&self) {
-        if let Some(ticket) = self.sampled.ticket.upgrade() {
+        if let Some(ticket) = self.minibatch.sampled.ticket.upgrade() {
             ticket.note_pushed();
         }
     }
@@ -249,7 +214,7 @@ impl LookedUp {
     /// The minibatch's hub does not hear that it was used up before all of this is applied. If it fails, now or later, the
     /// queue ends with [`FeedError::Unpushed`], and the hub hands the minibatch out again to a trainer that is started anew.
     pub fn push(&mut self, scales: impl Into<Scales>) -> Result<(), FeedError> {
-        let (ready, ticket) = (self.ready_to_push(), self.sampled.ticket.upgrade());
+        let (ready, ticket) = (self.ready_to_push(), self.minibatch.sampled.ticket.upgrade());
         if let (Err(error), Some(ticket), Some(_)) = (&ready, &ticket, &self.lookup) {
             ticket.lose(error);
         }
@@ -260,7 +225,9 @@ impl LookedUp {
         let pushes = self.embedding.pushes();
         // Pushes handed over before will be applied before.
         self.staleness = Some(pushes.begun() - self.applied);
-        pushes.push(lookup, scales.into(), self.embedding.forgets_missing(), ticket)?;
+        // A server may have forgotten what was fed.
+        let fed = (!lookup.fed().is_empty()).then(|| self.minibatch.take());
+        pushes.push(lookup, scales.into(), self.embedding.forgets_missing(), ticket, fed)?;
         if self.embedding.waits_for_pushes() { pushes.finish() } else { Ok(()) }
     }
 
@@ -290,9 +257,4 @@ impl LookedUp {
         }
         Ok(true)
     }
-}
-
-/// The rows with the keys that are here.
-fn rows_of<'a>(sampled: &'a Sampled, whole: Option<&'a PackedBatch>) -> Rows<'a> {
-    whole.map_or_else(|| sampled.rows(), PackedBatch::rows)
 }

@@ -6,11 +6,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, available_parallelism};
 use std::time::Instant;
 
-use sanderling_client::{Client, ClientError, Lookup, Origin, Session, Stop};
+use sanderling_client::{Client, ClientError, Lookup, LostFed, Origin, Session, Stop};
 use sanderling_observe::{Latency, spans};
 use sanderling_store::PushScale;
 
 use crate::error::FeedError;
+use crate::features::Features;
+use crate::fed::Ways;
+use crate::minibatch::Minibatch;
 use crate::recycle::Recycled;
 use crate::ticket::Ticket;
 use crate::wait::wait_or_stop;
@@ -55,6 +58,8 @@ struct Job {
     since: Instant,
     /// The minibatch is not used up before this.
     ticket: Option<Arc<Ticket>>,
+    /// The keys of fed features, if there are any.
+    fed: Option<Minibatch>,
 }
 
 /// Gradients that were sent, and not yet answered.
@@ -63,6 +68,16 @@ struct UnderWay {
     since: Instant,
     ticket: Option<Arc<Ticket>>,
     failed: Option<Arc<ClientError>>,
+    /// For a push by keys, if servers have forgotten the fed batch.
+    fed: Option<Fed>,
+}
+
+/// Gradients of fed features.
+struct Fed {
+    minibatch: Minibatch,
+    lookup: Recycled<Lookup>,
+    scales: Scales,
+    is_spread: bool,
 }
 
 /// The thread and what is known of its work.
@@ -113,7 +128,12 @@ impl Drop for End {
 impl Pushes {
     /// Starts the thread; at most `most` pushes, of which there is at least one, are outstanding. Large ones to tables in this
     /// process are shared with others: one of four processors, since the rest of a trainer wants some, too.
-    pub(crate) fn start(client: Arc<Client>, most: usize) -> Pushes {
+    pub(crate) fn start(
+        client: Arc<Client>,
+        most: usize,
+        features: Arc<Features>,
+        ways: Arc<Ways>,
+    ) -> Pushes {
         let most = most.max(1);
         let (jobs, waiting) = sync_channel(most);
         let state = State { begun: 0, applied: 0, failed: None, ended: false, latency: Latency::new() };
@@ -123,7 +143,8 @@ impl Pushes {
         let together = most.div_ceil(2);
         let threads = available_parallelism().map_or(1, |processors| processors.get() / 4);
         let threads = threads.clamp(1, SHARING_THREADS_MAX);
-        let thread = std::thread::spawn(move || work(&client, &waiting, &end.0, together, threads));
+        let work = Work { client, features, ways, together, threads };
+        let thread = std::thread::spawn(move || work.run(&waiting, &end.0));
         Pushes { jobs: Some(jobs), most, progress, thread: Some(thread), stop, origin: Origin::here() }
     }
 
@@ -134,13 +155,14 @@ impl Pushes {
         scales: Scales,
         forget_missing: bool,
         ticket: Option<Arc<Ticket>>,
+        fed: Option<Minibatch>,
     ) -> Result<(), FeedError> {
         let since = Instant::now();
         self.begin().inspect_err(|error| ticket.iter().for_each(|ticket| ticket.lose(error)))?;
         if let Some(ticket) = &ticket {
             ticket.owe();
         }
-        let job = Job { lookup, scales, forget_missing, since, ticket };
+        let job = Job { lookup, scales, forget_missing, since, ticket, fed };
         // There is room for all that are outstanding.
         let is_sent = self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(job).is_ok());
         is_sent.then_some(()).ok_or(FeedError::Died("push"))
@@ -237,35 +259,106 @@ impl Drop for Pushes {
     }
 }
 
-/// Applies what comes; `together` answers of servers, or those of all that there is, are waited for at once. Up to so many
-/// threads push to tables in this process.
-fn work(client: &Client, jobs: &Receiver<Job>, progress: &Progress, together: usize, threads: usize) {
-    let mut session: Option<Session> = None;
-    // Sent to servers and not yet answered.
-    let mut under_way: Vec<UnderWay> = Vec::new();
-    for mark in 0.. {
-        let job = match jobs.try_recv() {
-            Ok(job) => job,
-            Err(TryRecvError::Disconnected) => break,
-            Err(TryRecvError::Empty) => {
-                settle(&mut session, &mut under_way, progress);
-                let Ok(job) = jobs.recv() else { break };
-                job
+/// The thread's part.
+struct Work {
+    client: Arc<Client>,
+    features: Arc<Features>,
+    ways: Arc<Ways>,
+    /// So many answers of servers, or those of all that there is, are waited for at once.
+    together: usize,
+    /// Up to so many threads push to tables in this process.
+    threads: usize,
+}
+
+impl Work {
+    /// Applies what comes.
+    fn run(&self, jobs: &Receiver<Job>, progress: &Progress) {
+        let mut session: Option<Session> = None;
+        // Sent to servers and not yet answered.
+        let mut under_way: Vec<UnderWay> = Vec::new();
+        for mark in 0.. {
+            let job = match jobs.try_recv() {
+                Ok(job) => job,
+                Err(TryRecvError::Disconnected) => break,
+                Err(TryRecvError::Empty) => {
+                    self.settle(&mut session, &mut under_way, progress);
+                    let Ok(job) = jobs.recv() else { break };
+                    job
+                }
+            };
+            let Job { mut lookup, scales, forget_missing, since, ticket, fed } = job;
+            let (client, threads) = (&self.client, self.threads);
+            let span = ticket.as_ref().and_then(|ticket| ticket.span());
+            let failed = spans::within(span, || {
+                push(client, threads, &mut session, mark, &mut lookup, &scales, forget_missing)
+            });
+            let failed = failed.err().map(Arc::new);
+            let fed = fed.map(|minibatch| Fed { minibatch, lookup, scales, is_spread: false });
+            under_way.push(UnderWay { mark, since, ticket, failed, fed });
+            if session.is_none() || under_way.len() >= self.together {
+                self.settle(&mut session, &mut under_way, progress);
             }
-        };
-        let Job { mut lookup, scales, forget_missing, since, ticket } = job;
-        let span = ticket.as_ref().and_then(|ticket| ticket.span());
-        let failed = spans::within(span, || {
-            push(client, threads, &mut session, mark, &mut lookup, &scales, forget_missing)
-        });
-        let failed = failed.err().map(Arc::new);
-        under_way.push(UnderWay { mark, since, ticket, failed });
-        drop(lookup);
-        if session.is_none() || under_way.len() >= together {
-            settle(&mut session, &mut under_way, progress);
         }
+        self.settle(&mut session, &mut under_way, progress);
     }
-    settle(&mut session, &mut under_way, progress);
+
+    /// Waits for the answers.
+    fn settle(&self, session: &mut Option<Session>, under_way: &mut Vec<UnderWay>, progress: &Progress) {
+        if under_way.is_empty() {
+            return;
+        }
+        if let Some(session) = session {
+            for lost in session.take_lost() {
+                if let Some(at) = under_way.iter_mut().find(|at| at.mark == lost.mark)
+                    && let Err(error) = self.push_lost(session, at, &lost)
+                {
+                    at.failed.get_or_insert(Arc::new(error));
+                }
+            }
+        }
+        let finished = session.as_mut().map_or(Ok(()), Session::finish).map_err(Arc::new);
+        let marks = session.as_mut().map(Session::take_failed).unwrap_or_default();
+        let now = Instant::now();
+        let mut state = progress.lock();
+        for UnderWay { mark, since, ticket, failed, .. } in under_way.drain(..) {
+            let of_answer = finished.as_ref().err().filter(|_| marks.contains(&mark)).cloned();
+            if let Some(ticket) = &ticket {
+                // The failure is recorded first, because a waiting thread then looks it up.
+                match failed.as_ref().or(of_answer.as_ref()) {
+                    Some(error) => ticket.lose(&FeedError::Push(Arc::clone(error))),
+                    None => ticket.settle(),
+                }
+            }
+            if let Some(error) = failed.or(of_answer) {
+                state.failed.get_or_insert(error);
+            }
+            state.applied += 1;
+            state.latency.record(now - since);
+        }
+        if let Err(error) = finished {
+            state.failed.get_or_insert(error);
+        }
+        drop(state);
+        progress.changed.notify_all();
+    }
+
+    /// Pushes by its keys what a server has forgotten, unless the minibatch is another trainer's by now.
+    fn push_lost(&self, session: &mut Session, at: &mut UnderWay, lost: &LostFed) -> Result<(), ClientError> {
+        let Some(Fed { minibatch, lookup, scales, is_spread }) = &mut at.fed else { return Ok(()) };
+        if !std::mem::replace(is_spread, true) {
+            match minibatch.spread_fed(&self.features, lookup) {
+                Ok(()) => {}
+                Err(FeedError::Late { .. }) => {
+                    self.ways.late(lookup.fed().len());
+                    at.fed = None;
+                    return Ok(());
+                }
+                Err(error) => return Err(ClientError::Cluster { reason: error.to_string() }),
+            }
+        }
+        session.mark_pushes(lost.mark);
+        self.client.push_lost(session, lookup, lost, &|table| scales.of(table))
+    }
 }
 
 fn push(
@@ -290,35 +383,4 @@ fn push(
     let pushed = client.push_each(threads, lookup, &|table| scales.of(table));
     lookup.swap_session(session);
     pushed
-}
-
-/// Waits for the answers.
-fn settle(session: &mut Option<Session>, under_way: &mut Vec<UnderWay>, progress: &Progress) {
-    if under_way.is_empty() {
-        return;
-    }
-    let finished = session.as_mut().map_or(Ok(()), Session::finish).map_err(Arc::new);
-    let marks = session.as_mut().map(Session::take_failed).unwrap_or_default();
-    let now = Instant::now();
-    let mut state = progress.lock();
-    for UnderWay { mark, since, ticket, failed } in under_way.drain(..) {
-        let of_answer = finished.as_ref().err().filter(|_| marks.contains(&mark)).cloned();
-        if let Some(ticket) = &ticket {
-            // The failure is recorded first, because a waiting thread then looks it up.
-            match failed.as_ref().or(of_answer.as_ref()) {
-                Some(error) => ticket.lose(&FeedError::Push(Arc::clone(error))),
-                None => ticket.settle(),
-            }
-        }
-        if let Some(error) = failed.or(of_answer) {
-            state.failed.get_or_insert(error);
-        }
-        state.applied += 1;
-        state.latency.record(now - since);
-    }
-    if let Err(error) = finished {
-        state.failed.get_or_insert(error);
-    }
-    drop(state);
-    progress.changed.notify_all();
 }

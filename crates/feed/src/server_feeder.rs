@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use sanderling_client::{
-    Address, ClientError, Cluster, ConnectOptions, Fault, FeedAhead, FeedFeature, Feedable, RemoteTable,
+    ClientError, Cluster, ConnectOptions, Fault, FeedAhead, FeedFeature, Feedable, RemoteTable,
 };
 use sanderling_hub::FedFeature;
 use sanderling_hub::service::{FedColumns, Feeding, KeyFeeder};
@@ -38,7 +38,8 @@ pub struct FeedTo {
 
 /// See the top of this file.
 pub struct ServerFeeder {
-    addresses: Vec<Address>,
+    /// Addresses, or a registry with a cluster.
+    servers: String,
     connect: ConnectOptions,
     /// The fed features, by column.
     features: Vec<(u32, Pooling, FeedTo)>,
@@ -83,13 +84,13 @@ impl FeedTo {
 }
 
 impl ServerFeeder {
-    /// Reaches the servers, to say at once if one is not there. `columns` are the hub's features, in order; `patience` is how
-    /// long servers and tables may be away later. What is in the way then is told once to `on_trouble`.
+    /// Reaches the servers ([`Cluster::of`]), to say at once if one is not there. `columns` are the hub's features,
+    /// in order; `patience` is how long servers and tables may be away later. What is in the way then is told once to `on_trouble`.
     ///
     /// # Errors
     /// A feature that cannot be fed, or a server that cannot be reached.
     pub fn new(
-        addresses: Vec<Address>,
+        servers: &str,
         connect: ConnectOptions,
         features: Vec<FeedTo>,
         columns: &[String],
@@ -106,13 +107,20 @@ impl ServerFeeder {
         let within = patience.max(ATTEMPT_MIN);
         let (timeout, connect_timeout) = (connect.timeout.min(within), connect.connect_timeout.min(within));
         let connect = ConnectOptions { timeout, connect_timeout, ..connect };
-        Cluster::connect(&addresses, connect.clone())?;
+        Cluster::of(servers, connect.clone())?;
         let on_trouble = Box::new(on_trouble);
-        Ok(ServerFeeder { addresses, connect, features: by_column, patience, open: None, on_trouble })
+        Ok(ServerFeeder {
+            servers: servers.to_owned(),
+            connect,
+            features: by_column,
+            patience,
+            open: None,
+            on_trouble,
+        })
     }
 
     fn open(&self) -> Result<Open, ClientError> {
-        let cluster = Cluster::connect(&self.addresses, self.connect.clone())?;
+        let cluster = Cluster::of(&self.servers, self.connect.clone())?;
         let tables = self.features.iter().map(|(_, _, to)| RemoteTable::open(&cluster, &to.table));
         Ok(Open { tables: tables.collect::<Result<_, _>>()?, feeder: FeedAhead::new(&cluster)? })
     }
@@ -122,9 +130,9 @@ impl ServerFeeder {
             Some(open) => open,
             None => self.open()?,
         };
-        let servers = open.tables.first().map_or(0, |table| table.cluster().servers().len()) as u32;
         for Feeding { rows, fed } in minibatches {
-            *fed = FedColumns { batch: open.feeder.next_batch(), servers, ..FedColumns::default() };
+            *fed = FedColumns { batch: open.feeder.next_batch(), ..FedColumns::default() };
+            fed.placement_version = open.feeder.placement_version();
             for ((column, pooling, to), table) in self.features.iter().zip(&open.tables) {
                 let at = *column as usize;
                 let of = FeedFeature {
@@ -139,6 +147,7 @@ impl ServerFeeder {
                     if to.where_it_saves { Some(&saves_by_hub) } else { None };
                 if let Some(keys) = open.feeder.begin(fed.batch, &of, choose)? {
                     fed.columns.push(*column);
+                    fed.servers = keys.len() as u32;
                     fed.keys.extend_from_slice(keys);
                 }
             }

@@ -167,6 +167,11 @@ impl Batches {
         self.kept().remove(id);
     }
 
+    /// Removes all of them: the tables are others.
+    pub(crate) fn clear(&self) {
+        *self.kept() = Kept::default();
+    }
+
     /// Number of batches, and their bytes.
     pub(crate) fn sizes(&self) -> (usize, usize) {
         let kept = self.kept();

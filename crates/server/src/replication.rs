@@ -170,7 +170,7 @@ impl Replication {
 
     /// Whether replies to such a request wait for the followers.
     pub(crate) fn holds(&self, kind: Kind) -> bool {
-        kind == Kind::Push && !self.acknowledges_local
+        matches!(kind, Kind::Push | Kind::PushFed) && !self.acknowledges_local
     }
 
     /// Refuses requests that this server cannot answer as the replica that it is. `from_any`: a follower may answer pulls.
@@ -179,6 +179,8 @@ impl Replication {
             Kind::Pull | Kind::PullPooled if from_any && self.is_fresh(now) => Ok(()),
             Kind::Pull
             | Kind::PullPooled
+            | Kind::Feed
+            | Kind::PullFed
             | Kind::Export
             | Kind::Changes
             | Kind::Open
@@ -191,9 +193,6 @@ impl Replication {
                 true => Ok(()),
                 false => Err(self.not_taking()),
             },
-            Kind::Feed | Kind::PullFed | Kind::PushFed | Kind::Forget => {
-                Err(Refusal::bad("servers of a cluster take no fed batches"))
-            }
             Kind::Restore => Err(Refusal::bad(
                 "servers of a cluster cannot restore while they run: import the checkpoint, or start a new cluster with it",
             )),

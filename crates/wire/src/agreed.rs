@@ -28,7 +28,7 @@ impl Features {
     pub const FORGET: Features = Features(1 << 6);
     /// A trainer accepts minibatches whose keys a hub has fed to the servers ([`Outcome::Fed`](crate::Outcome::Fed)),
     /// and requests their keys if necessary ([`Kind::Keys`](crate::Kind::Keys)).
-    pub const FED: Features = Features(1 << 7);
+    pub const FED: Features = Features(1 << 18);
     /// A server stores the number of a save with the checkpoint ([`Kind::SaveAs`](crate::Kind::SaveAs)) and reports it
     /// ([`Kind::Saved`](crate::Kind::Saved)).
     pub const SAVES: Features = Features(1 << 8);

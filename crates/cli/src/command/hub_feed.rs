@@ -1,6 +1,5 @@
 //! The options by which a hub feeds keys to parameter servers. Knows how they are written, and not what a hub does with it.
 
-use sanderling_client::addresses;
 use sanderling_feed::{FeedError, FeedTo, ServerFeeder};
 use sanderling_hub::service::{KeyFeeder, ServiceConfig};
 
@@ -51,7 +50,6 @@ impl FeedArgs {
                 _ => Ok(None),
             };
         };
-        let addresses = addresses(address).map_err(|error| Failure::Usage(format!("--ps: {error}")))?;
         let patience = quantity::time(&self.feed_timeout)
             .map_err(|error| Failure::Usage(format!("--feed-timeout: {error}")))?;
         let spec = config.spec.expand()?;
@@ -60,7 +58,7 @@ impl FeedArgs {
         let (connect, on_trouble) = (self.servers.ask().options()?, |what: &str| {
             note_line!("keys cannot be fed, it is tried again: {what}");
         });
-        let feeder = ServerFeeder::new(addresses, connect, features, &columns, patience, on_trouble);
+        let feeder = ServerFeeder::new(address, connect, features, &columns, patience, on_trouble);
         Ok(Some(Box::new(feeder.map_err(failure)?)))
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::process::{Process, counters};
-use sanderling_client::{Cluster, ConnectOptions, RemoteTable, addresses};
+use sanderling_client::{Cluster, ConnectOptions, RemoteTable};
 use sanderling_feed::{
     Embedding, EmbeddingOptions, Feature, FeaturePooling as Pooling, Fed, FeedError, FeedQueue, LookedUp,
     PoolAt, QueueOptions, Source,
@@ -15,6 +15,7 @@ use sanderling_feed::{
 use sanderling_hub::{Next, SubscribeOptions, Subscription, hub_addresses};
 use sanderling_store::{Absent, Init, Optimizer, PushScale, TableConfig};
 
+mod cluster;
 mod refused;
 mod traced;
 
@@ -77,7 +78,7 @@ fn url(hubs: &[&Process]) -> String {
 
 /// Tables of a run, one per feature.
 fn tables(ps: &str, run: &str, init: Init, optimizer: Optimizer) -> Vec<RemoteTable> {
-    let cluster = Cluster::connect(&addresses(ps).unwrap(), ConnectOptions::default()).unwrap();
+    let cluster = Cluster::of(ps, ConnectOptions::default()).unwrap();
     let make = |feature: &&str| {
         let config = TableConfig::single(&format!("{run}/{feature}"), DIM, init, optimizer);
         RemoteTable::create(&cluster, &config).unwrap()
@@ -202,10 +203,20 @@ fn both_passes(
 fn check_same(count: usize, pooling: Pooling, optimizer: Optimizer, options: &str) -> u64 {
     let dir = folder();
     let (processes, ps) = servers(dir.path(), count);
+    let features = check_same_on(dir.path(), &ps, pooling, optimizer, options);
+    // What was only looked up the servers have forgotten, but for what waits in lookups that were not used again.
+    for process in &processes {
+        let kept = counters(&process.addresses[0])["fed_batches"];
+        assert!(kept < ROWS / BATCH / 2, "{kept} batches are kept");
+    }
+    features
+}
+
+fn check_same_on(dir: &Path, ps: &str, pooling: Pooling, optimizer: Optimizer, options: &str) -> u64 {
     let init = Init::Uniform { bound: 1.0 };
-    let made = ["fed", "keyed"].map(|run| tables(&ps, run, init, optimizer));
+    let made = ["fed", "keyed"].map(|run| tables(ps, run, init, optimizer));
     let listen = "--listen 127.0.0.1:0 --shuffle-rows 700";
-    let hubs = [hub(dir.path(), &format!("{listen} --ps {ps} {options}")), hub(dir.path(), listen)];
+    let hubs = [hub(dir, &format!("{listen} --ps {ps} {options}")), hub(dir, listen)];
     let embeddings = [embedding(&made[0], pooling), embedding(&made[1], pooling)];
     let (fed, fed_counters) = both_passes(&hubs[0], &embeddings[0]);
     let (keyed, keyed_counters) = both_passes(&hubs[1], &embeddings[1]);
@@ -223,11 +234,6 @@ fn check_same(count: usize, pooling: Pooling, optimizer: Optimizer, options: &st
         fed_counters["trainer t bytes"] < keyed_counters["trainer t bytes"],
         "{fed_counters:?} {keyed_counters:?}"
     );
-    // What was only looked up the servers have forgotten, but for what waits in lookups that were not used again.
-    for process in &processes {
-        let kept = counters(&process.addresses[0])["fed_batches"];
-        assert!(kept < ROWS / BATCH / 2, "{kept} batches are kept");
-    }
     here.hub.features
 }
 

@@ -5,15 +5,17 @@ use std::time::Instant;
 
 use sanderling_sample::Rows;
 use sanderling_store::{Absent, Pooling, PushScale};
+use sanderling_wire::Fault;
 
 use super::servers::ServerTables;
 use super::{ChooseFed, EachFeature};
 use crate::engine::PooledKeys;
 use crate::error::ClientError;
 use crate::fed::{AheadFeature, FedRows, Feedable};
+use crate::key_partition::KeyPartition;
 use crate::lookup::Lookup;
 use crate::remote::RemoteTable;
-use crate::session::{FedPart, PullInto, Session};
+use crate::session::{FedPart, LostFed, PullInto, Session};
 
 impl ServerTables {
     /// See [`Client::pull_or_feed`](crate::Client::pull_or_feed).
@@ -31,11 +33,14 @@ impl ServerTables {
             Some(session) => session,
             None => first.cluster().session()?,
         };
+        if !ahead.is_empty() {
+            session.follow_placement();
+        }
         let forgotten = self.forget_unpushed(lookup, &mut session);
         lookup.assign(rows);
         let id = lookup.batch.take().unwrap_or_else(|| self.next_batch());
         let fed = forgotten
-            .and_then(|()| self.note_ahead(rows.len(), ahead, lookup))
+            .and_then(|()| self.note_ahead(rows.len(), ahead, lookup, &session))
             .and_then(|()| self.feed(rows, lookup, &mut session, id, choose));
         if fed.is_err() {
             // The first thing that went wrong is what is said.
@@ -73,10 +78,15 @@ impl ServerTables {
         samples: usize,
         ahead: &[AheadFeature<'_>],
         lookup: &mut Lookup,
+        session: &Session,
     ) -> Result<(), ClientError> {
-        for &AheadFeature { feature, number, keys, since } in ahead {
+        let placement = &session.engine.placement;
+        for &AheadFeature { feature, number, keys, placement_version, since } in ahead {
             let table = self.table_of(lookup, feature);
-            let (expected, found) = (table.cluster().servers().len(), keys.len());
+            if placement_version != placement.version() {
+                return Err(moved(table, placement_version, placement.version()));
+            }
+            let (expected, found) = (session.engine.servers(), keys.len());
             if expected != found {
                 let name = table.name();
                 let reason = format!(
@@ -85,7 +95,7 @@ impl ServerTables {
                 return Err(ClientError::Cluster { reason });
             }
             let mut fed = lookup.spare_fed.pop().unwrap_or_default();
-            fed.batch.assign_ahead(number, samples, keys);
+            fed.batch.assign_ahead(number, samples, keys, placement);
             fed.begin(feature, samples * table.dim(), since);
             fed.is_ahead = true;
             lookup.fed.push(fed);
@@ -180,12 +190,48 @@ impl ServerTables {
             let number = lookup.table_number(lookup.fed[at].feature);
             let FedRows { batch, grads, is_pushed, .. } = &mut lookup.fed[at];
             *is_pushed = true;
-            session.begin_push_fed(&self.tables[number], batch, grads, scale_of(number))?;
+            session.begin_push_fed(&self.tables[number], at, batch, grads, scale_of(number))?;
         }
         Ok(())
     }
 
+    /// See [`Client::push_lost`](crate::Client::push_lost).
+    pub(crate) fn push_lost(
+        &self,
+        lookup: &mut Lookup,
+        session: &mut Session,
+        lost: &LostFed,
+        scale_of: &dyn Fn(usize) -> PushScale,
+    ) -> Result<(), ClientError> {
+        let number = lookup.table_number(lookup.fed[lost.number].feature);
+        let table = &self.tables[number];
+        let Lookup { tables, fed, .. } = lookup;
+        let (placement, dim) = (fed[lost.number].batch.placement(), table.dim());
+        let (mut keys, mut counts, mut grads) = (Vec::new(), Vec::new(), Vec::new());
+        let (all_keys, all_counts, all_grads) = tables[number].gradients();
+        for (at, (&key, &count)) in all_keys.iter().zip(all_counts).enumerate() {
+            if placement.server_of(table.home(), key) == lost.server {
+                keys.push(key);
+                counts.push(count);
+                grads.extend_from_slice(&all_grads[at * dim..][..dim]);
+            }
+        }
+        let mut partition = KeyPartition::default();
+        partition.assign(&session.engine.placement, table.home(), &keys);
+        session.begin_push(table, &partition, &counts, &grads, scale_of(number))
+    }
+
     fn table_of(&self, lookup: &Lookup, feature: usize) -> &RemoteTable {
         &self.tables[lookup.table_number(feature)]
+    }
+}
+
+/// The error of a batch that a hub has fed by another placement than the present one.
+fn moved(table: &RemoteTable, fed: u64, present: u64) -> ClientError {
+    ClientError::Refused {
+        server: String::new(),
+        table: table.name().to_owned(),
+        fault: Fault::UnknownBatch,
+        reason: format!("its keys were fed by version {fed} of the placement, which is {present} here"),
     }
 }

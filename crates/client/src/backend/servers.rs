@@ -12,7 +12,7 @@ use crate::error::ClientError;
 use crate::fed::AheadFeature;
 use crate::lookup::Lookup;
 use crate::remote::RemoteTable;
-use crate::session::{PullInto, PullPart, Session};
+use crate::session::{LostFed, PullInto, PullPart, Session};
 use crate::step::SyncGroup;
 use crate::stop::Stop;
 use crate::whole_rows::{import_remote, save_remote};
@@ -115,6 +115,16 @@ impl RowBackend for ServerTables {
         let pushed = self.begin_push_over(&mut session, lookup, scale_of);
         lookup.session = Some(session);
         pushed
+    }
+
+    fn begin_push_lost(
+        &self,
+        session: &mut Session,
+        lookup: &mut Lookup,
+        lost: &LostFed,
+        scale_of: &dyn Fn(usize) -> PushScale,
+    ) -> Result<(), ClientError> {
+        self.push_lost(lookup, session, lost, scale_of)
     }
 
     fn session(&self) -> Result<Option<Session>, ClientError> {

@@ -46,7 +46,7 @@ impl Engine {
         self.settle(each);
         if let Some(placement) = self.locations.as_ref().map(|locations| locations.placement()) {
             self.grow(placement.servers);
-            self.placement = (*placement).clone();
+            self.placement = placement;
         }
     }
 
@@ -58,6 +58,11 @@ impl Engine {
             self.sequences.resize(servers, 0);
             self.begun.resize(servers, 0);
         }
+    }
+
+    /// Whether groups of replicas have the rows.
+    pub(crate) fn is_cluster(&self) -> bool {
+        self.locations.is_some()
     }
 
     /// How servers pool. A mean over several servers is not the mean of theirs: each gives its sum, to be divided here. The

@@ -1,18 +1,23 @@
 //! Batches whose keys are sent ahead: fed to the servers, pulled as a row per sample, and pushed as a gradient per
 //! sample. Does not know how frames travel, nor why rows are pooled there.
 
+use std::sync::Arc;
+
 use sanderling_store::{Absent, Pooling, PushScale, bad_gradient};
 use sanderling_wire::{Features, Feed, Forget, PullFed, PushFed, Request, limit};
 
 use super::pull::{PullInto, add, single_precision};
-use super::{Session, WAITED_FOR};
+use super::{FED_PART, Session, WAITED_FOR};
 use crate::engine::{Message, PooledKeys};
 use crate::error::ClientError;
 use crate::key_partition::RunSamples;
 use crate::open_table::OpenTable;
+use crate::placement::Placement;
 
 /// Bytes of a frame that are neither keys, offsets, values nor rows, rounded up.
 const FRAME_REST_BYTES: usize = 1024;
+/// Bytes of a key beside its gradient, from one replica to another.
+const REPLICATED_KEY_BYTES: usize = 24;
 
 /// The keys of one feature of a minibatch that servers keep until [`Session::push_fed`].
 #[derive(Debug, Default)]
@@ -26,6 +31,8 @@ pub struct FedBatch {
     keys: Vec<u32>,
     /// Positions of each server's keys; empty if a hub fed them.
     positions: Vec<Vec<u32>>,
+    /// The placement by which they were shared out.
+    placement: Arc<Placement>,
     /// Whether sums of servers are divided here: a server knows only its share of a sample's keys.
     is_divided_here: bool,
 }
@@ -50,8 +57,20 @@ impl FedBatch {
         &self.keys
     }
 
-    /// Describes a batch that a hub has fed under this number, with this many keys per server.
-    pub(crate) fn assign_ahead(&mut self, (batch, feature): (u64, u32), samples: usize, keys: &[u32]) {
+    /// The placement by which its keys were shared out.
+    pub(crate) fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// Describes a batch that a hub has fed under this number, with this many keys per server by this placement.
+    pub(crate) fn assign_ahead(
+        &mut self,
+        (batch, feature): (u64, u32),
+        samples: usize,
+        keys: &[u32],
+        placement: &Arc<Placement>,
+    ) {
+        self.placement = Arc::clone(placement);
         (self.batch, self.feature, self.samples) = (batch, feature, samples);
         self.counts.clear();
         self.keys.clear();
@@ -110,6 +129,7 @@ impl Session {
         into.keys.clear();
         into.keys.resize(servers, 0);
         into.positions.resize_with(servers, Vec::new);
+        into.placement = Arc::clone(&engine.placement);
         ragged.clear(servers);
         ragged.add(&engine.placement, table.home(), keys, values, offsets, 0, RunSamples::All);
         for (share, (positions, keys)) in
@@ -208,15 +228,17 @@ impl Session {
         grads: &[f32],
         scale: PushScale,
     ) -> Result<(), ClientError> {
-        let begun = self.begin_push_fed(table, batch, grads, scale);
+        let begun = self.begin_push_fed(table, 0, batch, grads, scale);
         let finished = self.finish();
         begun.and(finished)
     }
 
-    /// [`Session::push_fed`] without waiting for the answers, as [`Session::begin_push`].
+    /// [`Session::push_fed`] without waiting for the answers, as [`Session::begin_push`]. If a server has forgotten the
+    /// batch, [`Session::take_lost`] tells it by this `number`.
     pub(crate) fn begin_push_fed(
         &mut self,
         table: &OpenTable,
+        number: usize,
         batch: &FedBatch,
         grads: &[f32],
         scale: PushScale,
@@ -236,6 +258,7 @@ impl Session {
             grads
         };
         let FedBatch { batch: id, feature, .. } = *batch;
+        let part = FED_PART + number;
         let mut note = failed.noting();
         for (server, _) in batch.shares() {
             let (client, sequence) = engine.next_push(server);
@@ -250,7 +273,7 @@ impl Session {
                 lr_scale: scale.lr_scale,
                 grads,
             };
-            let message = Message::about(table, *mark, 0, server);
+            let message = Message::about(table, *mark, part, server);
             engine.begin(message, number.needs, &Request::PushFed(push), &mut note)?;
         }
         Ok(())
@@ -273,6 +296,11 @@ impl Session {
         Ok(())
     }
 
+    /// How servers pool a mean, whose keys the trainer does not know: each its own, or a sum that is weighted before.
+    pub(crate) fn mean_there(&self) -> Pooling {
+        self.engine.pooling_there(Pooling::Mean)
+    }
+
     /// Whether a feature of so many keys and samples can be fed in one frame and pulled in one, and a server would hold its
     /// rows at once, even if all its keys are distinct and on one server. A batch is not cut: a row that is in two parts
     /// of it would be updated twice.
@@ -280,7 +308,11 @@ impl Session {
         let fed = keys * (size_of::<u64>() + size_of::<f32>()) + (samples + 1) * size_of::<u32>();
         let rows = samples * dim * size_of::<f32>() + keys / 8;
         let fits_frame = fed.max(rows) + FRAME_REST_BYTES <= self.engine.connections.frame_bytes_max();
-        let fits_memory = keys * dim * size_of::<f32>() <= limit::FED_ROWS_BYTES_MAX;
+        let rows_bytes = keys * dim * size_of::<f32>();
+        // The primary of a group sends the gradients of distinct rows to the others, in one frame.
+        let replicated = rows_bytes + keys * REPLICATED_KEY_BYTES + FRAME_REST_BYTES;
+        let fits_memory = rows_bytes <= limit::FED_ROWS_BYTES_MAX
+            && (!self.engine.is_cluster() || replicated <= self.engine.connections.frame_bytes_max());
         fits_frame && fits_memory && keys <= limit::KEYS_MAX && samples <= limit::SAMPLES_MAX
     }
 }

@@ -34,8 +34,9 @@ impl BatchReply {
             }
             BatchReply::Fed { late, number, batch, fed, age_us, payload } => {
                 let (pass, number, rows) = whole(*number, batch);
-                let Fed { batch, columns, servers, keys, .. } = &**fed;
-                let ahead = Ahead { batch: *batch, age_us: *age_us, columns, servers: *servers, keys };
+                let Fed { batch, columns, placement_version, servers, keys, .. } = &**fed;
+                let (batch, placement_version, servers) = (*batch, *placement_version, *servers);
+                let ahead = Ahead { batch, age_us: *age_us, placement_version, columns, servers, keys };
                 Reply::Next(NextReply { late, outcome: Outcome::Fed { pass, number, rows, payload, ahead } })
             }
         }

@@ -40,6 +40,8 @@ pub struct FedColumns {
     pub batch: u64,
     /// The columns, ascending.
     pub columns: Vec<u32>,
+    /// Version of the placement by which the keys were shared out.
+    pub placement_version: u64,
     /// How many servers there are.
     pub servers: u32,
     /// Per column, how many keys each server got, repetitions included: [columns, servers].
@@ -92,7 +94,7 @@ impl Table {
         at_us: u64,
         left: &mut Vec<u8>,
     ) -> Result<Fed, PackedError> {
-        let FedColumns { batch, mut columns, servers, mut keys } = fed;
+        let FedColumns { batch, mut columns, placement_version, servers, mut keys } = fed;
         let mut bytes = 0;
         if !columns.is_empty() {
             bytes = pack_rest(rows, &columns, left)?;
@@ -101,7 +103,7 @@ impl Table {
                 (columns, keys, bytes) = (Vec::new(), Vec::new(), 0);
             }
         }
-        Ok(Fed { batch, columns, servers, keys, bytes, at_us })
+        Ok(Fed { batch, columns, placement_version, servers, keys, bytes, at_us })
     }
 }
 

@@ -219,7 +219,7 @@ impl Link {
         if !self.agreed.features.has(Features::FED) {
             return Err("lacks keys, which this trainer did not accept".to_owned());
         }
-        let &Ahead { batch: number, age_us, columns, servers, keys } = ahead;
+        let &Ahead { batch: number, age_us, placement_version, columns, servers, keys } = ahead;
         let rows = batch.rows();
         for &column in columns {
             if column as usize >= batch.columns() {
@@ -232,6 +232,7 @@ impl Link {
         Ok(FedBatch {
             batch: number,
             columns: columns.to_vec(),
+            placement_version,
             servers: servers as usize,
             keys: keys.to_vec(),
             age: std::time::Duration::from_micros(age_us),

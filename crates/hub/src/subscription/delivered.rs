@@ -27,6 +27,8 @@ pub struct FedBatch {
     pub batch: u64,
     /// The columns, ascending.
     pub columns: Vec<u32>,
+    /// Version of the placement by which the keys were shared out.
+    pub placement_version: u64,
     /// How many servers there are.
     pub servers: usize,
     /// Per column, how many keys each server got, repetitions included: [columns, servers].

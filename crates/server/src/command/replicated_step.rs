@@ -5,12 +5,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sanderling_replica::push_dedup::Outcome;
-use sanderling_replica::{AppliedPush, Push};
-use sanderling_store::{PushScale, RowVersions};
 use sanderling_sync::{Complete, Group, Sums};
 use sanderling_wire::Fault;
 
+use super::replicated::{Applied, PushedRows};
 use super::step::lock;
 use crate::refusal::Refusal;
 use crate::replication::{Replication, record_bytes};
@@ -82,32 +80,27 @@ impl Primary<'_> {
             None => state.placement.check_keys(entry.home, sums.keys)?,
         }
         let (table, dim) = (&entry.table, entry.table.dim());
-        let scale = PushScale { lr_scale: sums.lr_scale };
         let clock = table.count_push();
         let keys_max = part_keys_max(dim, state.frame_bytes_max as usize);
         for first in (0..sums.keys.len().max(1)).step_by(keys_max) {
             let part = first..sums.keys.len().min(first + keys_max);
             let (keys, counts) = (&sums.keys[part.clone()], &sums.counts[part.clone()]);
             let grads = &sums.gradients[part.start * dim..part.end * dim];
-            let mut rows = RowVersions::default();
-            let applied = table.check_push(keys, counts, grads, scale)?.apply_and_report(clock, &mut rows);
-            let Some(outcome) = Outcome::of(&applied) else { return Ok(applied?) };
             let number = replication.next_step();
-            let copy = Push {
-                table: sums.table,
-                // No other client has this number, and the push is sent once.
-                client: state.boot_id(),
-                sequence: number,
-                continues: first > 0,
+            let rows = PushedRows {
+                keys,
+                counts,
+                grads,
                 lr_scale: sums.lr_scale,
-                keys: keys.to_vec(),
-                counts: counts.to_vec(),
-                grads: grads.to_vec(),
+                continues: first > 0,
+                pulled: None,
             };
-            let push = AppliedPush { push: Arc::new(copy), clock: clock.reading(), rows, outcome };
+            // No other client has this number, and the push is sent once.
+            let Applied { push, result } =
+                rows.apply(state, entry, Some(clock), (state.boot_id(), number))?;
             replication.send(number, worker, epoch, push, None);
             sent.push(number);
-            applied?;
+            result?;
         }
         Ok(())
     }

@@ -237,6 +237,7 @@ impl Driver {
                 // The tables and marks that a session begins with must have all pushes of the records before.
                 if self.node.begins_session(&envelope) {
                     self.stop_workers();
+                    self.state.batches.clear();
                 }
                 let from = envelope.from.server;
                 self.step(ReplicaEvent::Message(envelope));

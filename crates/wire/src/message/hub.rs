@@ -199,6 +199,8 @@ pub struct Ahead<'a> {
     pub batch: u64,
     /// Time since it was fed, by the hub's clock. Servers do not keep it forever.
     pub age_us: u64,
+    /// Version of the placement by which the keys were shared out.
+    pub placement_version: u64,
     /// The fed columns, ascending.
     pub columns: &'a [u32],
     /// Number of servers.
@@ -211,6 +213,7 @@ impl<'a> Ahead<'a> {
     fn write(&self, out: &mut Writer<'_>) -> Result<(), WireError> {
         out.u64(self.batch);
         out.u64(self.age_us);
+        out.u64(self.placement_version);
         out.count("fed columns", self.columns.len(), COLUMNS_MAX)?;
         out.count("servers", self.servers as usize, SERVERS_MAX)?;
         out.slice(self.columns);
@@ -221,6 +224,7 @@ impl<'a> Ahead<'a> {
 
     fn read(from: &mut Reader<'a>) -> Result<Ahead<'a>, WireError> {
         let (batch, age_us) = (from.u64("batch")?, from.u64("age_us")?);
+        let placement_version = from.u64("placement version")?;
         let count = from.count("fed columns", COLUMNS_MAX)?;
         let servers = from.count("servers", SERVERS_MAX)?;
         let columns: &[u32] = from.slice("fed columns", count)?;
@@ -228,7 +232,7 @@ impl<'a> Ahead<'a> {
             return Err(WireError::Value { what: "fed columns", found: pair[1].into() });
         }
         let keys = from.slice("keys of fed columns", count * servers)?;
-        Ok(Ahead { batch, age_us, columns, servers: servers as u32, keys })
+        Ok(Ahead { batch, age_us, placement_version, columns, servers: servers as u32, keys })
     }
 }
 

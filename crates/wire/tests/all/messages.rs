@@ -182,6 +182,7 @@ impl Parts {
         let ahead = Ahead {
             batch: self.number ^ 1,
             age_us: u64::from(self.small),
+            placement_version: self.number ^ 2,
             columns,
             servers: 2,
             keys: &FED_KEYS[..2 * columns.len()],

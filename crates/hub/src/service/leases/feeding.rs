@@ -17,6 +17,8 @@ pub(crate) struct Fed {
     pub(crate) batch: u64,
     /// The columns, ascending. None: it is leased with all keys.
     pub(crate) columns: Vec<u32>,
+    /// Version of the placement by which the keys were shared out.
+    pub(crate) placement_version: u64,
     pub(crate) servers: u32,
     /// Per column, how many keys each server got: [columns, servers].
     pub(crate) keys: Vec<u32>,

@@ -204,7 +204,7 @@ fn what_was_fed_is_of_columns_that_are_there_and_lack_their_keys() {
         let (mut link, agreed) =
             if agrees { subscribed_fed() } else { subscribed_to(&[("a", false), ("b", true)]) };
         let keys: Vec<u32> = (0..2 * columns.len() as u32).collect();
-        let ahead = Ahead { batch: 9, age_us: 70, columns, servers: 2, keys: &keys };
+        let ahead = Ahead { batch: 9, age_us: 70, placement_version: 4, columns, servers: 2, keys: &keys };
         let outcome = Outcome::Fed { pass: 0, number: 3, rows: 1, payload: packed.bytes(), ahead };
         assert_eq!(sent(&mut link), Some((Kind::Next, 1)));
         answer(&mut link, &agreed, &Reply::Next(NextReply { late: &[], outcome }), 1);
@@ -212,6 +212,7 @@ fn what_was_fed_is_of_columns_that_are_there_and_lack_their_keys() {
             (None, None) => {
                 let fed = link.take().unwrap().fed.unwrap();
                 assert_eq!((fed.batch, fed.age, fed.servers), (9, Duration::from_micros(70), 2));
+                assert_eq!(fed.placement_version, 4);
                 assert_eq!(fed.keys_of(1), columns.first().map(|_| &[0, 1][..]));
                 assert_eq!(fed.keys_of(0), None);
             }
@@ -259,7 +260,7 @@ fn keys_are_asked_for_again_until_there_is_an_answer() {
 #[test]
 fn an_answer_about_another_minibatch_is_none() {
     let whole = one_row([2, 1]);
-    let ahead = Ahead { batch: 0, age_us: 0, columns: &[], servers: 0, keys: &[] };
+    let ahead = Ahead { batch: 0, age_us: 0, placement_version: 0, columns: &[], servers: 0, keys: &[] };
     for outcome in [
         Outcome::Batch { pass: 0, number: 4, rows: 1, payload: whole.bytes() },
         Outcome::Fed { pass: 0, number: 3, rows: 1, payload: whole.bytes(), ahead },

@@ -31,7 +31,7 @@ fn fed(batch: u64, number: u64, at_us: u64) -> Fed {
     // Now and then the servers are of no use.
     let columns = if number % 7 == 3 { vec![] } else { vec![0] };
     let keys = columns.iter().map(|_| 1).collect();
-    Fed { batch, columns, servers: 1, keys, bytes: number as usize, at_us }
+    Fed { batch, columns, placement_version: 0, servers: 1, keys, bytes: number as usize, at_us }
 }
 
 impl super::World {
