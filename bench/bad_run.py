@@ -24,7 +24,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -187,10 +187,8 @@ def main() -> int:
             thread.daemon = True
             thread.start()
         print("\n".join(f"http://127.0.0.1:{port}/  {what}" for what, port in pages.items()), flush=True)
-        try:
+        with suppress(KeyboardInterrupt):
             time.sleep(60 * options.minutes)
-        except KeyboardInterrupt:
-            pass
         stopped.set()
     return 0
 

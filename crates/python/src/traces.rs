@@ -24,13 +24,13 @@ pub(crate) fn spans() -> Option<Arc<SpanQueue>> {
     exported().as_ref().map(|(spans, _)| Arc::clone(spans))
 }
 
-/// Exports traces of requests of connections and queues that are opened from now on; None ends it, and posts what waits.
+/// Exports traces of connections and queues that are opened from now on; None ends it, and posts the spans that wait.
 #[pyfunction]
 #[pyo3(signature = (url, *, every = 1000, name = ""), text_signature = "(url, *, every=1000, name='')")]
 pub(crate) fn export_traces(py: Python<'_>, url: Option<&str>, every: u32, name: &str) -> PyResult<()> {
     let next = url.map(|url| start(url, every, name)).transpose()?;
     if next.is_some() {
-        // What waits at the end of the interpreter is posted.
+        // The end of the interpreter posts the spans that wait.
         let end = pyo3::wrap_pyfunction!(export_traces, py)?;
         py.import("atexit")?.call_method1("register", (end, py.None()))?;
     }

@@ -247,8 +247,7 @@ impl Tracer {
         }
     }
 
-    /// Has the keys of a sampled request counted by slot. `slots`: how many there are, if the request is about a table
-    /// whose rows they share out.
+    /// Has the keys of a sampled request counted by slot. `slots` tells how many share out the rows of a table, if some do.
     pub(crate) fn count_slots(&mut self, slots: impl FnOnce(u32) -> Option<usize>) {
         if let Some(marks) = &mut self.marks {
             marks.count_slots(std::mem::take(&mut self.uncounted), slots);
