@@ -14,7 +14,7 @@ use crate::outage::{NOTICE_AFTER, Notice};
 use crate::placement::Placement;
 
 /// Saves during which slots moved, after which no further one is tried.
-const SAVES_MAX: u32 = 3;
+const ATTEMPTS_MAX: u32 = 3;
 /// How often it is looked whether moves of slots have ended.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -38,20 +38,31 @@ impl Cluster {
     /// While slots move between the groups of a cluster, their rows are in two groups or, as of other moments, in none. So a
     /// save waits for the moves to end, and is made again if one began meanwhile.
     pub fn save(&self, name: &str, timeout: Duration) -> Result<CheckpointSize, ClientError> {
-        let Some(locations) = &self.locations else { return self.save_once(name, timeout) };
+        self.between_moves(timeout, |left| self.save_once(name, left), || {
+            format!(
+                "checkpoint {name:?}: slots moved between groups during each of {ATTEMPTS_MAX} saves, so rows may be missing \
+                 in it or there twice; wait until sanderling ctl cluster shows no moves, and save again"
+            )
+        })
+    }
+
+    /// Does something when no slots move between groups, and again if they have moved meanwhile.
+    fn between_moves<T>(
+        &self,
+        timeout: Duration,
+        mut once: impl FnMut(Duration) -> Result<T, ClientError>,
+        reason: impl FnOnce() -> String,
+    ) -> Result<T, ClientError> {
+        let Some(locations) = &self.locations else { return once(timeout) };
         let start = Instant::now();
-        for _ in 0..SAVES_MAX {
+        for _ in 0..ATTEMPTS_MAX {
             let before = self.wait_for_moves(locations, start, timeout)?;
-            let size = self.save_once(name, timeout.saturating_sub(start.elapsed()))?;
+            let done = once(timeout.saturating_sub(start.elapsed()))?;
             if locations.read_placement()?.version == before.version {
-                return Ok(size);
+                return Ok(done);
             }
         }
-        let reason = format!(
-            "checkpoint {name:?}: slots moved between groups during each of {SAVES_MAX} saves, so rows may be missing in it \
-             or there twice; wait until sanderling ctl cluster shows no moves, and save again"
-        );
-        Err(ClientError::Cluster { reason })
+        Err(ClientError::Cluster { reason: reason() })
     }
 
     /// Waits until no slots move between the groups of a cluster.
@@ -117,7 +128,19 @@ impl Cluster {
     ///
     /// All servers must have the same save. Tables must be opened again. If a server fails, the others may have
     /// restored, as the error says.
+    ///
+    /// In a cluster each primary restores the rows of its slots, and all replicas of its group get them. It waits for
+    /// moves of slots, and is made again if one began meanwhile.
     pub fn restore(&self, name: &str, timeout: Duration) -> Result<CheckpointSize, ClientError> {
+        self.between_moves(timeout, |left| self.restore_once(name, left), || {
+            format!(
+                "checkpoint {name:?}: slots moved between groups during each of {ATTEMPTS_MAX} restores, so groups may have \
+                 rows of before; wait until sanderling ctl cluster shows no moves, and restore again"
+            )
+        })
+    }
+
+    fn restore_once(&self, name: &str, timeout: Duration) -> Result<CheckpointSize, ClientError> {
         let mut engine = self.patient_engine(timeout)?;
         if greet(&mut engine)? {
             let numbers = engine.ask_all(&Request::Saved(name), |reply| match reply {

@@ -85,7 +85,8 @@ impl FeedTo {
 
 impl ServerFeeder {
     /// Reaches the servers ([`Cluster::of`]), to say at once if one is not there. `columns` are the hub's features,
-    /// in order; `patience` is how long servers and tables may be away later. What is in the way then is told once to `on_trouble`.
+    /// in order; `patience` is how long servers and tables may be away later. What is in the way then is told once to
+    /// `on_trouble`.
     ///
     /// # Errors
     /// A feature that cannot be fed, or a server that cannot be reached.

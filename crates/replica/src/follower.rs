@@ -125,10 +125,11 @@ impl Follower {
             if is_last {
                 rows.flush()?;
             }
-            if let Operation::Drop { table } = &operation {
-                self.streams.iter_mut().for_each(|inbox| _ = inbox.passed.remove(table));
-            }
             rows.operate(&operation, false).map_err(|_| Broken)?;
+            if matches!(operation, Operation::Drop { .. } | Operation::Replace { .. }) {
+                let is_there = |table: &u32, _: &mut u64| rows.tables.contains_key(table);
+                self.streams.iter_mut().for_each(|inbox| inbox.passed.retain(is_there));
+            }
             self.barrier = next;
         }
     }

@@ -68,6 +68,11 @@ pub enum Operation {
         /// Number of the table.
         table: u32,
     },
+    /// Drops all tables but some, all at once: those of a checkpoint replace the others.
+    Replace {
+        /// Number and new note of each table that stays.
+        notes: Vec<(u32, String)>,
+    },
     /// Replaces whole rows.
     Import {
         /// Number of the table.

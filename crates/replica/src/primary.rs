@@ -176,9 +176,10 @@ impl Primary {
         let record = Arc::new(Record::Barrier { number: self.barrier, operation: operation.clone() });
         let records =
             (0..self.streams.len()).map(|stream| (stream, self.append(stream, &record, rows, out))).collect();
-        if let Operation::Drop { table } = operation {
-            // A later table of this number counts from 0.
-            self.streams.iter_mut().for_each(|stream| _ = stream.removals.remove(table));
+        if matches!(operation, Operation::Drop { .. } | Operation::Replace { .. }) {
+            // A later table of the number counts from 0.
+            let is_there = |table: &u32, _: &mut u64| rows.tables.contains_key(table);
+            self.streams.iter_mut().for_each(|stream| stream.removals.retain(is_there));
         }
         let answer = Answer::Done(outcome);
         self.pending.push(Pending { requests: vec![request], push: None, records, answer });

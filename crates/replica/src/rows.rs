@@ -153,14 +153,13 @@ impl Rows {
                     table.lead(table.removals(), REMOVALS_MAX);
                 }
             }
-            Operation::Drop { table } => {
-                self.tables.remove(table);
-                self.notes.remove(table);
+            Operation::Drop { table } => self.drop_table(*table),
+            Operation::Replace { notes } => {
+                let stays = |number: &u32| notes.iter().any(|(of, _)| of == number);
+                let others: Vec<u32> = self.tables.keys().copied().filter(|number| !stays(number)).collect();
+                others.into_iter().for_each(|number| self.drop_table(number));
+                self.notes.extend(notes.iter().filter(|(of, _)| self.tables.contains_key(of)).cloned());
                 self.listed += 1;
-                self.removals.remove(table);
-                self.removed.retain(|(number, _), _| number != table);
-                self.waiting.retain(|(number, _), _| number != table);
-                self.waiting_count = self.waiting.values().map(VecDeque::len).sum();
             }
             Operation::Import { table, rows, pushes } => {
                 if let Some(table) = self.tables.get(table) {
@@ -184,6 +183,16 @@ impl Rows {
             Operation::Place(placement) => self.place(placement),
         }
         Ok(outcome)
+    }
+
+    fn drop_table(&mut self, table: u32) {
+        self.tables.remove(&table);
+        self.notes.remove(&table);
+        self.listed += 1;
+        self.removals.remove(&table);
+        self.removed.retain(|(number, _), _| *number != table);
+        self.waiting.retain(|(number, _), _| *number != table);
+        self.waiting_count = self.waiting.values().map(VecDeque::len).sum();
     }
 
     fn place(&mut self, placement: &Arc<Placement>) {

@@ -28,6 +28,7 @@ mod unfinished;
 use crate::delta_log::{Followed, LogPosition, replay};
 use crate::description;
 use crate::event::Log;
+use crate::folder_lock::FolderLock;
 use crate::limit::CHECKPOINT_DEPTH_MAX;
 use crate::refusal::Refusal;
 use crate::tables::{Candidate, Tables};
@@ -85,6 +86,8 @@ pub(crate) struct Checkpoints {
     trained: Mutex<TrainedKeys>,
     /// Receives progress events, once set.
     log: OnceLock<Log>,
+    /// Whether other servers save the same parts.
+    is_shared: bool,
 }
 
 impl Checkpoints {
@@ -102,7 +105,21 @@ impl Checkpoints {
             latest_unix_ms,
             trained,
             log,
+            is_shared: false,
         }
+    }
+
+    /// Whether other servers save the same parts, one at a time.
+    pub(crate) fn shared(self, is_shared: bool) -> Checkpoints {
+        Checkpoints { is_shared, ..self }
+    }
+
+    /// Keeps others from saving this part, if they may.
+    fn lock(&self, part: Part) -> Result<Option<FolderLock>, Refusal> {
+        if !self.is_shared {
+            return Ok(None);
+        }
+        FolderLock::new(&self.root, part.shard, part.shards).map(Some).map_err(Refusal::busy)
     }
 
     /// The checkpoints, ascending by name, as of the start or the last save.
@@ -274,7 +291,7 @@ impl Checkpoints {
                     folders.iter().try_for_each(|folder| check_log_ended(folder))?;
                 }
                 let log = self.log.get();
-                let resharder = Resharder { shard, shards, log, deltas };
+                let resharder = Resharder { shard, shards, log, deltas, slots: None };
                 let (candidates, pushes) = resharder.read(tables, &folders)?;
                 OwnPart { candidates, pushes, saved_unix_ms: origin.saved_unix_ms, replayed: None }
             }

@@ -46,7 +46,7 @@ impl FolderLock {
                 let mut holder = String::new();
                 let _ = file.read_to_string(&mut holder);
                 return Err(format!(
-                    "{}: process {} serves shard {shard} of {shards} from there; end it, or name another folder",
+                    "{}: process {} serves or saves shard {shard} of {shards} there; end it, or name another folder",
                     root.display(),
                     holder.trim()
                 ));

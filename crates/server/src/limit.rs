@@ -108,6 +108,8 @@ pub const PEER_RETRY: Duration = Duration::from_millis(50);
 pub const TICK: Duration = Duration::from_millis(10);
 /// Time for a task of a move: an answer of another group, or of this group's followers.
 pub const MOVE_ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// Bytes of rows that the replicas of a group get at once of a checkpoint that is restored.
+pub const RESTORED_PAGE_BYTES: usize = 1 << 20;
 /// Time for another replica to take over at the end of a primary.
 pub const HAND_OVER_WITHIN: Duration = Duration::from_secs(2);
 /// Length of the longest failure reply.

@@ -97,6 +97,15 @@ impl Slots {
         self.owners[slot_of(key, self.owners.len())]
     }
 
+    /// Whether this group has the key's slot.
+    pub(crate) fn is_here(&self, key: u64) -> bool {
+        self.owner_of(key) == SlotOwner::Here
+    }
+
+    pub(crate) fn group(&self) -> u16 {
+        self.group
+    }
+
     /// Refuses a request with keys of other groups, or of slots that are handed over.
     pub(crate) fn check_keys(&self, home: Home, keys: &[u64]) -> Result<(), Refusal> {
         if self.has_all || home != Home::Sharded {

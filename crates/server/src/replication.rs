@@ -9,6 +9,7 @@ mod driver;
 mod moves;
 mod peers;
 mod records;
+mod restore;
 mod traced;
 mod transfer;
 
@@ -28,6 +29,7 @@ pub use moves::PlacementRecords;
 pub(crate) use moves::{MoveChange, MoveThread};
 pub(crate) use peers::PeerOptions;
 pub use records::{GroupRecord, GroupRecords, GroupStatus, MemoryRecords, ReplicaStatus};
+pub(crate) use restore::restore;
 pub(crate) use transfer::answer_to;
 
 use crate::limit::PEER_MESSAGES_MAX;
@@ -61,6 +63,8 @@ pub(crate) struct Replication {
     status: Mutex<GroupStatus>,
     /// The epoch and the version of the placement that all replicas in sync have applied in it, and the move under way.
     placed: Mutex<((u64, u64), Progress)>,
+    /// How often a checkpoint has replaced the tables.
+    replaced: AtomicU64,
 }
 
 /// A worker's flag, on a cache line of its own.
@@ -96,6 +100,7 @@ impl Replication {
             waiting: AtomicUsize::new(0),
             status: Mutex::default(),
             placed: Mutex::default(),
+            replaced: AtomicU64::new(0),
         }
     }
 
@@ -160,6 +165,16 @@ impl Replication {
         *self.placed.lock().unwrap_or_else(PoisonError::into_inner) = (placed, progress);
     }
 
+    /// Notes that other tables take the names of those that there are.
+    fn note_replaced(&self) {
+        self.replaced.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Tells the streams of a table from those of its namesake in another epoch, or after a restore.
+    fn source(&self, epoch: u64) -> u64 {
+        epoch | self.replaced.load(Ordering::Relaxed) << 40
+    }
+
     fn has_lease(&self, now: Instant) -> bool {
         self.us(now) < self.lease_until_us.load(Ordering::Acquire)
     }
@@ -187,15 +202,13 @@ impl Replication {
             | Kind::Tables
             | Kind::Save
             | Kind::SaveAs
+            | Kind::Restore
             | Kind::PushStep
             | Kind::WaitStep
             | Kind::Meet => match self.has_lease(now) {
                 true => Ok(()),
                 false => Err(self.not_taking()),
             },
-            Kind::Restore => Err(Refusal::bad(
-                "servers of a cluster cannot restore while they run: import the checkpoint, or start a new cluster with it",
-            )),
             _ => Ok(()),
         }
     }

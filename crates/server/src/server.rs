@@ -84,7 +84,9 @@ impl Server {
         }
         let folder_lock = |root: &PathBuf| FolderLock::new(root, config.shard, config.shards);
         let (data_folder, log_folder) = (config.data.clone(), config.log_folder());
-        let data_lock = data_folder.as_ref().map(folder_lock).transpose().map_err(ServerError::Data)?;
+        // Replicas of a group may share a folder: they lock it while they save.
+        let own_data = data_folder.as_ref().filter(|_| config.replica.is_none());
+        let data_lock = own_data.map(folder_lock).transpose().map_err(ServerError::Data)?;
         let log_lock = log_folder.as_ref().map(folder_lock).transpose().map_err(ServerError::Data)?;
         let listeners = listen::listen(config, &log)?;
         let count = if config.workers > 0 { config.workers } else { processors().max(1) };

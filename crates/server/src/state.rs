@@ -22,7 +22,7 @@ use crate::limit::{IN_FLIGHT_MAX, RECEIVE_BYTES_MAX};
 use crate::logins::{Logins, Plane};
 use crate::placement::Placement;
 use crate::refusal::Refusal;
-use crate::replication::Replication;
+use crate::replication::{self, Replication};
 use crate::row_samples::RowSamples;
 use crate::statistics::{CommandLatency, Statistics};
 use crate::tables::{Entry, Tables};
@@ -94,10 +94,9 @@ impl State {
             push_dedup: Arc::default(),
             batches: Batches::default(),
             steps: GroupRegistry::default(),
-            checkpoints: config
-                .data
-                .clone()
-                .map(|root| Checkpoints::new(root, shard, shards, config.checkpoints_max)),
+            checkpoints: config.data.clone().map(|root| {
+                Checkpoints::new(root, shard, shards, config.checkpoints_max).shared(config.replica.is_some())
+            }),
             replication: None,
             log: config.log_folder().map(|folder| DeltaLog::new(folder, config.lose)),
             connections: Connections::new(descriptors::places()),
@@ -171,7 +170,7 @@ impl State {
         self.tables.create(name, home, config)
     }
 
-    fn checkpoints(&self) -> Result<&Checkpoints, Refusal> {
+    pub(crate) fn checkpoints(&self) -> Result<&Checkpoints, Refusal> {
         let none = "this server has no folder for checkpoints; start it with --data";
         self.checkpoints.as_ref().ok_or_else(|| Refusal::new(Fault::UnknownCheckpoint, none))
     }
@@ -236,6 +235,11 @@ impl State {
     }
 
     pub(crate) fn restore(&self, name: &str) -> Result<Restored, Refusal> {
+        if let Some(replication) = &self.replication {
+            let restored = replication::restore(self, replication, name)?;
+            self.restores.fetch_add(1, Ordering::Relaxed);
+            return Ok(restored);
+        }
         if let Some(folder) = self.tables.kept()
             && self.tables.directory().entries.iter().any(|entry| entry.table.kept_in().is_some())
         {

@@ -47,11 +47,24 @@ pub(crate) struct TableNote {
     created_unix_ms: u64,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     temporary: bool,
+    /// A checkpoint is being read into it: it is not listed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) restoring: bool,
+}
+
+impl Candidate {
+    /// The note of its table while its rows are on their way to it, or afterwards.
+    pub(crate) fn note(&self, restoring: bool) -> TableNote {
+        let Candidate { home, config, created_unix_ms, temporary, .. } = self;
+        let (config, created_unix_ms, temporary) = (config.clone(), *created_unix_ms, *temporary);
+        TableNote { pinned: pinned(*home), config, created_unix_ms, temporary, restoring }
+    }
 }
 
 impl TableNote {
     fn new(home: Home, config: String, temporary: bool) -> TableNote {
-        TableNote { pinned: pinned(home), config, created_unix_ms: unix_ms(), temporary }
+        let (created_unix_ms, restoring) = (unix_ms(), false);
+        TableNote { pinned: pinned(home), config, created_unix_ms, temporary, restoring }
     }
 
     fn home(&self) -> Home {
@@ -93,6 +106,7 @@ impl Entry {
             config: self.config.clone(),
             created_unix_ms: self.created_unix_ms,
             temporary: self.temporary,
+            restoring: false,
         }
     }
 
@@ -366,7 +380,7 @@ fn place(home: Home) -> String {
 fn complete(candidate: Candidate, number: u32) -> Arc<Entry> {
     let Candidate { home, config, created_unix_ms, temporary, table } = candidate;
     let state = table.config().state() as u32;
-    let note = TableNote { pinned: pinned(home), config, created_unix_ms, temporary };
+    let note = TableNote { pinned: pinned(home), config, created_unix_ms, temporary, restoring: false };
     // From here on the table is complete for the next server.
     table.set_kept_note(&note.to_text());
     let (config, table) = (note.config, Arc::new(table));

@@ -6,6 +6,7 @@ mod drop;
 mod groups;
 mod in_cluster;
 mod registry;
+mod saves;
 mod show;
 
 use std::io::{IsTerminal, Write};
@@ -116,7 +117,8 @@ enum Order {
     },
     /// Save all tables as a named checkpoint, while requests continue
     #[command(
-        after_help = "Examples:\n  sanderling ctl save before-upgrade\n  sanderling ctl save --delta hourly"
+        after_help = "Examples:\n  sanderling ctl save before-upgrade\n  sanderling ctl save --delta hourly\n  # all groups of a \
+                      cluster\n  sanderling ctl save before-upgrade --registry keeper://127.0.0.1:7400/ads"
     )]
     Save {
         /// Save a delta on the last save of this name: what changed since; in full if that is not possible
@@ -124,12 +126,21 @@ enum Order {
         delta: bool,
         /// Checkpoint name: letters, digits, '.', '_', '-', '/'; "latest" is restored at the next start
         name: String,
+        /// Registry of a cluster: the primaries of all its groups save, in place of --server
+        #[arg(long, value_name = "URL", conflicts_with = "delta")]
+        registry: Option<String>,
     },
     /// Replace all tables by those of a checkpoint
-    #[command(after_help = "Example:\n  sanderling ctl restore before-upgrade")]
+    #[command(
+        after_help = "Examples:\n  sanderling ctl restore before-upgrade\n  # all groups of a cluster\n  sanderling ctl restore \
+                      before-upgrade --registry keeper://127.0.0.1:7400/ads"
+    )]
     Restore {
         /// Checkpoint name, as shown by ctl checkpoints; NAME@2 for the state after its first 2 deltas
         name: String,
+        /// Registry of a cluster: the primaries of all its groups restore, in place of --server
+        #[arg(long, value_name = "URL")]
+        registry: Option<String>,
     },
     /// List checkpoints of all servers with their sizes
     #[command(after_help = "Example:\n  sanderling ctl checkpoints")]
@@ -190,10 +201,12 @@ impl Order {
             Order::Connections(_) => Answers::Connections(vec![(url, client.connections()?)]),
             Order::Hot(_) => Answers::Hot(vec![(url, client.hot()?)]),
             Order::Stats { peers, .. } => Answers::Stats(*peers, vec![(url, client.stats(*peers)?)]),
-            Order::Save { name, delta } => {
+            Order::Save { name, delta, .. } => {
                 Answers::Saved(name.clone(), vec![(url, client.save(name, number, *delta)?)])
             }
-            Order::Restore { name } => Answers::Restored(name.clone(), vec![(url, client.restore(name)?)]),
+            Order::Restore { name, .. } => {
+                Answers::Restored(name.clone(), vec![(url, client.restore(name)?)])
+            }
             Order::Checkpoints => Answers::Checkpoints(vec![(url, client.checkpoints()?)]),
             Order::HandOver => Answers::HandedOver(vec![(url, client.hand_over()?)]),
             Order::Drop(_)
@@ -237,7 +250,16 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     if let Order::Drop(order) = &args.order {
         return order.run(&args.server, &options, &mut clients, args.json);
     }
-    if let Order::Restore { name } = &args.order {
+    let of_cluster = match &args.order {
+        Order::Save { name, registry: Some(url), .. } => Some(saves::save(url, name, &options)?),
+        Order::Restore { name, registry: Some(url) } => Some(saves::restore(url, name, &options)?),
+        _ => None,
+    };
+    if let Some(answers) = of_cluster {
+        print(Some(shown(&answers, args.json)?), args.json)?;
+        return Ok(0);
+    }
+    if let Order::Restore { name, .. } = &args.order {
         check_saves(name, &args.server, &options, &mut clients)?;
     }
     // A save of a single server needs no number.

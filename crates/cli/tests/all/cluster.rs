@@ -3,6 +3,7 @@
 
 mod anew;
 mod pulls;
+mod restores;
 mod steps;
 mod traces;
 

@@ -247,7 +247,7 @@ fn what_is_wrong_is_said_before_it_listens() {
         (&*format!("--listen {}", other.addresses[0]), 1, "already in use"),
         ("--config bad.toml", 2, "unknown field `listne`"),
         ("--listen 127.0.0.1:0 --data d --restore nothing", 4, "no checkpoint \"nothing\""),
-        ("--listen 127.0.0.1:0 --data taken", 1, "serves shard 0 of 1 from there"),
+        ("--listen 127.0.0.1:0 --data taken", 1, "serves or saves shard 0 of 1 there"),
         ("--listen 127.0.0.1:0 --data bad.toml", 1, "bad.toml: cannot be written to"),
         (
             "--listen 127.0.0.1:0 --save-every 10m",

@@ -315,6 +315,11 @@ impl World {
         if self.operations.is_empty() && !self.is_healed() && self.rng.below(60) == 0 {
             let operation = match self.rng.below(3) {
                 0 => table(PASSING),
+                // For the other tables as good as a drop.
+                1 if now % 2 == 0 => {
+                    let note = |number| (number, String::new());
+                    Operation::Replace { notes: [COUNTERS, ORDERED].map(note).into() }
+                }
                 1 => Operation::Drop { table: PASSING },
                 _ if self.imports => self.import(),
                 _ => table(PASSING),

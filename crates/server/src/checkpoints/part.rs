@@ -8,8 +8,12 @@ use sanderling_wire::Fault;
 use super::origin::{self, Origin};
 use super::parts::{self, Source};
 use super::record::ServerRecord;
-use super::{Checkpoints, LATEST, unfinished};
+use super::reshard::Resharder;
+use super::state_name::parse_state;
+use super::{Checkpoints, LATEST, LogUse, unfinished};
+use crate::placement::Slots;
 use crate::refusal::Refusal;
+use crate::tables::{Candidate, Tables};
 
 /// The part of a checkpoint that a server saves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +57,27 @@ impl Checkpoints {
         let Part { shard, shards, .. } = self.part();
         let chosen = parts::choose(found, shard, shards, noted, saved_unix_ms)?;
         if chosen == Source::Own && shards > 1 { self.own_or_all(name, &base) } else { Ok(chosen) }
+    }
+
+    /// The tables of a checkpoint, or of its first deltas (`NAME@DELTAS`), with the rows of the slots that this group has
+    /// now.
+    pub(crate) fn of_group(
+        &self,
+        tables: &Tables,
+        name: &str,
+        slots: &Slots,
+    ) -> Result<Vec<Candidate>, Refusal> {
+        let (name, deltas) = parse_state(name)?;
+        let base = self.base(name)?;
+        let _alone = self.working.lock().unwrap_or_else(PoisonError::into_inner);
+        let Part { shard, shards, is_even } = self.part();
+        let folders = match self.source(name)? {
+            Source::Own if is_even => return Ok(self.own(tables, name, deltas, LogUse::Without)?.candidates),
+            Source::Own => (0..shards).map(|shard| parts::folder(&base, shard, shards)).collect(),
+            Source::Parts { folders, .. } => folders,
+        };
+        let resharder = Resharder { shard, shards, log: self.log.get(), deltas, slots: Some(slots) };
+        Ok(resharder.read(tables, &folders)?.0)
     }
 
     /// The own part, or all parts if slots had moved when they were saved.

@@ -11,7 +11,7 @@ use super::record::{ServerRecord, TableRecord, pushes};
 use super::state_name::open;
 use crate::description;
 use crate::event::{Event, Log};
-use crate::placement::Placement;
+use crate::placement::{Placement, Slots};
 use crate::refusal::Refusal;
 use crate::tables::{Candidate, Tables};
 
@@ -22,6 +22,8 @@ pub(super) struct Resharder<'a> {
     pub(super) log: Option<&'a Log>,
     /// The deltas of each part that are read. None: all.
     pub(super) deltas: Option<usize>,
+    /// The slots of this server's group, if slots may move: it keeps their keys.
+    pub(super) slots: Option<&'a Slots>,
 }
 
 /// One part. Parts are opened one at a time, because each may have thousands of files.
@@ -84,7 +86,10 @@ impl Resharder<'_> {
                     continue;
                 };
                 let home = candidate.home;
-                let here = |key| home != Home::Sharded || placement.is_here(key);
+                let here = |key| {
+                    home != Home::Sharded
+                        || self.slots.map_or_else(|| placement.is_here(key), |slots| slots.is_here(key))
+                };
                 let rows = checkpoint.load_rows(name, &mut candidate.table, here)?;
                 if let Some(log) = self.log {
                     let (folder, table) = (folder.display().to_string(), name.clone());
@@ -104,8 +109,9 @@ impl Resharder<'_> {
         for Part { folder, record, .. } in parts {
             for TableRecord { name, pinned, created_unix_ms, config } in &record.tables {
                 let home = pinned.map_or(Home::Sharded, Home::Pinned);
+                let own = self.slots.map_or(self.shard, Slots::group);
                 match home {
-                    Home::Pinned(server) if server >= u32::from(self.shards) => {
+                    Home::Pinned(server) if self.slots.is_none() && server >= u32::from(self.shards) => {
                         let reason = format!(
                             "{}: table {name:?} is pinned to server {server}, and there are {} now; drop it before the \
                              checkpoint is saved, or start more servers",
@@ -114,7 +120,7 @@ impl Resharder<'_> {
                         );
                         return Err(Refusal::new(Fault::UnknownCheckpoint, reason));
                     }
-                    Home::Pinned(server) if server != u32::from(self.shard) => continue,
+                    Home::Pinned(server) if server != u32::from(own) => continue,
                     _ => {}
                 }
                 let asked = description::parse(name, &config.to_string())?;

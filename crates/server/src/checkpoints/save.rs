@@ -63,6 +63,7 @@ impl Checkpoints {
         let part = self.part();
         let folder = part.folder(&self.base(name)?);
         let _alone = self.working.lock().unwrap_or_else(PoisonError::into_inner);
+        let _locked = self.lock(part)?;
         unfinished::check(&folder)?;
         self.check_is_own(&folder)?;
         self.check_room(name, &folder)?;

@@ -38,6 +38,9 @@ fn size(record: &Record) -> usize {
             let rows = rows.rows();
             RECORD_BYTES + rows.keys.len() * 20 + (rows.weights.len() + rows.states.len()) * 4
         }
+        Record::Barrier { operation: Operation::Replace { notes }, .. } => {
+            RECORD_BYTES + notes.iter().map(|(_, note)| 8 + note.len()).sum::<usize>()
+        }
         Record::Barrier { .. } => RECORD_BYTES,
     }
 }
@@ -302,6 +305,14 @@ fn put_operation(operation: &Operation, out: &mut Out) {
             out.u8(4);
             put_placement(placement, out);
         }
+        Operation::Replace { notes } => {
+            out.u8(5);
+            out.u32(notes.len() as u32);
+            for (table, note) in notes {
+                out.u32(*table);
+                out.text(note);
+            }
+        }
     }
 }
 
@@ -326,6 +337,14 @@ fn read_operation(from: &mut In<'_>) -> Result<Operation, Malformed> {
         2 => Operation::Import { table: from.u32()?, pushes: from.u64()?, rows: Arc::new(read_rows(from)?) },
         3 => Operation::Remove { table: from.u32()?, keys: from.u64s()? },
         4 => Operation::Place(Arc::new(read_placement(from)?)),
+        5 => {
+            let count = from.count(8)?;
+            let mut notes = Vec::with_capacity(count);
+            for _ in 0..count {
+                notes.push((from.u32()?, from.text()?.to_owned()));
+            }
+            Operation::Replace { notes }
+        }
         _ => return Err("the kind of a change is unknown"),
     })
 }

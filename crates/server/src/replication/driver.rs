@@ -15,6 +15,7 @@ use sanderling_store::RowColumns;
 use sanderling_wire::{Fault, Home};
 
 use super::peers::{PeerOptions, Peers};
+use super::restore::{RestoreChange, RestoreResult};
 use super::traced::{TracedPushes, replica_span};
 use super::{GroupRecord, GroupRecords, GroupStatus, MoveChange, Replication, codec};
 use crate::background::QueuedJob;
@@ -26,6 +27,7 @@ use crate::state::State;
 use crate::tables::{Entry, TableNote};
 
 mod changes;
+mod restores;
 
 /// Inputs that are taken before the next look at the time.
 const INPUTS_MAX: usize = 256;
@@ -50,6 +52,8 @@ pub(crate) enum Input {
     Record(u64, Option<GroupRecord>),
     /// A change for a move of slots, in this epoch.
     Move { epoch: u64, change: MoveChange, told: SyncSender<Told> },
+    /// A change of a restore, in this epoch.
+    Restore { epoch: u64, change: RestoreChange, told: SyncSender<RestoreResult> },
     /// This server is to pass its role on.
     HandOver,
     /// A process has ended.
@@ -81,6 +85,7 @@ enum Waiting {
     Reply(SendReply),
     Job(Box<QueuedJob>, Made),
     Move(SyncSender<Told>),
+    Restore(SyncSender<RestoreResult>, u32),
     /// The answer came before the way for it.
     Answered(Answer),
 }
@@ -118,6 +123,8 @@ pub(crate) struct Driver {
     listed: u64,
     /// Tables that this server has created in an epoch.
     created: (u64, u32),
+    /// The last epoch in which it took changes.
+    led: u64,
     standing: Standing,
     log: Log,
 }
@@ -168,6 +175,7 @@ impl Driver {
             urls: BTreeMap::new(),
             listed: 0,
             created: (0, 0),
+            led: 0,
             standing: Standing::Learner,
             log,
         })
@@ -258,6 +266,7 @@ impl Driver {
                 self.step(ReplicaEvent::HandOver);
             }
             Input::Move { epoch, change, told } => self.change_for_move(epoch, change, told),
+            Input::Restore { epoch, change, told } => self.change_for_restore(epoch, change, told),
             Input::Ended(member) => self.step(ReplicaEvent::Ended(member)),
             Input::End => {}
         }
@@ -293,6 +302,7 @@ impl Driver {
                 Action::Answer { request, answer } => match self.answered(request) {
                     Some(Waiting::Reply(reply)) => self.reply(reply, &answer),
                     Some(Waiting::Job(job, made)) => self.reply_to_job(*job, made, &answer),
+                    Some(Waiting::Restore(told, table)) => self.reply_to_restore(&told, table, &answer),
                     Some(Waiting::Move(told)) => {
                         let result = match answer {
                             Answer::Done(outcome) => Told::Made(outcome),
@@ -335,6 +345,10 @@ impl Driver {
             Standing::Primary { epoch, is_open: true } => epoch,
             _ => 0,
         };
+        if epoch != 0 && self.led != epoch {
+            self.led = epoch;
+            self.drop_unfinished();
+        }
         let until = self.node.lease_until();
         let at = self.start + TICK * u32::try_from(until).unwrap_or(u32::MAX);
         self.shared.open(epoch, (until != u64::MAX).then_some(at));
@@ -388,6 +402,9 @@ impl Driver {
                 return Some(Arc::clone(entry));
             }
             let note: TableNote = serde_json::from_str(self.node.note(number)?).ok()?;
+            if note.restoring {
+                return None;
+            }
             Some(Arc::new(Entry::of_note(number, note, Arc::clone(table))))
         };
         let group = self.state.placement.shard;

@@ -42,7 +42,7 @@ pub(crate) fn answer_to(state: &State, bytes: &[u8]) -> Result<Vec<u8>, Refusal>
         .slots
         .as_ref()
         .map_or(limit::SLOTS_DEFAULT as u32, |slots| slots.record.slots);
-    Ok(encode_reply(&answer(&question, (epoch, placed), slots, &slotted(state))))
+    Ok(encode_reply(&answer(&question, (replication.source(epoch), placed), slots, &slotted(state))))
 }
 
 pub(super) fn encode_question(question: &Question) -> Vec<u8> {

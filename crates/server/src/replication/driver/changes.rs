@@ -37,13 +37,13 @@ impl Driver {
     }
 
     /// A number for the request of a change. Workers count theirs from 0.
-    fn new_request(&mut self) -> u64 {
+    pub(super) fn new_request(&mut self) -> u64 {
         self.jobs += 1;
         u64::MAX - self.jobs
     }
 
     /// A number for a table. Another epoch's numbers are not given again.
-    fn new_number(&mut self, epoch: u64) -> u32 {
+    pub(super) fn new_number(&mut self, epoch: u64) -> u32 {
         if self.created.0 != epoch {
             self.created = (epoch, 0);
         }
