@@ -13,6 +13,7 @@ use sanderling_replica::push_dedup::{PushDedup, SavedPushDedup};
 use sanderling_store::{Checkpoint, LogEnd, StoreError, Table, TableConfig};
 use sanderling_wire::{Fault, Home, Restored};
 
+mod log_after;
 mod origin;
 mod part;
 mod parts;
@@ -25,13 +26,14 @@ mod state_name;
 mod trained_keys;
 mod unfinished;
 
-use crate::delta_log::{Followed, LogPosition, replay};
+use crate::delta_log::Followed;
 use crate::description;
 use crate::event::Log;
 use crate::folder_lock::FolderLock;
 use crate::limit::CHECKPOINT_DEPTH_MAX;
 use crate::refusal::Refusal;
 use crate::tables::{Candidate, Tables};
+use log_after::{check_log_ended, follow_log};
 pub(crate) use part::Part;
 use parts::Source;
 use record::{BLOB, ServerRecord, TableRecord, damaged, pushes};
@@ -180,11 +182,6 @@ impl Checkpoints {
         self.latest_unix_ms.load(Ordering::Relaxed)
     }
 
-    /// The keys of the training that the restored checkpoint is of.
-    pub(crate) fn trained(&self) -> TrainedKeys {
-        self.trained.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
     /// Sets the receiver of progress events.
     pub(crate) fn tell(&self, log: &Log) {
         let _ = self.log.set(log.clone());
@@ -296,8 +293,7 @@ impl Checkpoints {
                 OwnPart { candidates, pushes, saved_unix_ms: origin.saved_unix_ms, replayed: None }
             }
         };
-        let parts = folders.iter().filter_map(|folder| Some((&**folder, open(folder, deltas).ok()?)));
-        *self.trained.lock().unwrap_or_else(PoisonError::into_inner) = TrainedKeys::read(parts)?;
+        self.note_trained(&folders, deltas)?;
         self.restored_unix_ms.fetch_max(saved_unix_ms, Ordering::Relaxed);
         let latest_unix_ms = if is_own && name == LATEST && deltas.is_none() { saved_unix_ms } else { 0 };
         self.latest_unix_ms.store(latest_unix_ms, Ordering::Relaxed);
@@ -363,33 +359,6 @@ impl Checkpoints {
             _ => Ok(part),
         }
     }
-}
-
-/// Applies the log after a checkpoint.
-fn follow_log(
-    log: &Path,
-    position: &LogPosition,
-    cut: bool,
-    tables: &Tables,
-    part: OwnPart,
-) -> Result<OwnPart, Refusal> {
-    let (candidates, pushes, followed, end) = replay(log, position, cut, tables, part.candidates)?;
-    let pushes = pushes.or(part.pushes);
-    Ok(OwnPart { candidates, pushes, replayed: Some((end, followed)), ..part })
-}
-
-/// Refuses a part of another number of shards whose changes go on in a log.
-fn check_log_ended(folder: &Path) -> Result<(), Refusal> {
-    let Some(position) = ServerRecord::of(folder)?.log else { return Ok(()) };
-    if !position.goes_on()? {
-        return Ok(());
-    }
-    let reason = format!(
-        "{}: its changes go on in the log {}: start once with the number of shards of before and --log, and end with SIGTERM",
-        folder.display(),
-        position.folder.display()
-    );
-    Err(Refusal::new(Fault::Damaged, reason))
 }
 
 /// Loads a table with another memory limit.

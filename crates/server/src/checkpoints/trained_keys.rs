@@ -1,14 +1,17 @@
 //! How the keys of each table were distributed up to a checkpoint, which the checkpoint keeps. Knows no request.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 
 use sanderling_observe::Parts;
 use sanderling_observe::distribution::PARTS;
 use sanderling_store::Checkpoint;
 use serde::{Deserialize, Serialize};
 
+use super::Checkpoints;
 use super::record::damaged;
+use super::state_name::open;
 use crate::refusal::Refusal;
 
 /// The blob of a checkpoint.
@@ -40,9 +43,7 @@ impl TrainedKeys {
     }
 
     /// The sum of the keys that these checkpoints keep; those of older versions keep none.
-    pub(super) fn read<'a>(
-        parts: impl Iterator<Item = (&'a Path, Checkpoint)>,
-    ) -> Result<TrainedKeys, Refusal> {
+    fn read<'a>(parts: impl Iterator<Item = (&'a Path, Checkpoint)>) -> Result<TrainedKeys, Refusal> {
         let mut sum = TrainedKeys::default();
         for (folder, checkpoint) in parts {
             if !checkpoint.blobs().iter().any(|blob| blob.name == KEYS_BLOB) {
@@ -61,6 +62,20 @@ impl TrainedKeys {
     /// The content of the blob.
     pub(super) fn to_blob(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("names and numbers become JSON")
+    }
+}
+
+impl Checkpoints {
+    /// The keys of the training that the restored checkpoint is of.
+    pub(crate) fn trained(&self) -> TrainedKeys {
+        self.trained.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes the keys that the parts of a checkpoint keep, which is restored.
+    pub(super) fn note_trained(&self, folders: &[PathBuf], deltas: Option<usize>) -> Result<(), Refusal> {
+        let parts = folders.iter().filter_map(|folder| Some((&**folder, open(folder, deltas).ok()?)));
+        *self.trained.lock().unwrap_or_else(PoisonError::into_inner) = TrainedKeys::read(parts)?;
+        Ok(())
     }
 }
 
