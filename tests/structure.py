@@ -51,7 +51,7 @@ EDGES: dict[str, set[str]] = {
     "cli": {"files", "sample", "formats", "inspect", "synth", "loader", "keeper", "registry", "wire", "transport"}
     | {"hub", "feed", "store", "client", "learner", "observe", "otlp", "terminal", "server", "control", "job", "serve"},
     "python": {"cli", "learner", "sample", "formats", "store", "client", "hub", "feed", "job", "control", "rows"}
-    | {"observe"},
+    | {"observe", "otlp"},
 }
 
 TEST_ONLY = {"testkit"}  # every other crate may use it, in its tests

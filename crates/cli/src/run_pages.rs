@@ -104,13 +104,13 @@ fn features_page(report: Option<&RunReport>, asked: &Asked<'_>) -> Page {
     let features = report.map_or(&[][..], |report| &report.features[..]);
     let names = FeatureStats::default().numbers().map(|(name, ..)| Column::number(name));
     let columns =
-        [Column::text("feature"), Column::text("table"), Column::number("readers"), Column::number("keys")];
+        [Column::text("feature"), Column::text("table"), Column::text("shared with"), Column::number("keys")];
     let table = Table::new("Features", columns.into_iter().chain(names));
     let table = table.part_of(features, asked.from(), |feature| {
         let first = [
             Cell::text(&feature.name),
             Cell::text(&feature.table),
-            Cell::number(feature.readers),
+            Cell::text(feature.shares_table_with(features).join(", ")),
             Cell::Number(numbers::count(feature.keys)),
         ];
         let numbers = feature.numbers().map(|(name, _, value)| match value {
@@ -124,7 +124,8 @@ fn features_page(report: Option<&RunReport>, asked: &Asked<'_>) -> Page {
         first.into_iter().chain(numbers).collect()
     });
     let note = "From sampled minibatches: keys are occurrences that were looked at. Drifts are population stability indices of the \
-                keys of late, against all of the run and against the model that it began from; above 0.25 they are others.";
+                keys of late, against all of the run and against the model that it began from; above 0.25 they are others. \
+                Admitted, rejected and evicted are of the table, with the features that share it.";
     Page::new("features", [Part::Table(table), Part::Note(note.to_owned())])
 }
 

@@ -16,7 +16,7 @@ pub(crate) struct TraceArgs {
     /// [default: none]
     #[arg(long, value_name = "URL")]
     otlp: Option<String>,
-    /// Trace one in so many requests to parameter servers, for example 100
+    /// Trace one in so many requests, for example 100
     #[arg(long, value_name = "N", default_value_t = 1000, requires = "otlp")]
     otlp_every: u32,
 }

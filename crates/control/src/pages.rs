@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use sanderling_http::status_pages::{
     Asked, Cell, Column, Page, PageOptions, Part, Setting, StatusPages, Table, period,
 };
-use sanderling_observe::{Exposition, Resident, Span, numbers};
+use sanderling_observe::{Exposition, Resident, Span, ThreadStatus, numbers, threads};
 use sanderling_server::{
     ConnectionStatus, Control, HotKeyList, LatencySummary, RequestTrace, StatsScope, TableStatus,
 };
@@ -117,12 +117,35 @@ fn status(control: &Control, asked: &Asked<'_>) -> Page {
     if !status.save_failure.is_empty() {
         parts.push(Part::Warning(format!("The last save failed: {}", status.save_failure)));
     }
+    parts.extend(starved(&threads(), status.uptime).map(Part::Warning));
     parts.push(Part::Table(commands(control, asked)));
     let columns = [Column::text("counter"), Column::number("value")];
     let counters = Table::new("Counters", columns)
         .part_of(&status.counters, 0, |(name, value)| vec![Cell::text(*name), Cell::number(value)]);
     parts.push(Part::Table(counters));
     Page::new("status", parts)
+}
+
+/// Names of the threads that answer requests begin with this.
+const WORKER: &str = "worker";
+/// The least share of a server's uptime that its threads wait for processors before it is told.
+const STARVED_SHARE: f64 = 0.1;
+
+/// Says that the threads which answer requests have too little processor time.
+fn starved(threads: &[ThreadStatus], uptime: Duration) -> Option<String> {
+    let workers = threads.iter().filter(|thread| thread.name.starts_with(WORKER));
+    let sum = |sum: (Duration, Duration), thread: &ThreadStatus| {
+        (sum.0 + thread.cpu, sum.1 + thread.waited.unwrap_or_default())
+    };
+    let (ran, waited) = workers.fold((Duration::ZERO, Duration::ZERO), sum);
+    let is_starved = waited > ran && waited.as_secs_f64() > uptime.as_secs_f64() * STARVED_SHARE;
+    is_starved.then(|| {
+        format!(
+            "This server lacks processor time: its workers ran {:.1} s, and waited {:.1} s for a processor (/threads).",
+            ran.as_secs_f64(),
+            waited.as_secs_f64()
+        )
+    })
 }
 
 /// Requests by command: rates of the last seconds, latencies since the start.
@@ -322,6 +345,28 @@ fn requests(control: &Control, asked: &Asked<'_>) -> Page {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn workers_that_wait_for_processors_are_told() {
+        let thread = |name: &str, cpu_ms, waited_ms| ThreadStatus {
+            id: 1,
+            name: name.to_owned(),
+            state: "running",
+            cpu: Duration::from_millis(cpu_ms),
+            waited: Some(Duration::from_millis(waited_ms)),
+        };
+        for (threads, expected) in [
+            (vec![], None),
+            (vec![thread("worker-0", 40, 35_000)], Some("ran 0.0 s, and waited 35.0 s")),
+            (vec![thread("worker-0", 100, 300), thread("worker-1", 10, 4000)], None),
+            (vec![thread("worker-0", 9000, 8000)], None),
+            (vec![thread("control", 40, 35_000)], None),
+        ] {
+            let said = starved(&threads, Duration::from_secs(60));
+            assert_eq!(said.is_some(), expected.is_some(), "{said:?}");
+            assert!(said.is_none_or(|said| said.contains(expected.unwrap_or_default())));
+        }
+    }
 
     #[test]
     fn times_as_options_say_them() {

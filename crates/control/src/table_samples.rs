@@ -1,7 +1,7 @@
 //! Estimates of a table's rows and keys from samples, as a part of its page and as metrics. Takes no sample itself.
 
 use sanderling_http::status_pages::{Cell, Column, Table};
-use sanderling_observe::Exposition;
+use sanderling_observe::{Exposition, Parts};
 use sanderling_server::{Control, KeyShares, RowSample};
 
 /// The samples of one table.
@@ -10,6 +10,8 @@ pub(crate) struct TableSamples {
     name: String,
     rows: Option<RowSample>,
     keys: Option<KeyShares>,
+    /// The keys of the training before the start.
+    trained: Option<Parts>,
 }
 
 impl TableSamples {
@@ -17,9 +19,11 @@ impl TableSamples {
     pub(crate) fn of_all(control: &Control) -> Vec<TableSamples> {
         let (mut rows, mut keys) = (control.row_samples(), control.key_shares());
         let tables = control.quick_tables().into_iter();
+        let trained = control.trained_keys();
         let of = tables.map(|table| TableSamples {
             rows: rows.remove(&table.number),
             keys: keys.remove(&table.number),
+            trained: trained(&table.name),
             name: table.name,
         });
         of.collect()
@@ -28,7 +32,7 @@ impl TableSamples {
     /// The samples of a table, by its number.
     pub(crate) fn of(control: &Control, number: u32, name: &str) -> TableSamples {
         let (rows, keys) = (control.row_sample(number), control.key_shares().remove(&number));
-        TableSamples { name: name.to_owned(), rows, keys }
+        TableSamples { trained: control.trained_keys()(name), name: name.to_owned(), rows, keys }
     }
 
     /// Each estimate: its metric, with a quantile where it has several, its help and its value.
@@ -53,6 +57,8 @@ impl TableSamples {
         if let Some(keys) = &self.keys {
             all.extend(keys.unseen_share().map(|share| (UNSEEN, share)));
             all.extend(keys.drift().map(|drift| (DRIFT, drift)));
+            let trained = self.trained.and_then(|trained| keys.drift_from(&trained));
+            all.extend(trained.map(|drift| (DRIFT_TRAINED, drift)));
         }
         all
     }
@@ -68,14 +74,20 @@ impl TableSamples {
                 Some(quantile) => format!("{}, quantile {quantile}", estimate.metric),
                 None => estimate.metric.to_owned(),
             };
-            table.row([Cell::text(name), Cell::Number(format!("{value:.4}")), Cell::text(estimate.help)]);
+            let number = format!("{value:.4}");
+            let is_other = [DRIFT, DRIFT_TRAINED].contains(&estimate) && value > DRIFT_MAX;
+            let number = if is_other { Cell::Marked(number) } else { Cell::Number(number) };
+            table.row([Cell::text(name), number, Cell::text(estimate.help)]);
         }
         table
     }
 }
 
+/// From this stability index on, keys are others than before.
+const DRIFT_MAX: f64 = 0.25;
+
 /// A number that is estimated.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Estimate {
     metric: &'static str,
     quantile: Option<&'static str>,
@@ -106,12 +118,16 @@ const DRIFT: Estimate = Estimate::new(
     "key_drift",
     "Population stability index of sampled keys of late against those since the start.",
 );
+const DRIFT_TRAINED: Estimate = Estimate::new(
+    "key_drift_trained",
+    "Population stability index of sampled keys of late against those of the checkpoint that was restored.",
+);
 
 /// The estimates of all tables as metrics.
 pub(crate) fn exposition(text: &mut Exposition, tables: &[TableSamples]) {
     let all: Vec<(&str, Vec<(Estimate, f64)>)> =
         tables.iter().map(|table| (&*table.name, table.estimates())).collect();
-    for estimate in [NORM, IDLE, ZERO, UPDATE, UPDATE_RATIO, UNSEEN, DRIFT] {
+    for estimate in [NORM, IDLE, ZERO, UPDATE, UPDATE_RATIO, UNSEEN, DRIFT, DRIFT_TRAINED] {
         let name = format!("sanderling_table_{}", estimate.metric);
         text.family(&name, "gauge", estimate.help);
         for (table, estimates) in &all {
@@ -131,7 +147,12 @@ mod tests {
     #[test]
     fn estimates_are_told_where_there_are_some() {
         let rows = RowSample { rows: 5, norm_p50: 1.5, norm_max: 2.0, idle_p90: 7, ..RowSample::default() };
-        let with = |rows: Option<RowSample>| TableSamples { name: "a\"b".to_owned(), rows, keys: None };
+        let with = |rows: Option<RowSample>| TableSamples {
+            name: "a\"b".to_owned(),
+            rows,
+            keys: None,
+            trained: None,
+        };
         let moved = RowSample { updated: 3, update_norm: 0.25, ..rows };
         for (rows, lines) in [
             (None, &[][..]),

@@ -32,6 +32,8 @@ pub use embedding::{Embedding, EmbeddingOptions, PUSHES_MAX};
 mod looked_up;
 pub use looked_up::LookedUp;
 
+mod step;
+
 mod ticket;
 
 mod wait;

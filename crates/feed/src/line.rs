@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use sanderling_observe::{LatencySummary, Stages};
+use sanderling_observe::{LatencySummary, Stages, spans};
 use sanderling_sample::Batch;
 
 use crate::embedding::Embedding;
@@ -217,7 +217,14 @@ impl Shared {
             let is_left = self.embedding.as_ref().is_some_and(|embedding| embedding.is_small());
             let is_left = is_left && self.lookup_place.is_trainer();
             let sampled = Arc::new(sampled);
-            let fed = if is_left { Ok(Fed::Sampled(sampled)) } else { self.look_up(sampled, &account) };
+            let span = ticket.as_ref().and_then(|ticket| ticket.span());
+            let fed = match is_left {
+                true => Ok(Fed::Sampled(sampled)),
+                false => spans::within(span, || self.look_up(sampled, &account)),
+            };
+            if let (Some(ticket), Ok(Fed::LookedUp(_))) = (&ticket, &fed) {
+                ticket.note_lookup();
+            }
             if let Err(FeedError::Late { .. }) = fed {
                 // The trainer uses it.
                 if self.options.ordered {

@@ -7,7 +7,7 @@ use std::thread::{JoinHandle, available_parallelism};
 use std::time::Instant;
 
 use sanderling_client::{Client, ClientError, Lookup, LostFed, Origin, Session, Stop};
-use sanderling_observe::Latency;
+use sanderling_observe::{Latency, spans};
 use sanderling_store::PushScale;
 
 use crate::error::FeedError;
@@ -288,7 +288,10 @@ impl Work {
             };
             let Job { mut lookup, scales, forget_missing, since, ticket, fed } = job;
             let (client, threads) = (&self.client, self.threads);
-            let failed = push(client, threads, &mut session, mark, &mut lookup, &scales, forget_missing);
+            let span = ticket.as_ref().and_then(|ticket| ticket.span());
+            let failed = spans::within(span, || {
+                push(client, threads, &mut session, mark, &mut lookup, &scales, forget_missing)
+            });
             let failed = failed.err().map(Arc::new);
             let fed = fed.map(|minibatch| Fed { minibatch, lookup, scales, is_spread: false });
             under_way.push(UnderWay { mark, since, ticket, failed, fed });

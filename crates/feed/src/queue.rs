@@ -126,8 +126,15 @@ impl FeedQueue {
         if let Some(ticket) = &ready.ticket {
             ticket.give();
         }
+        let ticket = ready.ticket.clone();
         self.hold(ready.ticket);
-        shared.look_up_left(ready.fed, &self.account).map(Some)
+        // Tables of this process are asked here, of which there is no span.
+        let was_left = matches!(ready.fed, Fed::Sampled(_));
+        let fed = shared.look_up_left(ready.fed, &self.account)?;
+        if let (true, Some(ticket), Fed::LookedUp(_)) = (was_left, ticket, &fed) {
+            ticket.note_lookup();
+        }
+        Ok(Some(fed))
     }
 
     /// It ends with the first minibatch that is lost.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use sanderling_formats::{BLOCK_BYTES, BadRowPolicy, BadRows, DataConfig};
 use sanderling_hub::{Description, Next, Served, Subscription};
 use sanderling_loader::{Feed, Pass, PassOptions};
-use sanderling_observe::{StageTimer, Stages};
+use sanderling_observe::{SpanQueue, SpanSampler, StageTimer, Stages};
 use sanderling_sample::{Batch, Spec};
 
 use crate::ahead::Ahead;
@@ -15,6 +15,7 @@ use crate::error::FeedError;
 use crate::options::QueueOptions;
 use crate::sampled::{Sampled, Samples};
 use crate::source::{Files, Hubs, Kind};
+use crate::step::Step;
 use crate::ticket::{Loss, Ticket};
 
 /// How often a reader that waits for hubs looks whether it is still wanted.
@@ -34,6 +35,8 @@ pub(crate) struct Reader {
     pass_rows: AtomicU64,
     /// A minibatch of hubs whose push has failed.
     loss: Arc<Loss>,
+    /// Draws the minibatches of hubs that are traced.
+    sampler: Option<Mutex<SpanSampler>>,
 }
 
 enum Input {
@@ -57,10 +60,12 @@ impl Reader {
             Kind::Files(files) => BadRows::new(files.data.on_bad_row).placeholder(files.keeps_places),
             Kind::Hubs(_) => BadRows::new(BadRowPolicy::Fail),
         };
+        let mut sampler = None;
         let input = match kind {
             Kind::Files(files) => Input::Files(files),
             Kind::Hubs(hubs) => {
                 let Hubs { subscription, served, description } = *hubs;
+                sampler = subscription.spans().map(SpanQueue::sampler).map(Mutex::new);
                 let (subscription, description) =
                     (Arc::new(Mutex::new(subscription)), description.map(Box::new));
                 Input::Hubs { subscription, served, description }
@@ -74,6 +79,7 @@ impl Reader {
             read: AtomicU64::new(0),
             pass_rows: AtomicU64::new(0),
             loss: Arc::default(),
+            sampler,
         }
     }
 
@@ -231,7 +237,9 @@ impl Reader {
             };
             let hub = (delivered.hub, hubs.hub(delivered.hub).to_owned());
             let loss = Arc::clone(&self.loss);
-            let ticket = Ticket::new(hubs.acknowledger(), hub.clone(), delivered.number, loss);
+            let is_traced = self.sampler.as_ref().is_some_and(|sampler| lock(sampler).draw());
+            let step = hubs.spans().filter(|_| is_traced).map(Step::begin);
+            let ticket = Ticket::new(hubs.acknowledger(), hub.clone(), delivered.number, loss, step);
             sampled.ahead = delivered.fed.map(|fed| {
                 Ahead::new(*fed, hubs.full_batches(), Arc::downgrade(subscription), hub, delivered.number)
             });

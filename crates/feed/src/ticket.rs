@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sanderling_hub::Acknowledger;
+use sanderling_observe::SpanContext;
 
 use crate::error::FeedError;
+use crate::step::Step;
 
 /// The first minibatch of a queue that was lost, until the queue has said so.
 #[derive(Debug, Default)]
@@ -38,6 +40,8 @@ pub(crate) struct Ticket {
     /// A push was applied.
     pushed: AtomicBool,
     loss: Arc<Loss>,
+    /// Its span, if it is traced.
+    step: Option<Step>,
 }
 
 impl Ticket {
@@ -46,13 +50,32 @@ impl Ticket {
         hub: (usize, String),
         number: u64,
         loss: Arc<Loss>,
+        step: Option<Step>,
     ) -> Ticket {
         let (given, pushed) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ticket { acknowledger, hub, number, given, owed: AtomicUsize::new(0), pushed, loss }
+        Ticket { acknowledger, hub, number, given, owed: AtomicUsize::new(0), pushed, loss, step }
+    }
+
+    /// The span of the minibatch, if it is traced.
+    pub(crate) fn span(&self) -> Option<SpanContext> {
+        self.step.as_ref().map(Step::context)
+    }
+
+    /// Ends a stage of the minibatch, if it is traced.
+    fn end_stage(&self, name: &'static str) {
+        if let Some(step) = &self.step {
+            step.end_stage(name);
+        }
+    }
+
+    /// Its rows were looked up.
+    pub(crate) fn note_lookup(&self) {
+        self.end_stage("lookup");
     }
 
     /// The trainer has it.
     pub(crate) fn give(&self) {
+        self.end_stage("queue");
         self.given.store(true, Ordering::Relaxed);
     }
 
@@ -63,6 +86,7 @@ impl Ticket {
 
     /// Gradients of it are on their way.
     pub(crate) fn owe(&self) {
+        self.end_stage("train");
         self.owed.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -73,6 +97,7 @@ impl Ticket {
 
     /// Records that the owed push is applied.
     pub(crate) fn settle(&self) {
+        self.end_stage("push");
         self.note_pushed();
         self.owed.fetch_sub(1, Ordering::Relaxed);
     }
@@ -98,7 +123,13 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if *self.given.get_mut() && *self.owed.get_mut() == 0 {
-            self.acknowledger.acknowledge(self.hub.0, self.number);
+            match &self.step {
+                None => self.acknowledger.acknowledge(self.hub.0, self.number),
+                Some(step) => {
+                    step.end(&self.hub.1, &[("sanderling.minibatch", self.number)]);
+                    self.acknowledger.acknowledge_traced(self.hub.0, self.number, step.context());
+                }
+            }
         }
     }
 }

@@ -59,6 +59,8 @@ mod batch_reply;
 
 mod session;
 
+mod traced;
+
 mod serving;
 use serving::{Accepted, Serving};
 

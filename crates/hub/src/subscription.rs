@@ -1,17 +1,19 @@
 //! The trainer's side of hubs: minibatches from several hubs, prefetched, each delivered exactly once. A state
 //! machine per hub (`link`) decides what is asked and answered.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sanderling_observe::SpanQueue;
 use sanderling_sample::{PackedBatch, PackedBuffer};
-use sanderling_transport::{Address, Error as TransportError, Poller, Received, Token, Waker, connect};
+use sanderling_transport::{Address, Error as TransportError, Poller, Received, Token, connect};
 use sanderling_wire::{Features, limit};
-
-use crate::lock::lock;
 
 use crate::description::Description;
 use crate::framing::framing;
+
+mod acknowledger;
+pub use acknowledger::Acknowledger;
 
 mod error;
 pub use error::HubError;
@@ -44,21 +46,6 @@ const GO_ON_LOOK: Duration = Duration::from_millis(200);
 const SPARE_MAX: usize = 256;
 /// The optional scheme of a list of hub addresses.
 const SCHEME: &str = "hub://";
-
-/// Acknowledges minibatches of a [`Subscription`], from any thread, also while another waits in [`Subscription::next`].
-#[derive(Debug, Clone)]
-pub struct Acknowledger {
-    used: Arc<Mutex<Vec<(usize, u64)>>>,
-    waker: Waker,
-}
-
-impl Acknowledger {
-    /// Acknowledges a minibatch. The hub is told by the next or current call of [`Subscription::next`].
-    pub fn acknowledge(&self, hub: usize, number: u64) {
-        lock(&self.used).push((hub, number));
-        self.waker.wake();
-    }
-}
 
 /// Minibatches from several hubs.
 ///
@@ -123,7 +110,7 @@ impl Subscription {
             )));
         }
         let poller = Poller::new(options.spin_us).map_err(|error| HubError::System(error.to_string()))?;
-        let acknowledger = Acknowledger { used: Arc::default(), waker: poller.waker() };
+        let acknowledger = Acknowledger::new(poller.waker());
         let link = |(at, address): (usize, &Address)| {
             (Link::new(at, address.to_string(), name, options), address.clone(), None)
         };
@@ -218,6 +205,11 @@ impl Subscription {
         self.links.iter().fold((0, 0), |(waits, late), (link, _, _)| (waits + link.waits, late + link.late))
     }
 
+    /// Where spans of traced minibatches go.
+    pub fn spans(&self) -> Option<&Arc<SpanQueue>> {
+        self.options.spans.as_ref()
+    }
+
     /// A handle by which other threads acknowledge.
     pub fn acknowledger(&self) -> Acknowledger {
         self.acknowledger.clone()
@@ -241,7 +233,7 @@ impl Subscription {
 
     /// Acknowledges a minibatch. The hub is told by the next call of [`Subscription::next`].
     pub fn acknowledge(&mut self, hub: usize, number: u64) {
-        self.links[hub].0.acknowledge(number);
+        self.links[hub].0.acknowledge(number, None);
     }
 
     /// Returns the memory of a minibatch to be reused.
@@ -334,9 +326,9 @@ impl Subscription {
 
     /// Processes what has arrived and does what is due, without waiting for hubs.
     fn advance(&mut self) -> Result<(), HubError> {
-        for (hub, number) in std::mem::take(&mut *lock(&self.acknowledger.used)) {
+        for (hub, number, span) in self.acknowledger.take() {
             if let Some((link, _, _)) = self.links.get_mut(hub) {
-                link.acknowledge(number);
+                link.acknowledge(number, span);
             }
         }
         for (ticket, hub, number) in self.questions.take_asked() {

@@ -2,8 +2,8 @@
 
 use sanderling_http::status_pages::{Cell, Column, Part, Table};
 use sanderling_observe::Series;
-use sanderling_observe::numbers::count;
-use sanderling_registry::{ClusterView, ServerView};
+use sanderling_observe::numbers::{bytes, count};
+use sanderling_registry::{ClusterView, GroupLoad, ServerView};
 
 /// Groups and servers of a cluster, from a row on. `copied` is the count of rows that this server has copied in moves.
 #[must_use]
@@ -64,6 +64,7 @@ pub fn cluster_parts(view: &ClusterView, from: usize, copied: Option<&Series>) -
         )));
     }
     parts.push(Part::Table(table));
+    parts.extend(load_parts(view));
     if !moves.is_empty() {
         let columns = [
             Column::number("move"),
@@ -99,9 +100,107 @@ pub fn cluster_parts(view: &ClusterView, from: usize, copied: Option<&Series>) -
     parts
 }
 
+/// A group has too much above this multiple of an equal share of the load, as slots then move by themselves,
+const SHARE_MAX: f64 = 1.15;
+/// from so many keys per second on.
+const KEYS_PER_S_MIN: f64 = 1000.0;
+/// A slot with more of its group's load is named.
+const GREAT_SLOT: f64 = 0.25;
+
+/// The load of each group, and the group that has too much of it.
+fn load_parts(view: &ClusterView) -> Vec<Part> {
+    let (loads, mut parts) = (&view.loads, Vec::new());
+    if loads.is_empty() {
+        return parts;
+    }
+    let sum: f64 = loads.values().map(|load| load.keys_per_s).sum();
+    let share = |load: &GroupLoad| if sum > 0.0 { load.keys_per_s / sum } else { 0.0 };
+    let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    let most = loads.iter().max_by(|(_, a), (_, b)| a.keys_per_s.total_cmp(&b.keys_per_s));
+    let fair = 1.0 / f64::from(view.groups.max(1));
+    let is_too_much = |load: &GroupLoad| sum >= KEYS_PER_S_MIN && share(load) > fair * SHARE_MAX;
+    if let Some((group, load)) = most.filter(|(_, load)| is_too_much(load)) {
+        let heavy = match load.heavy.first() {
+            Some((slot, keys_per_s)) if *keys_per_s > load.keys_per_s * GREAT_SLOT => format!(
+                "slot {slot} alone has {} of it, and /hot of its primary shows its keys",
+                percent(keys_per_s / load.keys_per_s)
+            ),
+            _ => "sanderling ctl rebalance --plan shows which slots should move".to_owned(),
+        };
+        let (own, equal) = (percent(share(load)), percent(fair));
+        parts.push(Part::Warning(format!(
+            "Group {group} has {own} of the load, and an equal share is {equal}: {heavy}."
+        )));
+    }
+    let columns = [
+        Column::number("group"),
+        Column::number("keys per s"),
+        Column::number("share"),
+        Column::number("rows"),
+        Column::number("memory of tables"),
+        Column::number("slots with far more"),
+    ];
+    parts.push(Part::Table(Table::new("Load by group", columns).part_of(loads, 0, |(group, load)| {
+        let own = percent(share(load));
+        vec![
+            Cell::number(group),
+            Cell::Number(count(load.keys_per_s as u64)),
+            if is_too_much(load) { Cell::Marked(own) } else { Cell::Number(own) },
+            Cell::Number(count(load.rows)),
+            Cell::Number(bytes(load.table_bytes)),
+            Cell::number(load.heavy.len()),
+        ]
+    })));
+    let note = "Load: keys of requests per second over the last minute, from sampled requests; a pushed key counts as three.";
+    parts.push(Part::Note(note.to_owned()));
+    parts
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+
+    #[test]
+    fn a_group_with_too_much_load_is_told() {
+        let load = |keys_per_s, heavy| GroupLoad { keys_per_s, heavy, ..GroupLoad::default() };
+        for (loads, expected) in [
+            (vec![], None),
+            (vec![load(500.0, vec![])], None),
+            (vec![load(5000.0, vec![]), load(5100.0, vec![])], None),
+            (
+                vec![load(9000.0, vec![]), load(1000.0, vec![])],
+                Some("Group 0 has 90 % of the load, and an equal share is 50 %: sanderling ctl rebalance"),
+            ),
+            (
+                vec![load(1000.0, vec![]), load(3000.0, vec![(7, 2700.0)])],
+                Some("Group 1 has 75 % of the load, and an equal share is 50 %: slot 7 alone has 90 % of it"),
+            ),
+        ] {
+            let view = ClusterView {
+                cluster: "c".to_owned(),
+                groups: 2,
+                replicas: 1,
+                slots: 8,
+                lost_groups: Vec::new(),
+                servers: Vec::new(),
+                moves: Vec::new(),
+                loads: (0..).zip(loads).collect(),
+                slot_runs: Vec::new(),
+            };
+            let parts = load_parts(&view);
+            let warning = parts.iter().find_map(|part| match part {
+                Part::Warning(warning) => Some(warning),
+                _ => None,
+            });
+            assert_eq!(warning.is_some(), expected.is_some(), "{parts:?}");
+            assert!(
+                warning.is_none_or(|warning| warning.starts_with(expected.unwrap_or_default())),
+                "{warning:?}"
+            );
+        }
+    }
 
     #[test]
     fn a_group_without_a_primary_is_told() {
@@ -129,6 +228,7 @@ mod tests {
                 lost_groups: Vec::new(),
                 servers,
                 moves: Vec::new(),
+                loads: BTreeMap::new(),
                 slot_runs: Vec::new(),
                 pinned: Vec::new(),
             };

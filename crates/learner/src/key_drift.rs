@@ -1,11 +1,16 @@
 //! The keys of a served model's requests against those that it was trained with, by feature. Knows no request.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sanderling_client::{FeatureSnapshot, FeatureSnapshots};
 use sanderling_observe::Parts;
 use sanderling_sample::Rows;
+use sanderling_store::Checkpoint;
+
+use crate::error::LearnError;
+use crate::feature_snapshots::feature_snapshots;
 
 /// One group of rows that are scored together in so many is looked at.
 const EVERY: u32 = 16;
@@ -15,7 +20,7 @@ const KEYS_MAX: usize = 64;
 const RECENT_MAX: u64 = 16_384;
 
 /// See the top of this file. Threads share it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct KeyDrift {
     /// Name of each feature, and the keys that it was trained with.
     trained: Vec<(String, Parts)>,
@@ -36,12 +41,23 @@ impl KeyDrift {
         KeyDrift { trained, recent, groups: AtomicU32::new(0) }
     }
 
+    /// Begins with the keys of a saved model's training. `features` names the columns of rows.
+    ///
+    /// # Errors
+    /// The directory holds no model, or a damaged one.
+    pub fn of_saved<'a>(
+        path: &Path,
+        features: impl Iterator<Item = &'a str>,
+    ) -> Result<KeyDrift, LearnError> {
+        Ok(KeyDrift::new(features, &feature_snapshots(&Checkpoint::open(path)?, path)?))
+    }
+
     fn recent(&self) -> MutexGuard<'_, Vec<Parts>> {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks at some keys of rows that are scored together, if it is their turn.
-    pub(crate) fn note(&self, rows: &Rows<'_>) {
+    pub fn note(&self, rows: &Rows<'_>) {
         if !self.groups.fetch_add(1, Ordering::Relaxed).is_multiple_of(EVERY) {
             return;
         }

@@ -1,6 +1,7 @@
 //! Spans of distributed traces: what took how long within which request, over several processes. Threads put them into
 //! a bounded queue, from which an exporter takes them. Knows no protocol of exporters and no request.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,6 +34,45 @@ impl SpanContext {
     pub fn child(self) -> SpanContext {
         SpanContext { trace: self.trace, span: unique().max(1) }
     }
+
+    /// The context of a `traceparent` header (W3C Trace Context), and whether its sender records the trace.
+    /// `None`: the header is not valid.
+    #[must_use]
+    pub fn of_traceparent(text: &str) -> Option<(SpanContext, bool)> {
+        let mut parts = text.trim().split('-');
+        let mut hex = |digits: usize| {
+            let part = parts.next().filter(|part| part.len() == digits)?;
+            let is_hex = part.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
+            u128::from_str_radix(part, 16).ok().filter(|_| is_hex)
+        };
+        let (version, trace, span, flags) = (hex(2)?, hex(32)?, hex(16)? as u64, hex(2)?);
+        // Later versions may have more parts.
+        let is_known = version != 0xff && (version > 0 || parts.next().is_none());
+        (is_known && trace != 0 && span != 0).then_some((SpanContext { trace, span }, flags & 1 == 1))
+    }
+}
+
+thread_local! {
+    static PARENT: Cell<Option<SpanContext>> = const { Cell::new(None) };
+}
+
+/// Does work that belongs to a span: requests that this thread begins meanwhile are traced below it.
+pub fn within<T>(span: Option<SpanContext>, work: impl FnOnce() -> T) -> T {
+    /// Restores the span of before, also when the work panics.
+    struct Before(Option<SpanContext>);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            PARENT.set(self.0);
+        }
+    }
+    let _before = Before(PARENT.replace(span));
+    work()
+}
+
+/// The span that the present work of this thread [belongs to](within).
+#[must_use]
+pub fn parent() -> Option<SpanContext> {
+    PARENT.get()
 }
 
 /// The side of a request that a span shows.
@@ -74,6 +114,23 @@ pub struct TraceSpan {
     pub attributes: Vec<(&'static str, Attribute)>,
     /// Why it failed, if it did.
     pub failure: Option<String>,
+}
+
+impl TraceSpan {
+    /// A part of the work within a span of this process, from one moment to another.
+    #[must_use]
+    pub fn stage(of: SpanContext, name: &str, began: Instant, took: Duration) -> TraceSpan {
+        TraceSpan {
+            context: of.child(),
+            parent: Some(of.span),
+            name: name.to_owned(),
+            kind: SpanKind::Internal,
+            start_unix_ns: unix_ns(began),
+            took,
+            attributes: Vec::new(),
+            failure: None,
+        }
+    }
 }
 
 /// A moment of this process in nanoseconds since 1970.
@@ -205,6 +262,40 @@ mod tests {
         queue.note_dropped(1);
         queue.add([span(7)]);
         assert_eq!((queue.counts(), queue.take(usize::MAX).len()), ((1, 6), SPANS_WAITING_MAX - 1));
+    }
+
+    #[test]
+    fn a_header_of_another_process_is_read() {
+        let (trace, span) = ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331");
+        let context =
+            SpanContext { trace: 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c, span: 0xb7ad_6b71_6920_3331 };
+        for (text, expected) in [
+            (format!("00-{trace}-{span}-01"), Some((context, true))),
+            (format!(" 00-{trace}-{span}-00 "), Some((context, false))),
+            (format!("cc-{trace}-{span}-03-more"), Some((context, true))),
+            (format!("00-{trace}-{span}-01-more"), None),
+            (format!("ff-{trace}-{span}-01"), None),
+            (format!("00-{trace}-{span}"), None),
+            (format!("00-{}-{span}-01", trace.to_uppercase()), None),
+            (format!("00-{trace}-{span}-+1"), None),
+            (format!("00-{}-{span}-01", "0".repeat(32)), None),
+            (format!("00-{trace}-{}-01", "0".repeat(16)), None),
+            (String::new(), None),
+        ] {
+            assert_eq!(SpanContext::of_traceparent(&text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn work_within_a_span_knows_it() {
+        let (outer, inner) = (SpanContext::root(), SpanContext::root());
+        assert_eq!(parent(), None);
+        within(Some(outer), || {
+            assert_eq!(within(Some(inner), parent), Some(inner));
+            assert_eq!(parent(), Some(outer));
+            assert_eq!(within(None, parent), None);
+        });
+        assert_eq!(parent(), None);
     }
 
     #[test]

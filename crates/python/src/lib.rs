@@ -39,6 +39,8 @@ mod job;
 mod step_push;
 mod steps;
 
+mod traces;
+
 mod view;
 
 mod frames;
@@ -98,6 +100,8 @@ mod _native {
     use crate::steps::{PyMeeting, PySyncGroup};
     #[pymodule_export]
     use crate::table::{PyTable, checkpoint_tables, save_tables};
+    #[pymodule_export]
+    use crate::traces::export_traces;
     #[pymodule_export]
     use crate::train::{PyTrainResult, train};
     #[pymodule_export]

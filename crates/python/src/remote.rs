@@ -19,7 +19,7 @@ use crate::sources::{Tls, token_of};
 use crate::table::Words;
 use crate::table_config::MadeFrom;
 use crate::value::{to_python, whole};
-use crate::warnings;
+use crate::{traces, warnings};
 
 /// Connections to the servers of a cluster; made by `connect`.
 #[pyclass(name = "Connection", module = "sanderling", frozen)]
@@ -100,6 +100,7 @@ pub(crate) fn connect(
         pull_from,
         stop: Some(interrupt::stop()),
         on_wait: Some(warnings::on_wait()),
+        spans: traces::spans(),
         ..defaults
     };
     let cluster = py.detach(|| Cluster::of(address, options)).map_err(of_client)?;

@@ -16,6 +16,7 @@ use sanderling_sample::{Holdout, NoteName, Side};
 use crate::error::{ConfigError, FileError};
 use crate::key_names::PyKeyNames;
 use crate::quantity::seconds;
+use crate::traces;
 use crate::value::from_json;
 
 /// Minibatches that a trainer may have in its hands and on their way to the tables, beyond those in the queue.
@@ -176,6 +177,7 @@ impl HubSource<'_> {
             token: token_of(self.token.clone(), tls.as_ref())?.unwrap_or_default(),
             tls: tls.as_ref().map(Tls::client).transpose()?,
             patience: seconds("timeout_s", self.timeout_s)?,
+            spans: traces::spans(),
             ..SubscribeOptions::default()
         })
     }

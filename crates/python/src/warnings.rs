@@ -16,7 +16,7 @@ pub(crate) fn on_wait() -> OnWait {
 }
 
 /// Has a thread of its own log a warning, soon.
-fn later(text: String) {
+pub(crate) fn later(text: String) {
     static LOGGER: OnceLock<Option<SyncSender<String>>> = OnceLock::new();
     let sender = LOGGER.get_or_init(|| {
         let (sender, texts) = sync_channel::<String>(KEPT_MAX);

@@ -12,8 +12,8 @@ use crate::plan::{PlannedMove, Sharing, Weights, costs, moved, plan};
 
 /// A group costs too much above this multiple of an equal share,
 const COST_MAX: f64 = 1.15;
-/// for so long.
-const LASTS_S: u64 = 60;
+/// for so long, unless another time is asked for.
+pub const REBALANCE_AFTER_S: u64 = 60;
 /// A group whose slots have moved is left alone for so long.
 const REST_S: u64 = 300;
 /// A group that takes more of its memory gets no slots.
@@ -32,13 +32,27 @@ pub struct Advice {
 }
 
 /// See the top of this file.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Balancer {
+    /// Time for which a group costs too much before anything moves.
+    lasts_s: u64,
     over_since_s: Option<u64>,
     moved_s: BTreeMap<u32, u64>,
 }
 
+impl Default for Balancer {
+    fn default() -> Balancer {
+        Balancer::after(REBALANCE_AFTER_S)
+    }
+}
+
 impl Balancer {
+    /// A balancer that moves slots once a group has cost too much for so long.
+    #[must_use]
+    pub fn after(lasts_s: u64) -> Balancer {
+        Balancer { lasts_s, over_since_s: None, moved_s: BTreeMap::new() }
+    }
+
     /// The moves that should begin now. `active` are the groups that may have slots, `ready` those of them all of whose replicas
     /// are in sync. `loads` has fresh ones only.
     pub fn step(
@@ -65,7 +79,7 @@ impl Balancer {
             self.over_since_s = None;
             return None;
         }
-        if now_s.saturating_sub(*self.over_since_s.get_or_insert(now_s)) < LASTS_S {
+        if now_s.saturating_sub(*self.over_since_s.get_or_insert(now_s)) < self.lasts_s {
             return None;
         }
         let is_resting = |group: &u32| self.moved_s.get(group).is_some_and(|at| now_s - at < REST_S);

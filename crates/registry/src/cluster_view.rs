@@ -9,6 +9,7 @@ use crate::cluster::{
     CONFIG, ClusterConfig, GROUPS, GroupRecord, MEMBERS, MemberRecord, Move, MoveState, PLACEMENT,
     PinnedPlace, Placement,
 };
+use crate::group_load::{GroupLoad, loads};
 use crate::registry::{Listing, RegistryError};
 
 /// A cluster.
@@ -28,6 +29,9 @@ pub struct ClusterView {
     pub servers: Vec<ServerView>,
     /// Moves of slots under way.
     pub moves: Vec<MoveView>,
+    /// The load of each group, as its primary told it last.
+    #[serde(skip)]
+    pub loads: BTreeMap<u32, GroupLoad>,
     /// Slots by group, ascending, cut where a group or a move begins or ends.
     pub slot_runs: Vec<SlotRunView>,
     /// The groups whose pinned tables are in another one.
@@ -183,6 +187,7 @@ impl ClusterView {
             slots,
             lost_groups,
             servers,
+            loads: loads(url, listing)?,
             moves: placement.iter().flat_map(|placement| placement.moves.iter().map(MoveView::of)).collect(),
         }))
     }

@@ -37,7 +37,7 @@ mod group_load;
 pub use group_load::{GroupLoad, LOADS, LoadWindow, load_name, loads, weights};
 
 mod balancer;
-pub use balancer::{Advice, Balancer};
+pub use balancer::{Advice, Balancer, REBALANCE_AFTER_S};
 
 mod elastic;
 pub use elastic::{add_group, begin_moves, cancel_moves, drain_group, layout};

@@ -23,6 +23,8 @@ pub(crate) struct Batching {
 pub(crate) trait Ticket: Send {
     /// Whether the client has gone, or its time limit has passed.
     fn is_gone(&self) -> bool;
+    /// Notes that it waited since a moment, and that its batch is run from another one to now.
+    fn note_run(&self, since: Instant, began: Instant);
     /// Answers with the scores or the error of its rows.
     fn tell(self: Box<Self>, scores: Result<Vec<f32>, ServeError>);
 }

@@ -14,6 +14,7 @@ use crate::models::ServedModel;
 use crate::scored::Scored;
 use crate::scores::{Found, Scores, check_scores};
 use crate::scoring::ScoringThreads;
+use crate::slow::{Stage, StageTimes};
 
 /// Outcome of a request's work on a scoring thread.
 pub(crate) enum Step<T> {
@@ -55,6 +56,7 @@ pub(crate) fn answer<T>(
 pub(crate) async fn run<T: Send + 'static>(
     threads: &Arc<ScoringThreads>,
     batching: Batching,
+    times: &StageTimes,
     work: impl FnOnce() -> Result<Step<T>, ServeError> + Send + 'static,
 ) -> Result<T, ServeError> {
     let Joins { model, inputs, finish } = match threads.run(work).await? {
@@ -63,7 +65,7 @@ pub(crate) async fn run<T: Send + 'static>(
     };
     let Some(batches) = batches_of(&model) else { unreachable!("only rows of deep models join") };
     let (told, outcome) = oneshot::channel();
-    let ticket = Box::new(Request { told, finish });
+    let ticket = Box::new(Request { told, finish, times: times.clone() });
     if batches.join(Entry { inputs, since: Instant::now(), ticket }, batching.rows_max) {
         schedule(Arc::clone(threads), Arc::clone(&model), batching, batching.window);
     }
@@ -75,6 +77,7 @@ pub(crate) async fn run<T: Send + 'static>(
 struct Request<T> {
     told: oneshot::Sender<Result<T, ServeError>>,
     finish: Finish<T>,
+    times: StageTimes,
 }
 
 impl<T: Send> Ticket for Request<T> {
@@ -82,8 +85,13 @@ impl<T: Send> Ticket for Request<T> {
         self.told.is_closed()
     }
 
+    fn note_run(&self, since: Instant, began: Instant) {
+        self.times.add(Stage::Batch, since, began.saturating_duration_since(since));
+        self.times.add_since(Stage::Score, began);
+    }
+
     fn tell(self: Box<Self>, scores: Result<Vec<f32>, ServeError>) {
-        let Request { told, finish } = *self;
+        let Request { told, finish, .. } = *self;
         let scores = scores.map(|scores| Scores { scores, explained: None });
         // The client may be gone.
         drop(told.send(scores.and_then(finish)));
@@ -133,8 +141,9 @@ fn run_entries(model: &DeepModel, batches: &Batches, entries: Vec<Entry>) {
         &joined
     };
     batches.note(&entries, inputs.rows);
-    let mut scores = Vec::with_capacity(inputs.rows);
+    let (mut scores, began) = (Vec::with_capacity(inputs.rows), Instant::now());
     let done = model.run(inputs, &mut scores);
+    entries.iter().for_each(|entry| entry.ticket.note_run(entry.since, began));
     let mut from = 0;
     for Entry { inputs, ticket, .. } in entries {
         let own = from..from + inputs.rows;

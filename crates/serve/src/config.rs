@@ -1,9 +1,11 @@
 //! The configuration of a server: where it listens, for whom, and its limits.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sanderling_http::status_pages::PageOptions;
+use sanderling_observe::SpanQueue;
 use sanderling_transport::Address;
 
 use crate::dense::Engines;
@@ -57,6 +59,8 @@ pub struct Config {
     pub engines: Engines,
     /// Settings of its status pages.
     pub pages: PageOptions,
+    /// Where the spans of traced requests go; None: nowhere.
+    pub spans: Option<Arc<SpanQueue>>,
 }
 
 impl Config {
@@ -84,6 +88,7 @@ impl Config {
             batch_rows_max: BATCH_ROWS_MAX_DEFAULT,
             engines: Engines::default(),
             pages: PageOptions::default(),
+            spans: None,
         }
     }
 

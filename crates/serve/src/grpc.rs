@@ -94,7 +94,7 @@ impl proto::grpc_inference_service_server::GrpcInferenceService for Inference {
         let noted = asked.clone();
         let work = noted.queued(move || answer(&models, &asked, &request));
         let service = &self.0;
-        let done = batches::run(&service.threads, service.batching, work).await;
+        let done = batches::run(&service.threads, service.batching, &noted.times, work).await;
         if let (Ok(_), Some((models, request))) = (&done, repeat) {
             let again = move |models: &Models, asked: &Asked| answer(models, asked, &request).map(drop);
             service.shadow.offer(service.threads.waiting() > 0, &models, &noted, again);

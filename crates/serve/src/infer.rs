@@ -6,7 +6,6 @@ use crate::error::{ServeError, quoted};
 use crate::models::ServedModel;
 use crate::scored::Scorer;
 use crate::scores::{Found, Scores, Scoring};
-use crate::slow::Stage;
 use crate::tensor::{Tensor, Values};
 use crate::work::Asked;
 
@@ -81,7 +80,7 @@ pub(crate) fn infer(
         }
         scoring.finish()
     };
-    asked.times.timed_without(Stage::Encode, Stage::Score, || model.with_scorer(work))
+    asked.times.encoding(|| model.with_scorer(work))
 }
 
 /// The outputs that a request asks for.

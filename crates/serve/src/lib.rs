@@ -75,6 +75,8 @@ mod scoring;
 
 mod slow;
 
+mod traced;
+
 mod shadow;
 
 mod access_log;

@@ -39,6 +39,8 @@ pub(crate) struct Present<'a> {
     /// Lines that the access log lost, if there is one.
     pub(crate) log_dropped: Option<u64>,
     pub(crate) shadow: &'a Shadow,
+    /// Spans that reached the collector, and spans that were dropped, if there is an exporter.
+    pub(crate) spans: Option<(u64, u64)>,
 }
 
 /// Versions that are not served any more whose numbers are kept, so that each has a last scrape.
@@ -89,7 +91,7 @@ impl Metrics {
 
     /// All metrics.
     pub(crate) fn text(&self, present: &Present<'_>) -> String {
-        let Present { models, is_ready, waiting, limit, log_dropped, shadow } = *present;
+        let Present { models, is_ready, waiting, limit, log_dropped, shadow, spans } = *present;
         let mut text = Exposition::default();
         text.single("sanderling_serve_ready", "gauge", "1 while requests are answered.", u8::from(is_ready));
         text.single("sanderling_serve_queue_requests", "gauge", "Requests that wait for a thread.", waiting);
@@ -99,6 +101,12 @@ impl Metrics {
         if let Some(dropped) = log_dropped {
             let help = "Lines that the access log lost: its file was too slow, or failed.";
             text.single("sanderling_serve_access_log_dropped_total", "counter", help, dropped);
+        }
+        if let Some((exported, dropped)) = spans {
+            let help = "Spans of traces that reached the collector.";
+            text.single("sanderling_spans_exported_total", "counter", help, exported);
+            let help = "Spans of traces that were dropped: the collector was away or slow.";
+            text.single("sanderling_spans_dropped_total", "counter", help, dropped);
         }
         let resident = Resident::read().now_bytes;
         text.single("process_resident_memory_bytes", "gauge", "Resident memory of the process.", resident);

@@ -132,7 +132,7 @@ fn features(models: &Models) -> [Part; 2] {
         vec![Cell::text(feature), Cell::text(model.name()), Cell::number(model.version()), drift]
     });
     let note = "Drift is the population stability index of the keys of late, from 2,000 keys on: below 0.1 they are alike, above \
-                0.25 they are others. It is unknown of deep models, and of those that were saved without features.json.";
+                0.25 they are others. It is unknown of models that were saved without features.json.";
     [Part::Table(table), Part::Note(note.to_owned())]
 }
 
@@ -145,10 +145,11 @@ fn requests(service: &Service, asked: &Asked<'_>) -> Page {
         Column::number("rows"),
         Column::number("ms"),
         Column::text("ms by stage"),
+        Column::text("trace"),
     ];
     let table = Table::new("Slow requests, the latest first", columns);
     let table = table.part_of(service.slow.latest(), asked.from(), |request: SlowRequest| {
-        let SlowRequest { time, protocol, endpoint, model, version, code, rows, ms, stages } = request;
+        let SlowRequest { time, protocol, endpoint, model, version, code, rows, ms, trace, stages } = request;
         let stages: Vec<String> = stages.iter().map(|(stage, ms)| format!("{stage} {ms}")).collect();
         vec![
             Cell::text(numbers::date(time as u64)),
@@ -158,6 +159,7 @@ fn requests(service: &Service, asked: &Asked<'_>) -> Page {
             Cell::number(rows),
             Cell::number(ms),
             Cell::text(stages.join(", ")),
+            Cell::text(trace.unwrap_or("-".to_owned())),
         ]
     });
     let note = "A request is slow from the time on that --slow says.";

@@ -120,7 +120,7 @@ fn scores(model: &ServedModel, rows: &[Row<'_>], asked: &Asked, wanted: Wanted) 
         }
         scoring.finish()
     };
-    asked.times.timed_without(Stage::Encode, Stage::Score, || model.with_scorer(work))
+    asked.times.encoding(|| model.with_scorer(work))
 }
 
 /// In `places`: no entry of a row has the column.

@@ -19,6 +19,7 @@ use self::parse::{Bounds, parse};
 use crate::error::{Kind, ServeError};
 use crate::limit::{RESP_COMMAND_BYTES_MAX, RESP_CONNECTIONS_MAX, RESP_WORDS, RESP_WRITE_TIMEOUT};
 use crate::service::Service;
+use crate::traced::RequestTrace;
 use crate::work::{Answered, Asked};
 
 /// Room for one read.
@@ -181,6 +182,8 @@ impl Connection {
             method: words.first().map(|name| shown(name)).unwrap_or_default(),
             path: String::new(),
             code: code.to_owned(),
+            // Clients of Redis name no trace.
+            trace: RequestTrace::IfSlow,
         };
         self.service.note(&answered, &asked, start.elapsed());
         reply.write(replies, self.version);

@@ -144,6 +144,7 @@ async fn admit(State(service): State<Arc<Service>>, mut request: Request, next: 
     let protocol = if is_grpc(request.headers()) { "grpc" } else { "http" };
     let asked = Asked::new(service.batch_max, service.joins_max());
     request.extensions_mut().insert(asked.clone());
+    let trace = service.trace_of(endpoint.is_work, request.headers());
     let logged = service.access_log.is_some();
     let peer = request.extensions().get::<SocketHandle>().filter(|_| logged).and_then(SocketHandle::peer);
     let (method, path) = match logged {
@@ -162,7 +163,7 @@ async fn admit(State(service): State<Arc<Service>>, mut request: Request, next: 
         }
         _ => response.status().as_str().to_owned(),
     };
-    let answered = Answered { protocol, endpoint: endpoint.name, peer, method, path, code };
+    let answered = Answered { protocol, endpoint: endpoint.name, peer, method, path, code, trace };
     service.note(&answered, &asked, start.elapsed());
     response
 }
@@ -239,7 +240,7 @@ async fn on_body<S: Into<Step<Answer>>>(
         Ok(body) => body,
         Err(error) => return refusal(&error),
     };
-    asked.times.add(Stage::Read, reading.elapsed());
+    asked.times.add_since(Stage::Read, reading);
     let (models, headers) = (service.models.current(), parts.headers);
     let copies = || (Arc::clone(&models), work.clone(), headers.clone(), body.clone());
     let repeat = shadow::is_wanted(&models).then(copies);
@@ -248,7 +249,7 @@ async fn on_body<S: Into<Step<Answer>>>(
     }
     let noted = asked.clone();
     let work = noted.queued(move || work(&models, &asked, &headers, &body).map(Into::into));
-    let done = batches::run(&service.threads, service.batching, work).await;
+    let done = batches::run(&service.threads, service.batching, &noted.times, work).await;
     if let (Ok(_), Some((models, work, headers, body))) = (&done, repeat) {
         let again = move |models: &Models, asked: &Asked| work(models, asked, &headers, &body).map(drop);
         service.shadow.offer(service.threads.waiting() > 0, &models, &noted, again);

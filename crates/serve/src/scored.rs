@@ -59,11 +59,11 @@ impl Scored {
         }
     }
 
-    /// The keys of requests against those of the training, by feature; none of a deep model.
+    /// The keys of requests against those of the training, by feature.
     pub(crate) fn drift(&self) -> Vec<(&str, Option<f64>)> {
         match self {
             Scored::BuiltIn(model) => model.drift().map(KeyDrift::by_feature).unwrap_or_default(),
-            Scored::Deep(_) => Vec::new(),
+            Scored::Deep(model) => model.drift.by_feature(),
         }
     }
 

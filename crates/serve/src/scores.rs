@@ -90,28 +90,24 @@ impl<'a> Scoring<'a> {
     }
 
     fn score(&mut self) -> Result<(), ServeError> {
-        let times = self.times;
-        times.timed(Stage::Score, || self.score_now())
-    }
-
-    fn score_now(&mut self) -> Result<(), ServeError> {
-        let before = self.found.scores.len();
+        let (before, times) = (self.found.scores.len(), self.times);
         match (&mut *self.scorer, &self.model.model) {
             (Scorer::BuiltIn(scorer), Scored::BuiltIn(model)) => {
-                let scored = match &mut self.found.explained {
+                let scored = times.timed(Stage::Score, || match &mut self.found.explained {
                     None => scorer.score(model, &mut self.found.scores),
                     Some(explained) => scorer
                         .explain(model, &mut self.found.scores, &mut explained.contributions)
                         .map(|bias| explained.bias = bias),
-                };
+                });
                 scored.map_err(|error| of_learner(error, before))
             }
             (Scorer::Deep(scorer), Scored::Deep(model)) => {
                 let internal = |text: String| ServeError::new(Kind::Internal, text);
                 if let Some(inputs) = &mut self.joining {
-                    return scorer.gather(model, inputs).map_err(|error| internal(error.to_string()));
+                    let gathered = times.timed(Stage::Rows, || scorer.gather(model, inputs));
+                    return gathered.map_err(|error| internal(error.to_string()));
                 }
-                scorer.score(model, &mut self.found.scores).map_err(internal)?;
+                scorer.score(model, &mut self.found.scores, times).map_err(internal)?;
                 check_scores(&self.found.scores[before..], before)
             }
             _ => unreachable!("a scorer scores rows of its own model"),

@@ -23,6 +23,7 @@ use crate::repository::Repository;
 use crate::scoring::ScoringThreads;
 use crate::shadow::Shadow;
 use crate::slow::{self, SlowRequest, SlowRequests};
+use crate::traced::{Ended, RequestTrace, Traces};
 use crate::work::{Answered, Asked};
 
 /// Bytes of one permit of the memory for bodies.
@@ -52,6 +53,7 @@ pub(crate) struct Service {
     /// Time from which on a request is slow.
     slow_from: Duration,
     pub(crate) slow: SlowRequests,
+    traces: Option<Traces>,
     pub(crate) shadow: Shadow,
     pub(crate) access_log: Option<AccessLog>,
     /// The replica, if the rows of a model follow servers or checkpoints.
@@ -84,17 +86,29 @@ impl Service {
             repository: OnceLock::new(),
             slow_from: config.slow,
             slow: SlowRequests::default(),
+            traces: config.spans.as_ref().map(Traces::new),
             shadow,
             access_log,
             replica: OnceLock::new(),
         }
     }
 
-    /// Counts an answered request, lists it if it was slow, and adds it to the access log.
+    /// Whether a request with these headers is traced.
+    pub(crate) fn trace_of(&self, is_work: bool, headers: &HeaderMap) -> RequestTrace {
+        let traces = self.traces.as_ref().filter(|_| is_work);
+        traces.map_or(RequestTrace::Refused, |traces| traces.begin(headers))
+    }
+
+    /// Counts an answered request, lists it if it was slow, adds it to the access log, and exports its spans.
     pub(crate) fn note(&self, request: &Answered, asked: &Asked, took: Duration) {
         let Answered { protocol, endpoint, code, .. } = request;
         self.metrics.record(protocol, endpoint, asked, code.clone(), took);
         let is_slow = took >= self.slow_from && !self.slow_from.is_zero();
+        let trace = self.traces.as_ref().and_then(|traces| {
+            let (model, rows, times) = (asked.model(), asked.rows(), &asked.times);
+            let ended = Ended { endpoint, protocol, model, code, rows, took, times };
+            traces.end(request.trace, is_slow, &ended)
+        });
         if !is_slow && self.access_log.is_none() {
             return;
         }
@@ -104,7 +118,9 @@ impl Service {
         if is_slow {
             let (model, version, code) = (model.clone(), version.clone(), code.clone());
             let stages = asked.times.to_json();
-            self.slow.add(SlowRequest { time, protocol, endpoint, model, version, code, rows, ms, stages });
+            let trace = trace.map(|trace| format!("{trace:032x}"));
+            let of = SlowRequest { time, protocol, endpoint, model, version, code, rows, ms, trace, stages };
+            self.slow.add(of);
         }
         if let Some(log) = &self.access_log {
             let Answered { protocol, peer, method, path, code, .. } = request;
@@ -124,6 +140,7 @@ impl Service {
             limit: self.threads.limit(),
             log_dropped: self.access_log.as_ref().map(AccessLog::dropped),
             shadow: &self.shadow,
+            spans: self.traces.as_ref().map(Traces::counts),
         });
         if let Some(replica) = self.replica.get() {
             text.push_str(&replica.metrics());

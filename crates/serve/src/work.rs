@@ -19,6 +19,7 @@ use crate::limit::{RETRY_AFTER_MS, RETRY_AFTER_S};
 use crate::models::ServedModel;
 use crate::scores::Wanted;
 use crate::slow::{Stage, StageTimes};
+use crate::traced::RequestTrace;
 
 /// The media type of JSON.
 pub(crate) const JSON: &str = "application/json";
@@ -36,6 +37,7 @@ pub(crate) struct Answered {
     pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) code: String,
+    pub(crate) trace: RequestTrace,
 }
 
 /// Facts about a request that its metrics name; copies share them.
@@ -73,7 +75,7 @@ impl Asked {
     pub(crate) fn queued<T, W: FnOnce() -> T>(&self, work: W) -> impl FnOnce() -> T + use<T, W> {
         let (times, since) = (self.times.clone(), Instant::now());
         move || {
-            times.add(Stage::Queue, since.elapsed());
+            times.add_since(Stage::Queue, since);
             work()
         }
     }

@@ -13,6 +13,7 @@ use sanderling_replica::push_dedup::{PushDedup, SavedPushDedup};
 use sanderling_store::{Checkpoint, LogEnd, StoreError, Table, TableConfig};
 use sanderling_wire::{Fault, Home, Restored};
 
+mod log_after;
 mod origin;
 mod part;
 mod parts;
@@ -22,15 +23,17 @@ mod save;
 mod save_mode;
 mod scan;
 mod state_name;
+mod trained_keys;
 mod unfinished;
 
-use crate::delta_log::{Followed, LogPosition, replay};
+use crate::delta_log::Followed;
 use crate::description;
 use crate::event::Log;
 use crate::folder_lock::FolderLock;
 use crate::limit::CHECKPOINT_DEPTH_MAX;
 use crate::refusal::Refusal;
 use crate::tables::{Candidate, Tables};
+use log_after::{check_log_ended, follow_log};
 pub(crate) use part::Part;
 use parts::Source;
 use record::{BLOB, ServerRecord, TableRecord, damaged, pushes};
@@ -39,6 +42,7 @@ pub(crate) use save::Saved;
 pub use save_mode::{SaveMode, SaveReport};
 pub use scan::CheckpointStatus;
 use state_name::{open, parse_state};
+pub(crate) use trained_keys::TrainedKeys;
 
 /// The checkpoint that a server saves automatically and starts from.
 pub const LATEST: &str = "latest";
@@ -80,6 +84,8 @@ pub(crate) struct Checkpoints {
     restored_unix_ms: AtomicU64,
     /// See [`Checkpoints::latest_unix_ms`].
     latest_unix_ms: AtomicU64,
+    /// The keys of the training that the restored checkpoint is of.
+    trained: Mutex<TrainedKeys>,
     /// Receives progress events, once set.
     log: OnceLock<Log>,
     /// Whether other servers save the same parts.
@@ -89,7 +95,7 @@ pub(crate) struct Checkpoints {
 impl Checkpoints {
     /// The checkpoints below `root`, at most `names_max` names.
     pub(crate) fn new(root: PathBuf, shard: u16, shards: u16, names_max: usize) -> Checkpoints {
-        let (working, restored_unix_ms, latest_unix_ms, log) = <_>::default();
+        let (working, restored_unix_ms, latest_unix_ms, trained, log) = <_>::default();
         let scanned = Mutex::new(scan::run(&root, shard, shards));
         Checkpoints {
             root,
@@ -99,6 +105,7 @@ impl Checkpoints {
             working,
             restored_unix_ms,
             latest_unix_ms,
+            trained,
             log,
             is_shared: false,
         }
@@ -265,6 +272,10 @@ impl Checkpoints {
         let _alone = self.working.lock().unwrap_or_else(PoisonError::into_inner);
         let source = self.source(name)?;
         let is_own = matches!(source, Source::Own);
+        let folders = match &source {
+            Source::Own => vec![self.folder(name)?],
+            Source::Parts { folders, .. } => folders.clone(),
+        };
         let OwnPart { candidates, pushes, saved_unix_ms, replayed } = match source {
             Source::Own => self.own(tables, name, deltas, log)?,
             Source::Parts { folders, origin, noted } => {
@@ -282,6 +293,7 @@ impl Checkpoints {
                 OwnPart { candidates, pushes, saved_unix_ms: origin.saved_unix_ms, replayed: None }
             }
         };
+        self.note_trained(&folders, deltas)?;
         self.restored_unix_ms.fetch_max(saved_unix_ms, Ordering::Relaxed);
         let latest_unix_ms = if is_own && name == LATEST && deltas.is_none() { saved_unix_ms } else { 0 };
         self.latest_unix_ms.store(latest_unix_ms, Ordering::Relaxed);
@@ -349,33 +361,6 @@ impl Checkpoints {
     }
 }
 
-/// Applies the log after a checkpoint.
-fn follow_log(
-    log: &Path,
-    position: &LogPosition,
-    cut: bool,
-    tables: &Tables,
-    part: OwnPart,
-) -> Result<OwnPart, Refusal> {
-    let (candidates, pushes, followed, end) = replay(log, position, cut, tables, part.candidates)?;
-    let pushes = pushes.or(part.pushes);
-    Ok(OwnPart { candidates, pushes, replayed: Some((end, followed)), ..part })
-}
-
-/// Refuses a part of another number of shards whose changes go on in a log.
-fn check_log_ended(folder: &Path) -> Result<(), Refusal> {
-    let Some(position) = ServerRecord::of(folder)?.log else { return Ok(()) };
-    if !position.goes_on()? {
-        return Ok(());
-    }
-    let reason = format!(
-        "{}: its changes go on in the log {}: start once with the number of shards of before and --log, and end with SIGTERM",
-        folder.display(),
-        position.folder.display()
-    );
-    Err(Refusal::new(Fault::Damaged, reason))
-}
-
 /// Loads a table with another memory limit.
 fn load(
     checkpoint: &Checkpoint,
@@ -426,7 +411,8 @@ mod tests {
     const MANY: usize = 64;
 
     fn latest() -> Saved<'static> {
-        Saved { name: LATEST, number: 0, mode: SaveMode::Full, is_last: false }
+        let keys = &*Box::leak(Box::default());
+        Saved { name: LATEST, number: 0, mode: SaveMode::Full, keys, is_last: false }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use sanderling_observe::LatencySummary;
+use sanderling_observe::{LatencySummary, Parts};
 use sanderling_replica::SlotWork;
 use sanderling_store::{RowSample, Table, TableStats};
 use sanderling_transport::Connection;
@@ -252,6 +252,12 @@ impl Control {
     #[must_use]
     pub fn key_shares(&self) -> HashMap<u32, KeyShares> {
         self.state.traces.key_shares()
+    }
+
+    /// The keys of each table in the training that the restored checkpoint is of, by the name of the table.
+    pub fn trained_keys(&self) -> impl Fn(&str) -> Option<Parts> + use<> {
+        let trained = self.state.checkpoints.as_ref().map(Checkpoints::trained).unwrap_or_default();
+        move |table| trained.of(table)
     }
 
     /// The times in which groups of the delta log were synced, on a server that has one.

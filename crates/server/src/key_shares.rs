@@ -36,6 +36,17 @@ impl KeyShares {
         (self.pulled > 0).then(|| self.unseen as f64 / self.pulled as f64)
     }
 
+    /// The keys since the start.
+    pub(crate) fn all(&self) -> &Parts {
+        &self.all
+    }
+
+    /// Population stability index of the keys of late against others. `None`: there are too few.
+    #[must_use]
+    pub fn drift_from(&self, others: &Parts) -> Option<f64> {
+        self.recent.drift_from(others)
+    }
+
     /// Population stability index of the keys of late against those since the start. `None`: there are too few.
     ///
     /// Below 0.1 they are alike, above 0.25 they are not.

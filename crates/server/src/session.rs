@@ -285,12 +285,12 @@ impl Session {
         tracer.decoded(&request, waited);
         view.refresh(&self.state.tables);
         tracer.name_table(|number| Some(view.table(number).ok()?.table.name().to_owned()));
-        tracer.look_up(&request, |key| {
+        tracer.look_up(|key| {
             let entry = request.table().and_then(|number| view.table(number).ok());
             entry.is_none_or(|entry| entry.table.contains(key))
         });
         if self.state.replication.is_some() {
-            tracer.count_slots(&request, |number| view.slots_of(number));
+            tracer.count_slots(|number| view.slots_of(number));
         }
         let (kind, id) = (header.kind, header.id);
         let mut call = Call {

@@ -12,7 +12,7 @@ use sanderling_transport::ReceiveBudget;
 use sanderling_wire::{Agreed, Fault, Home, Identity, Restored, Saved as SavedSize, StatsScope};
 
 use crate::batches::Batches;
-use crate::checkpoints::{Checkpoints, LATEST, LogUse, SaveMode, SaveReport, Saved};
+use crate::checkpoints::{Checkpoints, LATEST, LogUse, SaveMode, SaveReport, Saved, TrainedKeys};
 use crate::clock::unix_ms;
 use crate::connections::Connections;
 use crate::delta_log::DeltaLog;
@@ -180,6 +180,17 @@ impl State {
         self.save_as(name, number, mode, false)
     }
 
+    /// Sampled keys of the tables that are saved, those of the training before the start included.
+    fn keys_so_far(&self, checkpoints: &Checkpoints, tables: &[Arc<Entry>]) -> TrainedKeys {
+        let (mut keys, since) = (checkpoints.trained(), self.traces.key_shares());
+        keys.retain(|name| tables.iter().any(|entry| !entry.temporary && entry.table.name() == name));
+        for entry in tables.iter().filter(|entry| !entry.temporary) {
+            let since = since.get(&entry.number);
+            since.into_iter().for_each(|since| keys.add(entry.table.name(), since.all()));
+        }
+        keys
+    }
+
     /// Saves all tables at the end of the server, when no changes follow.
     pub(crate) fn save_last(&self, name: &str, mode: SaveMode) -> Result<SaveReport, Refusal> {
         self.save_as(name, 0, mode, true)
@@ -200,8 +211,10 @@ impl State {
             let saved = SavedSize { generation: 0, rows: 0, bytes: 0 };
             return Ok(SaveReport { saved, deltas: 0, full_because: String::new() });
         }
-        let what = Saved { name, number, mode, is_last };
-        let saved = self.checkpoints()?.save(&self.tables, &self.push_dedup, &what, self.log.as_ref());
+        let checkpoints = self.checkpoints()?;
+        let keys = &self.keys_so_far(checkpoints, &directory.entries);
+        let what = Saved { name, number, mode, keys, is_last };
+        let saved = checkpoints.save(&self.tables, &self.push_dedup, &what, self.log.as_ref());
         let failure = match &saved {
             Ok(_) => {
                 self.saves.fetch_add(1, Ordering::Relaxed);

@@ -9,15 +9,18 @@ use std::time::{Duration, Instant};
 
 use sanderling_observe::{SpanContext, SpanQueue};
 use sanderling_replica::SlotWork;
-use sanderling_wire::{Kind, Request, slot_of};
+use sanderling_wire::{Kind, Request};
 
 use crate::clock::unix_ms;
 use crate::hot_keys::HotKeys;
 use crate::key_shares::{KeyShares, KeySharesByTable};
-use crate::limit::{HOT_HALVED_EVERY, LOOKED_UP_KEYS_MAX, PUSHED_KEY_WORK, SAMPLED_KEYS_MAX, TRACES_MAX};
+use crate::limit::TRACES_MAX;
 
 mod held;
 pub(crate) use held::HeldTrace;
+
+mod marks;
+use marks::Marks;
 
 mod span_tree;
 
@@ -180,21 +183,6 @@ pub(crate) struct Tracer {
     marks: Option<Marks>,
 }
 
-/// The stages of a sampled request as far as it got.
-#[derive(Debug, Default)]
-struct Marks {
-    /// Its own span, and that of the client.
-    span: Option<(SpanContext, Option<u64>)>,
-    table: Option<u32>,
-    table_name: Option<String>,
-    keys: Option<usize>,
-    waited: Duration,
-    decoded: Option<Instant>,
-    /// After the keys were counted, which is no part of any stage.
-    worked: Option<Instant>,
-    done: Option<Instant>,
-}
-
 impl Default for Tracer {
     fn default() -> Tracer {
         let settings = Arc::new(TraceSettings { every: AtomicU32::new(0), slow_us: AtomicU64::new(0) });
@@ -232,23 +220,9 @@ impl Tracer {
 
     /// The request is decoded and admitted, after this wait.
     pub(crate) fn decoded(&mut self, request: &Request<'_>, waited: Duration) {
-        let Some(marks) = &mut self.marks else { return };
-        let (keys, decoded) = (keys(request), Instant::now());
-        (marks.waited, marks.table, marks.keys) = (waited, request.table(), keys.map(<[u64]>::len));
-        if let (Some(table), Some(keys)) = (marks.table, keys) {
-            let step = keys.len().div_ceil(SAMPLED_KEYS_MAX).max(1);
-            let kept = &mut *lock(&self.kept);
-            let halved = *kept.halved.get_or_insert(decoded);
-            if decoded.saturating_duration_since(halved) >= HOT_HALVED_EVERY {
-                kept.hot.halve();
-                kept.shares.halve();
-                kept.halved = Some(decoded);
-            }
-            let first = (self.random as usize) % step;
-            keys.iter().skip(first).step_by(step).for_each(|&key| kept.hot.add(table, key));
-            kept.shares.add(table, keys.iter().skip(first).step_by(step).copied());
+        if let Some(marks) = &mut self.marks {
+            marks.decoded(request, waited, self.random as usize);
         }
-        (marks.decoded, marks.worked) = (Some(decoded), Some(Instant::now()));
     }
 
     /// Notes the name of a traced request's table.
@@ -267,37 +241,17 @@ impl Tracer {
     }
 
     /// Looks some keys of a sampled pull up, to learn how many have no row.
-    pub(crate) fn look_up(&mut self, request: &Request<'_>, has_row: impl Fn(u64) -> bool) {
-        let (Some(marks), Some(keys)) = (&mut self.marks, pulled_keys(request)) else { return };
-        let Some(table) = marks.table else { return };
-        let step = keys.len().div_ceil(LOOKED_UP_KEYS_MAX).max(1);
-        let first = (self.random as usize) % step;
-        let (mut pulled, mut unseen) = (0, 0);
-        for &key in keys.iter().skip(first).step_by(step) {
-            (pulled, unseen) = (pulled + 1, unseen + u64::from(!has_row(key)));
+    pub(crate) fn look_up(&mut self, has_row: impl Fn(u64) -> bool) {
+        if let Some(marks) = &mut self.marks {
+            marks.look_up(has_row);
         }
-        lock(&self.kept).shares.add_pulled(table, pulled, unseen);
-        // It is no part of any stage.
-        marks.worked = Some(Instant::now());
     }
 
-    /// Counts the keys of a sampled request by slot. `slots`: how many there are, if the request is about a table whose
-    /// rows they share out.
-    pub(crate) fn count_slots(&mut self, request: &Request<'_>, slots: impl FnOnce(u32) -> Option<usize>) {
-        let Some(marks) = &mut self.marks else { return };
-        let work = &mut lock(&self.kept).work;
-        work.requests += std::mem::take(&mut self.uncounted);
-        work.sampled += 1;
-        let slots = marks.table.and_then(slots);
-        if let (Some(slots), Some(keys)) = (slots, keys(request)) {
-            work.keys.resize(slots.max(work.keys.len()), 0);
-            let step = keys.len().div_ceil(SAMPLED_KEYS_MAX).max(1);
-            let of_key = if pulled_keys(request).is_some() { 1 } else { PUSHED_KEY_WORK };
-            let keys = keys.iter().skip(self.random as usize % step).step_by(step);
-            keys.for_each(|&key| work.keys[slot_of(key, slots)] += step as u64 * of_key);
+    /// Has the keys of a sampled request counted by slot. `slots` tells how many share out the rows of a table, if some do.
+    pub(crate) fn count_slots(&mut self, slots: impl FnOnce(u32) -> Option<usize>) {
+        if let Some(marks) = &mut self.marks {
+            marks.count_slots(std::mem::take(&mut self.uncounted), slots);
         }
-        // It is no part of any stage.
-        marks.worked = Some(Instant::now());
     }
 
     /// The work on the request is done, and its reply is written.
@@ -326,12 +280,12 @@ impl Tracer {
         let Noted { marks, kind, bytes, began, ended, later } = noted;
         let took = ended.saturating_duration_since(began);
         let (mut table, mut keys, mut table_name) = (None, None, None);
-        let mut stages = Vec::new();
+        let (mut stages, mut sampled) = (Vec::new(), None);
         // The work is over where the reply begins to wait.
         let worked_until = later.map_or(ended, |(_, since)| since);
         let span = match marks {
             Some(marks) => {
-                (table, keys, table_name) = (marks.table, marks.keys, marks.table_name);
+                (table, keys, table_name) = (marks.table, marks.keys, marks.table_name.clone());
                 if let (Some(decoded), Some(worked)) = (marks.decoded, marks.worked) {
                     let done = marks.done.unwrap_or(worked_until);
                     stages.extend([
@@ -341,7 +295,7 @@ impl Tracer {
                         ("reply", worked_until.saturating_duration_since(done)),
                     ]);
                 }
-                marks.span
+                sampled.insert(marks).span
             }
             None => self.spans.is_some().then(|| (SpanContext::root(), None)),
         };
@@ -357,7 +311,11 @@ impl Tracer {
         if let (Some(spans), Some((own, parent))) = (&self.spans, span) {
             spans.add(span_tree::spans(&trace, own, parent, table_name, ended));
         }
-        self.keep(trace);
+        let mut kept = lock(&self.kept);
+        if let Some(marks) = &sampled {
+            marks.count(&mut kept);
+        }
+        kept.add(trace);
     }
 
     /// A request whose reply came later ends, for example a save.
@@ -368,10 +326,6 @@ impl Tracer {
             let later = Some(("background", began));
             self.note(Noted { marks: None, kind, bytes: 0, began, ended, later }, peer);
         }
-    }
-
-    fn keep(&self, trace: RequestTrace) {
-        lock(&self.kept).add(trace);
     }
 }
 
@@ -409,9 +363,10 @@ fn keys<'a>(request: &Request<'a>) -> Option<&'a [u64]> {
 
 #[cfg(test)]
 mod tests {
-    use sanderling_wire::Delete;
+    use sanderling_wire::{Delete, slot_of};
 
     use super::*;
+    use crate::limit::{PUSHED_KEY_WORK, SAMPLED_KEYS_MAX};
 
     const US: Duration = Duration::from_micros(1);
 
@@ -434,7 +389,9 @@ mod tests {
             tracer.begin(None);
             let request = Request::Delete(Delete { table, keys });
             tracer.decoded(&request, Duration::ZERO);
-            tracer.count_slots(&request, |table| (table == 3).then_some(8));
+            tracer.count_slots(|table| (table == 3).then_some(8));
+            let now = Instant::now();
+            tracer.end(Kind::Delete, "a", 64, now, now);
         }
         let work = traces.slot_work();
         assert!(work.requests > 980 && (300..700).contains(&work.sampled), "{work:?}");

@@ -66,6 +66,7 @@ from sanderling._native.tables import (
     checkpoint_tables,
     connect,
     download_tables,
+    export_traces,
     save_tables,
     upload_tables,
 )
@@ -130,6 +131,7 @@ __all__ = [
     "connect",
     "cores_usable",
     "download_tables",
+    "export_traces",
     "give_up_silent",
     "key",
     "load",

@@ -284,6 +284,13 @@ class Connection:
         Open tables must be opened again. `timeout_s` is in seconds.
         """
 
+def export_traces(url: str | None, *, every: int = 1000, name: str = "") -> None:
+    """Export traces of connections and hub queues that are opened from now on, by OTLP over HTTP to a collector.
+
+    One in `every` requests and minibatches is traced, for example `export_traces("127.0.0.1:4318", every=100)`. `name`
+    tells this trainer from others. None as `url` ends the export and posts what waits, as the end of the process does.
+    """
+
 def connect(
     address: str,
     *,

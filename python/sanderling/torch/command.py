@@ -62,6 +62,12 @@ def main(arguments: Sequence[str]) -> int:
         metavar="HOST:PORT",
         help="address on this machine of the run's page and /metrics, such as 127.0.0.1:9400 (none)",
     )
+    add(
+        "--otlp",
+        metavar="URL",
+        help="collector of OpenTelemetry (OTLP over HTTP) for traces of requests, such as 127.0.0.1:4318 (none)",
+    )
+    add("--otlp-every", type=int, default=1000, metavar="N", help="trace one in so many requests (1000)")
     add("--device", default="cpu", help="device of the dense part: cpu, cuda, cuda:1 (cpu)")
     add(
         "--torch-threads",
@@ -107,6 +113,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         with _of_options():
             config = _config(options)
+            if options.otlp:
+                sanderling.export_traces(options.otlp, every=options.otlp_every, name=options.name or config.name)
             hubs = _hubs(options, config)
             ps = _servers(options, config.train.ps_timeout_s)
         result = train(

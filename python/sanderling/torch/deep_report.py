@@ -16,6 +16,8 @@ from sanderling.torch.run_log import Line
 _OF_NUMBERS = ("mse", "rmse", "mae")
 # Numbers that only some lines have.
 _OPTIONAL = (*_OF_NUMBERS, "examples_per_s")
+# A trainer that waits for minibatches for a smaller share of its time is not held up.
+_WAIT_SHARE = 0.05
 
 
 def measured(run: DeepRun) -> tuple[Line, str]:
@@ -134,6 +136,25 @@ def curves_of(run_dir: Path) -> dict[str, list[Line]]:
     return curves
 
 
+def _why_it_waits(run: DeepRun) -> list[str]:
+    """Return, for a run under way, why its trainer waits for minibatches, if it does."""
+    queue = run.inputs.queue
+    if queue is None:
+        return []
+    stats = queue.stats()
+    if stats["batches"] > 0 and stats["trainer_waits"] < _WAIT_SHARE:
+        return []
+    hubs = ", ".join(hub["address"] for hub in queue.hubs)
+    if stats["embedding_lookup"]["sum_ns"] > stats["read_sample"]["sum_ns"]:
+        cause = "the tables give their rows late"
+    elif hubs:
+        cause = f"hub {hubs} has none ready; its page /status (hub --metrics) tells why"
+    else:
+        cause = "they are read and decoded late"
+    waits = f"waits {stats['trainer_waits']:.0%} of its time for minibatches"
+    return [f"the trainer {waits if stats['batches'] > 0 else 'waits for its first minibatch'}: {cause}"]
+
+
 def facts_of(run: DeepRun, curves: dict[str, list[Line]], summary: Line | None = None) -> Line:
     """Return what `render_report` takes; without a summary, of a run under way."""
     progress = run.progress
@@ -149,7 +170,7 @@ def facts_of(run: DeepRun, curves: dict[str, list[Line]], summary: Line | None =
         "examples_per_s": last.get("examples_per_s") or 0.0,
         "tests": [],
         "seen": None,
-        "warnings": [],
+        "warnings": _why_it_waits(run),
         "bad_rows": progress.bad_rows,
         "valid_bad_rows": progress.valid_bad_rows,
         "model": str(run.run_dir / "model"),

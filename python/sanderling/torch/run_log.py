@@ -212,9 +212,15 @@ def _scalars(group: str, values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _of_features(features: list[Line]) -> dict[str, float]:
-    """Return the known numbers of features for TensorBoard, by tag."""
+    """Return the known numbers of features for TensorBoard, by tag. Features that share a table share its counts."""
+    fates = ("admitted", "rejected", "evicted", "rejected_full")
+
+    def tag(feature: Line, name: str) -> str:
+        is_shared = name in fates and feature["readers"] > 1
+        return f"tables/{feature['table']}/{name}" if is_shared else f"features/{feature['name']}/{name}"
+
     return {
-        f"features/{feature['name']}/{name}": float(value)
+        tag(feature, name): float(value)
         for feature in features
         for name, value in feature.items()
         if name not in ("name", "table", "readers") and value is not None

@@ -135,6 +135,13 @@ def scores(url: str, found: list[dict[str, Any]]) -> npt.NDArray[np.float32]:
     return np.array(ask(url, "/predict", {"rows": found})["scores"], np.float32)
 
 
+def drift_of(url: str) -> dict[str, float]:
+    """The keys of requests against those of the training, by feature."""
+    with urllib.request.urlopen(f"{url}/metrics") as reply:
+        lines = [line for line in reply.read().decode().splitlines() if "_feature_drift{" in line]
+    return {line.split('feature="')[1].split('"')[0]: float(line.rsplit(" ", 1)[1]) for line in lines}
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run of each configuration, not exported."""
@@ -249,4 +256,11 @@ def test_scores_of_the_bundled_data_are_those_of_predict(tmp_path: Path, monkeyp
             taken = {entry["name"] for entry in json.load(reply)["inputs"]}
         found = [{name: field for name, field in zip(names, line, strict=True) if name in taken} for line in lines]
         served = np.concatenate([scores(url, found[at : at + 4000]) for at in range(0, len(found), 4000)])
+        # The server looks at one group of rows in 16, and compares 2,000 keys and more.
+        for at in range(16 * 40):
+            some = [found[(at * 64 + row) % len(found)] for row in range(64)]
+            scores(url, [{**row, "occupation": row["occupation"].upper()} for row in some])
+        drift = drift_of(url)
     np.testing.assert_allclose(served, expected, rtol=1e-5, atol=1e-5)
+    assert drift["occupation"] > 0.25
+    assert drift["sex"] < 0.25

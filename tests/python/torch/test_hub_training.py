@@ -1,11 +1,14 @@
 """The ready trainer over hubs, which are processes: the same model as from files, and who is told to stop goes on."""
 
+import http.server
 import json
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -261,3 +264,45 @@ def test_torchrun_trains_from_a_hub_in_step(folder: Path, forks: Forks, one_serv
         code, _, err = trainers.end("--train", address, "--name", "any")
     assert code != 0
     assert "--assign strided:2" in err
+
+
+def test_steps_are_traced_with_their_minibatches(folder: Path) -> None:
+    spans: list[dict[str, Any]] = []
+
+    class Collector(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            for of in json.loads(self.rfile.read(int(self.headers["content-length"])))["resourceSpans"]:
+                service = of["resource"]["attributes"][0]["value"]["stringValue"]
+                spans.extend({**span, "service": service} for of in of["scopeSpans"] for span in of["spans"])
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        with hub(folder, "--otlp", url) as address:
+            sanderling.export_traces(url, every=1, name="clicks")
+            try:
+                steps = train(folder, address)["steps"]
+            finally:
+                sanderling.export_traces(None)
+            end = time.monotonic() + 60.0
+            while sum(span["name"] == "minibatch" for span in spans) < steps:
+                assert time.monotonic() < end, spans
+                time.sleep(0.05)
+        server.shutdown()
+    of_steps = {span["spanId"]: span for span in spans if span["name"] == "step"}
+    assert len(of_steps) == steps
+    for span in spans:
+        if span["name"] == "minibatch":
+            step = of_steps[span["parentSpanId"]]
+            assert (step["service"], span["service"]) == ("sanderling-trainer", "sanderling-hub")
+            assert step["traceId"] == span["traceId"]
+    stages = {span["name"] for span in spans if span.get("parentSpanId") in of_steps}
+    assert stages >= {"lookup", "queue", "train", "push", "minibatch"}
+    with pytest.raises(sanderling.ConfigError, match="url: "):
+        sanderling.export_traces("ftp://nowhere")

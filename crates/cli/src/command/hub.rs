@@ -23,6 +23,7 @@ use crate::log;
 use crate::output;
 use crate::quantity;
 use crate::reading::ReadArgs;
+use crate::traces::Traces;
 
 /// Default address.
 const LISTEN_DEFAULT: &str = "127.0.0.1:7200";
@@ -44,6 +45,8 @@ Examples:
   # feed the keys of one feature to the servers
   sanderling hub --config clicks.toml --ps 127.0.0.1:7000 \\
       --feed history=run/history:mean
+  # traces of minibatches for Jaeger, Tempo or the Collector, below the steps that trainers trace
+  sanderling hub --config clicks.toml --otlp 127.0.0.1:4318
 
 Each minibatch goes to one trainer, which acknowledges it. Unacknowledged minibatches go to the same trainer again when it \
 restarts, or to other trainers after --trainer-timeout.
@@ -103,6 +106,9 @@ pub(crate) struct Args {
     /// Loopback address of /metrics (Prometheus), /healthz and status pages, such as 127.0.0.1:9100 [default: none]
     #[arg(long, value_name = "HOST:PORT")]
     metrics: Option<String>,
+    /// Collector of OpenTelemetry (OTLP over HTTP) for traces of minibatches, such as 127.0.0.1:4318 [default: none]
+    #[arg(long, value_name = "URL")]
+    otlp: Option<String>,
     /// Time until minibatches of a disconnected trainer go to other trainers
     #[arg(long, value_name = "TIME", default_value = "60s")]
     trainer_timeout: String,
@@ -265,6 +271,7 @@ impl Args {
             trainer_timeout: time("trainer-timeout", &self.trainer_timeout)?,
             linger: time("linger", &self.linger)?,
             feeds: Vec::new(),
+            spans: None,
         })
     }
 }
@@ -281,6 +288,10 @@ pub(crate) fn run(args: &Args, line: &CommandLine<'_>) -> Result<u8, Failure> {
     let print_every = print_every.map_err(|error| usage("print-every", error))?;
     args.position.as_deref().map_or(Ok(()), |path| output::not_a_url("--position", path))?;
     let mut config = args.service_config()?;
+    let traces = args.otlp.as_deref().map(|url| Traces::new(url, 0)).transpose()?;
+    config.spans = traces.as_ref().map(|traces| Arc::clone(&traces.spans));
+    let instance = args.name.clone().unwrap_or_else(|| config.listen[0].to_string());
+    let _exporter = traces.map(|traces| traces.export("sanderling-hub", &instance)).transpose()?;
     let stop = crate::stop::flag();
     let feeder = args.feeding.feeder(&mut config)?;
     let service = Service::start_feeding(&config, feeder, |event| note_line!("{event}"))?;

@@ -52,7 +52,31 @@ fn state(status: &Status, asked: &Asked<'_>) -> Page {
             Cell::Number(format!("{:.0} %", stage.share * 100.0)),
         ]
     });
-    Page::new("status", [Part::Facts(facts), Part::Table(stages)])
+    let held_up = held_up(status).map(Part::Warning);
+    Page::new("status", [Part::Facts(facts)].into_iter().chain(held_up).chain([Part::Table(stages)]))
+}
+
+/// Stages in which the threads have no work.
+const IDLE: [&str; 2] = ["wait", "full"];
+
+/// Says why trainers that are connected get no minibatch at once.
+fn held_up(status: &Status) -> Option<String> {
+    let here = status.trainers.iter().filter(|trainer| trainer.here);
+    let stalls: u64 = here.map(|trainer| trainer.counts.stalls).sum();
+    if status.ready > 0 || stalls == 0 {
+        return None;
+    }
+    let stages = status.stages.iter().filter(|stage| !IDLE.contains(&&*stage.name));
+    let longest = stages.max_by(|a, b| a.seconds.total_cmp(&b.seconds))?;
+    let cause = match &*longest.name {
+        "read" => "reading the input",
+        "decode" => "decoding rows (--threads)",
+        name => name,
+    };
+    Some(format!(
+        "Trainers wait, and no minibatch is ready: of the threads' time, {:.0} % goes to {cause}.",
+        longest.share * 100.0
+    ))
 }
 
 fn trainers(status: &Status, asked: &Asked<'_>) -> Page {
@@ -83,4 +107,62 @@ fn trainers(status: &Status, asked: &Asked<'_>) -> Page {
         ]
     });
     Page::new("connections", [Part::Table(table)])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use sanderling_hub::service::TrainerCounts;
+    use sanderling_observe::{LatencySummary, StageTotal};
+
+    use super::*;
+
+    #[test]
+    fn why_trainers_wait_is_told() {
+        let stage = |name: &str, seconds: f64, share: f64| StageTotal {
+            name: name.to_owned(),
+            count: 1,
+            seconds,
+            share,
+        };
+        let stages = |read: f64, decode: f64| {
+            vec![
+                stage("read", read, read / 10.0),
+                stage("decode", decode, decode / 10.0),
+                stage("wait", 9.0, 0.9),
+            ]
+        };
+        let trainer = |here: bool, stalls: u64| TrainerStatus {
+            name: "t".to_owned(),
+            here,
+            counts: TrainerCounts { stalls, ..TrainerCounts::default() },
+        };
+        for (ready, trainers, stages, expected) in [
+            (0, vec![], stages(8.0, 1.0), None),
+            (0, vec![trainer(true, 0)], stages(8.0, 1.0), None),
+            (0, vec![trainer(false, 5)], stages(8.0, 1.0), None),
+            (3, vec![trainer(true, 5)], stages(8.0, 1.0), None),
+            (0, vec![trainer(true, 5)], stages(8.0, 1.0), Some("80 % goes to reading the input")),
+            (0, vec![trainer(true, 5)], stages(1.0, 8.0), Some("80 % goes to decoding rows (--threads)")),
+        ] {
+            let status = Status {
+                uptime: Duration::ZERO,
+                ready,
+                ready_bytes: 0,
+                unacknowledged: 0,
+                unacknowledged_bytes: 0,
+                ready_max: 0,
+                ready_bytes_max: 0,
+                acknowledged: 0,
+                bad_rows: 0,
+                stages,
+                next: LatencySummary::default(),
+                trainers,
+            };
+            let said = held_up(&status);
+            assert_eq!(said.is_some(), expected.is_some(), "{said:?}");
+            assert!(said.is_none_or(|said| said.contains(expected.unwrap_or_default())));
+        }
+    }
 }

@@ -22,6 +22,7 @@ use crate::listening::{SecurityArgs, note_unused_expose};
 use crate::log;
 use crate::output;
 use crate::quantity;
+use crate::traces::TraceArgs;
 
 /// Interval between two looks at the stop flag.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -82,6 +83,8 @@ Examples:
   sanderling serve runs/clicks/model --from ps://127.0.0.1:7000
   # rows of the checkpoints and deltas that ps --save-every 1h --delta-every 10s saves, copied to a bucket
   sanderling serve runs/clicks/model --from s3://bucket/latest
+  # traces for Jaeger, Tempo or the Collector, of requests with a traceparent and of one in 100 others
+  sanderling serve runs/clicks/model --otlp 127.0.0.1:4318 --otlp-every 100
   # for other machines, with TLS and a token
   sanderling serve runs/clicks/model --listen 0.0.0.0:8500 --expose \\
       --token-file token --cert-file cert.pem --key-file key.pem
@@ -152,6 +155,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "100ms", help_heading = "Operation")]
     slow: String,
     #[command(flatten)]
+    traces: TraceArgs,
+    #[command(flatten)]
     security: SecurityArgs,
     /// Host names that a server without a token also accepts, comma-separated
     #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Security")]
@@ -209,6 +214,7 @@ impl Args {
             batch_rows_max: self.batch_rows_max,
             engines: self.engines(deep),
             pages: line.pages(&toml::Table::new(), self.status_pages, "sanderling serve"),
+            spans: None,
         })
     }
 
@@ -227,7 +233,11 @@ pub(crate) fn run(args: &Args, line: &CommandLine<'_>, deep: Option<&dyn DeepMod
     if args.versions.memory.is_some() && args.versions.models.is_none() && args.from.address().is_none() {
         return Err(usage("memory", "is the limit of --models DIR or of --from PLACE"));
     }
-    let (config, repository) = (args.config(line, deep)?, args.versions.repository()?);
+    let (mut config, repository) = (args.config(line, deep)?, args.versions.repository()?);
+    let traces = args.traces.traces()?;
+    config.spans = traces.as_ref().map(|traces| Arc::clone(&traces.spans));
+    let instance = config.listen.to_string();
+    let _exporter = traces.map(|traces| traces.export("sanderling-serve", &instance)).transpose()?;
     raise_limit();
     let stop = crate::stop::flag();
     // Before the model is loaded, which may take long: probes see a server that is live and not ready.

@@ -156,7 +156,7 @@ fn train_line() -> String {
 }
 
 /// Trains from one host on the servers of two others. `Err`: there can be no such hosts here.
-fn train(cut: Cut) -> Result<Run, String> {
+fn train(cut: Cut, options: &str) -> Result<Run, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let hosts = [Host::new("server")?, Host::new("server")?];
@@ -183,7 +183,7 @@ fn train(cut: Cut) -> Result<Run, String> {
     }
     let servers_line =
         format!("--ps {} --ps-ca-file cert.pem --ps-token-file token --ps-no-local", addresses.join(","));
-    let child = trainer.sanderling(folder.path(), &format!("{} {servers_line}", train_line()));
+    let child = trainer.sanderling(folder.path(), &format!("{} {servers_line} {options}", train_line()));
     let done = child.wait_with_output().unwrap();
     let [(mut wire, _), _] = wires;
     // It ends with its input, and then has said all.
@@ -200,7 +200,7 @@ fn skip(part: &str, reason: &str) {
 #[test]
 fn a_cut_that_heals_in_time_changes_nothing() {
     // TCP tries again after twice the time each time: of a longer cut it may learn too late, if a packet is lost after it.
-    let run = match train(Cut { at_packet: 400, for_ms: 1000 }) {
+    let run = match train(Cut { at_packet: 400, for_ms: 1000 }, "") {
         Ok(run) => run,
         Err(reason) => return skip("several hosts, cut and healed", &reason),
     };
@@ -217,13 +217,14 @@ fn a_cut_that_heals_in_time_changes_nothing() {
 
 #[test]
 fn a_cut_that_lasts_is_said() {
-    let run = match train(Cut { at_packet: 400, for_ms: 0 }) {
+    // Without the limit it would take 20 seconds.
+    let run = match train(Cut { at_packet: 400, for_ms: 0 }, "--ps-timeout 4s") {
         Ok(run) => run,
         Err(reason) => return skip("several hosts, cut for good", &reason),
     };
     assert_eq!(run.cable, ["cut"]);
     assert_eq!(run.done.status.code(), Some(1), "{}", run.errors());
-    for part in ["tcp://10.77.0.2:", "no answer within 20"] {
+    for part in ["tcp://10.77.0.2:", "no answer within 4s"] {
         assert!(run.errors().contains(part), "{part} in {}", run.errors());
     }
 }

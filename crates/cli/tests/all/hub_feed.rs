@@ -17,6 +17,7 @@ use sanderling_store::{Absent, Init, Optimizer, PushScale, TableConfig};
 
 mod cluster;
 mod refused;
+mod traced;
 
 const ROWS: u64 = 3_000;
 const KEYS: u64 = 5_000;

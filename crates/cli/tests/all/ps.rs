@@ -1,6 +1,7 @@
 //! `sanderling ps` as a process of its own: readiness, signals, what survives a kill and a full disk.
 
 mod deltas;
+mod drift;
 mod fd_store;
 mod kept;
 mod log;

@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 
 use crate::process::Process;
 
+mod traced;
+
 const ADULT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/adult");
 
 fn sanderling(folder: &Path, line: &str) -> Command {

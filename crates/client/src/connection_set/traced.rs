@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use sanderling_observe::spans::{Attribute, SpanKind, unix_ns};
+use sanderling_observe::spans::{self, Attribute, SpanKind, unix_ns};
 use sanderling_observe::{SpanContext, SpanQueue, SpanSampler, TraceSpan};
 use sanderling_wire::{Kind, Request, Trace};
 
@@ -21,6 +21,8 @@ struct Open {
     tag: u64,
     server: usize,
     context: SpanContext,
+    /// The span of the work that the request is a part of.
+    parent: Option<u64>,
     kind: Kind,
     table: Option<u32>,
     keys: Option<usize>,
@@ -35,7 +37,8 @@ impl Traced {
     /// A request to this server is begun.
     pub(super) fn begun(&mut self, server: usize, tag: u64, request: &Request<'_>) {
         let Some(sampler) = &mut self.sampler else { return };
-        if !sampler.draw() {
+        let parent = spans::parent();
+        if parent.is_none() && !sampler.draw() {
             return;
         }
         let keys = match request {
@@ -44,8 +47,9 @@ impl Traced {
             Request::Push(push) => Some(push.keys.len()),
             _ => None,
         };
-        let (context, kind, table) = (SpanContext::root(), request.kind(), request.table());
-        self.open.push(Open { tag, server, context, kind, table, keys, began: Instant::now() });
+        let context = parent.map_or_else(SpanContext::root, SpanContext::child);
+        let (parent, kind, table) = (parent.map(|parent| parent.span), request.kind(), request.table());
+        self.open.push(Open { tag, server, context, parent, kind, table, keys, began: Instant::now() });
     }
 
     /// The message that names the trace of a request, if it is traced.
@@ -57,7 +61,7 @@ impl Traced {
     /// A request has its answer, or has failed for this reason.
     pub(super) fn ended(&mut self, tag: u64, servers: &[String], failure: impl FnOnce() -> Option<String>) {
         let Some(at) = self.open.iter().position(|open| open.tag == tag) else { return };
-        let Open { server, context, kind, table, keys, began, .. } = self.open.swap_remove(at);
+        let Open { server, context, parent, kind, table, keys, began, .. } = self.open.swap_remove(at);
         let Some(sampler) = &self.sampler else { return };
         let mut attributes = vec![
             ("rpc.system", Attribute::Text("sanderling".to_owned())),
@@ -68,7 +72,7 @@ impl Traced {
         attributes.extend(keys.map(|keys| ("sanderling.keys", Attribute::Number(keys as i64))));
         sampler.queue().add([TraceSpan {
             context,
-            parent: None,
+            parent,
             name: kind.name().to_owned(),
             kind: SpanKind::Client,
             start_unix_ns: unix_ns(began),

@@ -89,16 +89,31 @@ impl FeatureStats {
         keep(&mut self.rejected_full, before.rejected_full);
     }
 
+    /// The other features that read its table: the fates of keys are of all of them together.
+    #[must_use]
+    pub fn shares_table_with<'a>(&self, all: &'a [FeatureStats]) -> Vec<&'a str> {
+        let others = all.iter().filter(|other| other.table == self.table && other.name != self.name);
+        others.map(|other| other.name.as_str()).collect()
+    }
+
     /// All numbers, each with its name and its help.
     #[must_use]
     pub fn numbers(&self) -> [(&'static str, &'static str, Option<f64>); 18] {
         let count = |count: Option<u64>| count.map(|count| count as f64);
         let idle = |pushes: Option<u32>| pushes.map(f64::from);
         [
-            ("admitted", "New keys of its table that got a row.", count(self.admitted)),
-            ("rejected", "Pushes of new keys of its table that were not admitted.", count(self.rejected)),
-            ("evicted", "Evicted rows of its table.", count(self.evicted)),
-            ("rejected_full", "Pushes of new keys that found its table full.", count(self.rejected_full)),
+            ("admitted", "New keys that got a row, of all features of its table.", count(self.admitted)),
+            (
+                "rejected",
+                "Pushes of new keys that were not admitted, of all features of its table.",
+                count(self.rejected),
+            ),
+            ("evicted", "Evicted rows, of all features of its table.", count(self.evicted)),
+            (
+                "rejected_full",
+                "Pushes of new keys that found the table full, of all its features.",
+                count(self.rejected_full),
+            ),
             ("unseen_share", "Share of its keys that have no row yet.", self.unseen_share),
             ("hit_share", "Share of its keys whose row the minibatch had already.", self.hit_share),
             ("norm_p50", "L2 norm of its rows, median.", self.norm_p50),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sanderling_formats::{BadRows, DataConfig, Format, input};
+use sanderling_observe::SpanQueue;
 use sanderling_sample::key::hash;
 use sanderling_sample::{EncodeOptions, Encoder, LabelUse, Spec};
 use sanderling_transport::{Address, SPIN_US_DEFAULT};
@@ -82,6 +83,8 @@ pub struct ServiceConfig {
     pub linger: Duration,
     /// Features whose keys are fed to servers; see [`Service::start_feeding`](super::Service::start_feeding).
     pub feeds: Vec<FedFeature>,
+    /// Where the spans of minibatches go that a trainer traces; `None`: nowhere.
+    pub spans: Option<Arc<SpanQueue>>,
 }
 
 impl Default for ServiceConfig {
@@ -115,6 +118,7 @@ impl Default for ServiceConfig {
             trainer_timeout: limit::TRAINER_TIMEOUT_DEFAULT,
             linger: limit::LINGER_DEFAULT,
             feeds: Vec::new(),
+            spans: None,
         }
     }
 }
@@ -301,6 +305,7 @@ impl ServiceConfig {
             passes: self.passes,
             rows: self.batch as u32,
             stride: self.stride,
+            spans: self.spans.clone(),
             description,
             feeds: self.feeds.iter().map(|fed| fed.feature.as_str()).collect::<Vec<_>>().join(", "),
             columns: spec

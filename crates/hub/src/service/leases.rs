@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::ack_set::AckSet;
 
@@ -37,6 +37,8 @@ pub(crate) struct Minibatch {
     pub(crate) pass: u64,
     pub(crate) rows: u32,
     pub(crate) payload: Vec<u8>,
+    /// When its making began and ended; a trace shows it.
+    pub(crate) made: (Instant, Instant),
 }
 
 /// The limits of a lease table.

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use sanderling_formats::{BadRows, DataConfig, Reader, Source, input};
 use sanderling_observe::numbers::bytes as in_units;
@@ -162,6 +163,7 @@ pub(crate) fn make(
         }
         let mut cutting = Cutting::open(plan, pass, stages, stopped)?;
         let mut has_rows = false;
+        let mut begun = Instant::now();
         while let Some(rows) = cutting.next(&mut timer)? {
             has_rows = true;
             if stopped.load(Ordering::Relaxed) {
@@ -174,12 +176,14 @@ pub(crate) fn make(
             }
             timer.switch(PACK);
             let payload = pack(&rows, number, plan.payload_bytes_max)?;
-            let minibatch = Minibatch { pass, rows: rows.len() as u32, payload };
+            let made = (begun, Instant::now());
+            let minibatch = Minibatch { pass, rows: rows.len() as u32, payload, made };
             timer.switch(FULL);
             if !lease_queue.offer(minibatch, stopped) {
                 return Ok(());
             }
             number += 1;
+            begun = Instant::now();
         }
         if stopped.load(Ordering::Relaxed) {
             return Ok(());

@@ -142,8 +142,10 @@ impl Serving {
             match receiver.try_receive() {
                 Ok(Received::Frame(bytes)) => {
                     let (begun, is_next) = (Instant::now(), bytes.get(5) == Some(&(Kind::Next as u8)));
-                    let Ok(outgoing) = session.answer(bytes, facts, lease_queue, status) else {
-                        return false;
+                    let outgoing = match session.answer(bytes, facts, lease_queue, status) {
+                        Ok(Some(outgoing)) => outgoing,
+                        Ok(None) => continue,
+                        Err(_) => return false,
                     };
                     session.waiting.push_back((session.after, outgoing));
                     if is_next {

@@ -2,8 +2,10 @@
 //! the lease table's.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
+use sanderling_observe::SpanQueue;
 use sanderling_wire::{
     Agreed, Buffer, Codec, Column, Compression, Failure, Fault, Features, Frame, HEADER_BYTES, Hello,
     Identity, Kind, Left, NextReply, Offer, Outcome, Parsed, Pong, Reply, Request, Subscribed, WireError,
@@ -15,6 +17,7 @@ use super::feeding;
 use super::lease_queue::LeaseQueue;
 use super::leases::Answer;
 use super::limit::{IN_FLIGHT_MAX, RETRY_AFTER};
+use super::traced::Traced;
 
 /// The reply to a request for minibatches without a subscription.
 const NOT_SUBSCRIBED: &str =
@@ -37,6 +40,8 @@ pub(crate) struct HubFacts {
     pub(crate) description: Option<String>,
     /// The features: name, and whether keys carry values.
     pub(crate) columns: Vec<(String, bool)>,
+    /// Where the spans of traced minibatches go.
+    pub(crate) spans: Option<Arc<SpanQueue>>,
 }
 
 /// A reply to be sent.
@@ -72,6 +77,7 @@ pub(crate) struct Session {
     agreed: Agreed,
     offer: Offer,
     packing: Packing,
+    traced: Traced,
 }
 
 /// Compression of one connection's frames. Takes at most four of its longest frames of memory once something was
@@ -103,7 +109,8 @@ impl Packing {
 impl Session {
     pub(crate) fn new(connection: u64, features: Features, facts: &HubFacts, since: Instant) -> Session {
         let describes = if facts.description.is_some() { Features::DESCRIBE } else { Features::NONE };
-        let features = features | Features::LEAVE | Features::FED | describes;
+        let traces = if facts.spans.is_some() { Features::TRACES } else { Features::NONE };
+        let features = features | Features::LEAVE | Features::FED | describes | traces;
         let offer = Offer { frame_bytes_max: facts.frame_bytes_max, ..Offer::of(features) };
         let agreed = Agreed::BEFORE_HELLO;
         Session {
@@ -118,6 +125,7 @@ impl Session {
             agreed,
             offer,
             packing: Packing::new(facts.frame_bytes_max),
+            traced: Traced::default(),
         }
     }
 
@@ -126,7 +134,7 @@ impl Session {
         self.agreed.frame_bytes_max as usize
     }
 
-    /// Answers a frame.
+    /// Answers a frame. `None`: it has no answer.
     ///
     /// # Errors
     ///
@@ -137,7 +145,7 @@ impl Session {
         facts: &HubFacts,
         lease_queue: &LeaseQueue,
         statistics: &dyn Fn() -> super::Status,
-    ) -> Result<Outgoing, WireError> {
+    ) -> Result<Option<Outgoing>, WireError> {
         self.after = 0;
         let Parsed::Frame(frame) = Frame::parse(bytes, &self.agreed)? else {
             let (needed, found) = (HEADER_BYTES as u64, bytes.len() as u64);
@@ -146,10 +154,16 @@ impl Session {
         // The answer to a hello is always plain.
         if !self.greeted {
             let outgoing = self.answer_plain(&frame, facts, lease_queue, statistics)?;
-            return Ok(match outgoing {
+            return Ok(Some(match outgoing {
                 Outgoing::Frame(buffer) => Outgoing::Plain(buffer),
                 other => other,
-            });
+            }));
+        }
+        if frame.header.kind == Kind::Trace
+            && let Ok(Request::Trace(trace)) = Request::decode(&frame)
+        {
+            self.traced.announce(&trace);
+            return Ok(None);
         }
         if let Some(how) = Compression::of(&frame.header) {
             self.packing.how = Some(how);
@@ -163,7 +177,7 @@ impl Session {
             }
         };
         self.packing.unpacker = unpacker;
-        outgoing
+        outgoing.map(Some)
     }
 
     /// Compresses the next reply, if the trainer wants that and it becomes shorter.
@@ -259,6 +273,7 @@ impl Session {
                 drop(leases);
                 lease_queue.made_room();
                 lease_queue.changed();
+                self.note_leases(facts, next.used, &answer);
                 let outcome = match answer {
                     Answer::Batch { number, batch } => {
                         return Ok(Outgoing::BatchReply {
@@ -310,6 +325,17 @@ impl Session {
                 None => refuse(Fault::BadRequest, "the description of the rows is too long to be sent"),
             },
             _ => refuse(Fault::BadRequest, "this is a hub; tables are on parameter servers"),
+        }
+    }
+
+    /// Notes what is traced of acknowledged minibatches and of one that the trainer gets.
+    fn note_leases(&mut self, facts: &HubFacts, used: &[u64], answer: &Answer) {
+        let Some(spans) = facts.spans.as_ref().filter(|_| self.agreed.features.has(Features::TRACES)) else {
+            return;
+        };
+        self.traced.acknowledge(used, spans);
+        if let Answer::Batch { number, batch } | Answer::Fed { number, batch, .. } = answer {
+            self.traced.lease(*number, batch);
         }
     }
 

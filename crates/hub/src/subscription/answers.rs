@@ -139,6 +139,7 @@ impl Link {
         self.late += late.len() as u64;
         self.held.retain(|number| !late.contains(number));
         self.used.retain(|number| !late.contains(number));
+        self.traced.retain(|(number, _)| !late.contains(number));
         // They are leased to other trainers now and must not be used here.
         self.ready.retain(|delivered| !late.contains(&delivered.number));
         if self.description.is_none() && self.agreed.features.has(Features::DESCRIBE) {

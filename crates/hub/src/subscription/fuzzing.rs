@@ -69,7 +69,7 @@ impl Answers {
     pub fn take(&mut self, acknowledge: bool) -> Option<Delivered> {
         let delivered = self.link.take()?;
         if acknowledge {
-            self.link.acknowledge(delivered.number);
+            self.link.acknowledge(delivered.number, None);
         }
         Some(delivered)
     }

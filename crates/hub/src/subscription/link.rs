@@ -5,8 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use sanderling_observe::SpanContext;
 use sanderling_wire::{
-    Agreed, Buffer, Codec, Compression, Features, Hello, Keys, Leave, Offer, Request, WireError, limit,
+    Agreed, Buffer, Codec, Compression, Features, Hello, Keys, Leave, Offer, Request, Trace, WireError, limit,
 };
 
 use super::error::HubError;
@@ -107,6 +108,8 @@ pub(super) struct Link {
     pub(super) held: BTreeSet<u64>,
     /// Acknowledgements that are not sent yet.
     pub(super) used: Vec<u64>,
+    /// Further ones, each with the trainer's span of its minibatch.
+    pub(super) traced: VecDeque<(u64, SpanContext)>,
     pub(super) ready: VecDeque<Delivered>,
     pub(super) wait_until_us: u64,
     /// Whether the hub had none ready: it is asked for one at a time until one comes.
@@ -152,6 +155,7 @@ impl Link {
             asked: BTreeMap::new(),
             held: BTreeSet::new(),
             used: Vec::new(),
+            traced: VecDeque::new(),
             ready: VecDeque::new(),
             wait_until_us: 0,
             starved: false,
@@ -193,16 +197,20 @@ impl Link {
         self.ready.pop_front()
     }
 
-    /// Acknowledges a minibatch.
-    pub(super) fn acknowledge(&mut self, number: u64) {
+    /// Acknowledges a minibatch, of which the trainer has this span.
+    pub(super) fn acknowledge(&mut self, number: u64, span: Option<SpanContext>) {
         if self.held.remove(&number) {
-            self.used.push(number);
+            match span.filter(|_| self.agreed.features.has(Features::TRACES)) {
+                Some(span) => self.traced.push_back((number, span)),
+                None => self.used.push(number),
+            }
         }
     }
 
     /// Whether the hub has confirmed every acknowledgement.
     pub(super) fn is_settled(&self) -> bool {
-        self.over || self.used.is_empty() && self.asked.values().all(|asked| asked.used.is_empty())
+        let has_none = self.used.is_empty() && self.traced.is_empty();
+        self.over || has_none && self.asked.values().all(|asked| asked.used.is_empty())
     }
 
     /// The next action. Call it again after any action except [`Want::Nothing`].
@@ -348,17 +356,26 @@ impl Link {
 
     /// Builds the next request, if one is due.
     fn ask(&mut self, now_us: u64) {
+        if let Some((number, SpanContext { trace, span })) = self.traced.pop_front() {
+            let trace = Trace { trace_high: (trace >> 64) as u64, trace_low: trace as u64, span };
+            self.put(&Request::Trace(trace), 0);
+            return self.request(now_us, false, vec![number]);
+        }
         let wanted = now_us >= self.wait_until_us && self.may_ask();
         // At most one pure acknowledgement is under way: later acknowledgements go with the next request.
         let is_saying = self.asked.values().any(|asked| !asked.used.is_empty());
         if !wanted && (self.used.is_empty() || is_saying) {
             return;
         }
+        let used = std::mem::take(&mut self.used);
+        self.request(now_us, wanted, used);
+    }
+
+    fn request(&mut self, now_us: u64, wanted: bool, used: Vec<u64>) {
         if self.asked.is_empty() {
             self.heard_us = now_us;
         }
         self.ids += 1;
-        let used = std::mem::take(&mut self.used);
         self.put(&Request::Next(sanderling_wire::Next { wanted, used: &used }), self.ids);
         self.asked.insert(self.ids, PendingRequest { wanted, used });
     }
@@ -387,6 +404,7 @@ impl Link {
         // rest.
         self.heard_us = now_us;
         self.ids += 1;
+        self.used.extend(self.traced.drain(..).map(|(number, _)| number));
         let used = std::mem::take(&mut self.used);
         self.put(&Request::Leave(Leave { used: &used }), self.ids);
         self.unsubscribe = UnsubscribeState::Said;
@@ -421,7 +439,8 @@ impl Link {
         // Shared memory copies faster than it compresses.
         let compression = self.options.compression.filter(|_| !features.has(Features::NO_CHECKSUM));
         let packed = compression.map_or(Features::NONE, Compression::feature);
-        let features = features | Features::DESCRIBE | Features::LEAVE | fed | packed;
+        let traces = if self.options.spans.is_some() { Features::TRACES } else { Features::NONE };
+        let features = features | Features::DESCRIBE | Features::LEAVE | fed | packed | traces;
         self.unpacker = Codec::new();
         (self.agreed, self.offer) = (Agreed::BEFORE_HELLO, Offer::of(features));
         let token = self.options.token.clone();
@@ -438,6 +457,7 @@ impl Link {
         }
         self.outgoing.clear();
         self.full_wanted.extend(std::mem::take(&mut self.full_requested).into_values());
+        self.used.extend(self.traced.drain(..).map(|(number, _)| number));
         for (_, asked) in std::mem::take(&mut self.asked) {
             self.used.extend(asked.used);
         }

@@ -1,7 +1,9 @@
 //! Options of a subscription. Opens nothing.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use sanderling_observe::SpanQueue;
 use sanderling_transport::{SPIN_US_DEFAULT, TlsClient};
 use sanderling_wire::Compression;
 
@@ -31,6 +33,10 @@ pub struct SubscribeOptions {
     /// Whether the trainer takes minibatches whose keys the hub fed to parameter servers
     /// ([`Delivered::fed`](crate::Delivered::fed)). A hub that feeds refuses trainers that do not.
     pub takes_fed: bool,
+    /// Where spans of traced minibatches go, of which hubs hear ([`Acknowledger::acknowledge_traced`]); `None`: nowhere.
+    ///
+    /// [`Acknowledger::acknowledge_traced`]: crate::Acknowledger::acknowledge_traced
+    pub spans: Option<Arc<SpanQueue>>,
 }
 
 impl Default for SubscribeOptions {
@@ -46,6 +52,7 @@ impl Default for SubscribeOptions {
             instance: sanderling_observe::unique(),
             compression: None,
             takes_fed: false,
+            spans: None,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use sanderling_observe::{Exposition, Labels, LatencySummary};
 
-use super::{CurvePoint, RunReport};
+use super::{CurvePoint, FeatureStats, RunReport};
 use crate::table_counters::TableCounters;
 
 /// All metrics of a run: the last of each curve, stages, tables, requests to servers.
@@ -76,17 +76,19 @@ fn metrics(text: &mut Exposition, report: &RunReport) {
 
 /// The numbers of each feature that are known.
 fn features(text: &mut Exposition, report: &RunReport) {
-    let all: Vec<_> = report.features.iter().map(|feature| (&*feature.name, feature.numbers())).collect();
+    let all: Vec<_> = report.features.iter().map(|feature| (feature, feature.numbers())).collect();
     let Some((_, first)) = all.first() else { return };
     for (at, (number, help, _)) in first.iter().enumerate() {
         let known = all.iter().filter_map(|(feature, numbers)| Some((*feature, numbers[at].2?)));
-        let known: Vec<(&str, f64)> = known.collect();
+        let known: Vec<(&FeatureStats, f64)> = known.collect();
         if known.is_empty() {
             continue;
         }
         let name = format!("sanderling_train_feature_{number}");
         text.family(&name, "gauge", help);
-        known.into_iter().for_each(|(feature, value)| text.sample(&name, &[("feature", feature)], value));
+        for (feature, value) in known {
+            text.sample(&name, &[("feature", &feature.name), ("table", &feature.table)], value);
+        }
     }
 }
 

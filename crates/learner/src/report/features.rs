@@ -50,9 +50,9 @@ impl Written {
 }
 
 const LEAD: &str = "From sampled minibatches. Unseen: keys that have no row yet. Hits: keys whose row the minibatch had already. \
-     Norms and gradients are L2 norms of rows by occurrence. Admitted, rejected and evicted are of the feature's table. Update: \
-     the change of a row by one update; idle: pushes to the table since a row's last one. Drift: population stability index of \
-     the keys of late against all of the run, and against those of the model that it began from; above 0.25 the keys are others.";
+     Norms and gradients are L2 norms of rows by occurrence. Admitted, rejected and evicted are of the feature's table, \
+     with the features that share it. Update: the change of a row by one update; idle: pushes to the table since a row's last \
+     one. Drift: population stability index of the keys of late against all of the run, and against those of the model that it began from; above 0.25 the keys are others.";
 
 /// Columns that have a number of some feature.
 fn columns(report: &RunReport) -> Vec<(&'static str, Written, Of)> {
@@ -76,7 +76,8 @@ pub(super) fn features(report: &RunReport) -> Markup {
                     td.name title=(feature.name) { (feature.name) }
                     td.name title=(feature.table) {
                         (feature.table)
-                        @if feature.readers > 1 { " (of " (feature.readers) ")" }
+                        @let others = feature.shares_table_with(&report.features);
+                        @if !others.is_empty() { " (with " (others.join(", ")) ")" }
                     }
                     @for (_, written, of) in &columns {
                         @let value = of(feature);
@@ -95,10 +96,15 @@ pub(super) fn features(report: &RunReport) -> Markup {
 /// The header and the rows of the section as text.
 pub(super) fn lines(report: &RunReport) -> (Vec<&'static str>, Vec<Vec<String>>) {
     let columns = columns(report);
-    let header = ["feature"].into_iter().chain(columns.iter().map(|(title, ..)| *title)).collect();
+    let header = ["feature", "table"].into_iter().chain(columns.iter().map(|(title, ..)| *title)).collect();
     let row = |feature: &FeatureStats| {
         let cells = columns.iter().map(|(_, written, of)| written.text(of(feature)));
-        std::iter::once(feature.name.clone()).chain(cells).collect()
+        let others = feature.shares_table_with(&report.features);
+        let table = match others.is_empty() {
+            true => feature.table.clone(),
+            false => format!("{} (with {})", feature.table, others.join(", ")),
+        };
+        [feature.name.clone(), table].into_iter().chain(cells).collect()
     };
     (header, report.features.iter().map(row).collect())
 }

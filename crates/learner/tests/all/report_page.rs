@@ -117,7 +117,7 @@ fn typical() -> RunReport {
             FeatureStats {
                 name: "user".into(),
                 table: "user".into(),
-                readers: 1,
+                readers: 2,
                 unseen_share: Some(0.25),
                 drift_trained: Some(0.31),
                 ..FeatureStats::default()
@@ -187,7 +187,7 @@ fn a_typical_run_shows_its_numbers() {
         "init_std = 0.01",
         "25.0 %",
         "<strong>0.310</strong>",
-        "user (of 2)",
+        "user (with item)",
         report.machine.cpu.as_str(),
     ] {
         assert!(page.contains(text), "{text} is missing");

@@ -8,7 +8,6 @@ use sanderling_sample::{Field, Spec};
 use super::*;
 use crate::dense::{DenseEngine, DenseInput};
 use crate::scores::{Scoring, Wanted};
-use crate::slow::StageTimes;
 
 /// Longer than any operation of a passing test takes.
 const LONG: Duration = Duration::from_secs(60);
@@ -66,7 +65,7 @@ async fn ask(
         })?;
         answer(found, &of, |scores| Ok(scores.scores))
     };
-    run(threads, batching, work).await
+    run(threads, batching, &StageTimes::default(), work).await
 }
 
 /// Asks all at once, in order.

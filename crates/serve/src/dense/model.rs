@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use sanderling_learner::{LearnError, SavedRows};
+use sanderling_learner::{KeyDrift, LearnError, SavedRows};
 use sanderling_sample::{EncodeOptions, Encoder, LabelUse, SampleError, Spec};
 use sanderling_store::{Block, Dtype, Optimizer, Table, TableConfig, Writes};
 
@@ -21,6 +21,8 @@ pub(crate) struct DeepModel {
     pub(crate) missing: Vec<String>,
     pub(crate) tables: Vec<Arc<Table>>,
     engine: Box<dyn DenseEngine>,
+    /// The keys of requests against those of the training.
+    pub(crate) drift: KeyDrift,
     /// Batches over requests.
     pub(crate) batches: Arc<Batches>,
 }
@@ -127,7 +129,9 @@ impl DeepModel {
         let signature = Signature { inputs: description.inputs(), output: description.output.clone() };
         let engine = engines.load(onnx, &signature).map_err(wrong)?;
         let missing = reading.data.missing.clone();
-        let model = DeepModel { description, spec, missing, tables, engine, batches: Arc::default() };
+        let drift = KeyDrift::of_saved(path, spec.feature.iter().map(|feature| feature.name.as_str()))?;
+        let batches = Arc::default();
+        let model = DeepModel { description, spec, missing, tables, engine, drift, batches };
         model.try_out().map_err(wrong)?;
         Ok(model)
     }
@@ -137,7 +141,8 @@ impl DeepModel {
     pub(crate) fn of_numbers(feature: &str, spec: Spec, engine: Box<dyn DenseEngine>) -> DeepModel {
         let description = Description::of_numbers(feature);
         let (missing, tables, batches) = (Vec::new(), Vec::new(), Arc::default());
-        DeepModel { description, spec, missing, tables, engine, batches }
+        let drift = KeyDrift::default();
+        DeepModel { description, spec, missing, tables, engine, drift, batches }
     }
 
     /// Scores a row of zeros, so that an engine that cannot run the file fails at the start.

@@ -7,6 +7,7 @@ use sanderling_store::{Absent, Pooling as StorePooling, StoreError, Table};
 use crate::dense::description::Pooling;
 use crate::dense::inputs::DenseInputs;
 use crate::dense::model::DeepModel;
+use crate::slow::{Stage, StageTimes};
 
 /// Encodes rows, and makes the inputs of the dense part of them.
 pub(crate) struct DeepScorer {
@@ -52,6 +53,7 @@ impl DeepScorer {
     /// Appends the inputs of the rows that were added, and forgets the rows.
     pub(crate) fn gather(&mut self, model: &DeepModel, to: &mut DenseInputs) -> Result<(), StoreError> {
         let rows = Rows::all(&self.batch);
+        model.drift.note(&rows);
         let description = &model.description;
         let table = |name: &str| model.table(name).unwrap_or(&model.tables[0]);
         let mut columns = self.columns.iter().copied().zip(&mut to.columns);
@@ -88,14 +90,20 @@ impl DeepScorer {
     ///
     /// # Errors
     /// The engine fails.
-    pub(crate) fn score(&mut self, model: &DeepModel, scores: &mut Vec<f32>) -> Result<(), String> {
+    pub(crate) fn score(
+        &mut self,
+        model: &DeepModel,
+        scores: &mut Vec<f32>,
+        times: &StageTimes,
+    ) -> Result<(), String> {
         let mut inputs = std::mem::take(&mut self.inputs);
         if inputs.columns.is_empty() {
             inputs = model.inputs();
         }
         inputs.clear();
-        let done = self.gather(model, &mut inputs).map_err(|error| error.to_string());
-        let done = done.and_then(|()| model.run(&inputs, scores));
+        let gathered = times.timed(Stage::Rows, || self.gather(model, &mut inputs));
+        let done = gathered.map_err(|error| error.to_string());
+        let done = done.and_then(|()| times.timed(Stage::Score, || model.run(&inputs, scores)));
         self.inputs = inputs;
         done
     }

@@ -13,6 +13,7 @@ use crate::lookup::{Groups, Items, bytes_of, find};
 use crate::lookup_proto as proto;
 use crate::models::ServedModel;
 use crate::service::Service;
+use crate::slow::Stage;
 use crate::work::{Asked, status};
 
 /// The service of a server.
@@ -70,7 +71,7 @@ fn rows(
     let groups = groups(&wanted, items.len())?;
     *counted += items.keys().len().max(groups.as_ref().map_or(0, Groups::len));
     asked.check_keys(*counted)?;
-    let found = find(found_in, &items, groups.as_ref())?;
+    let found = asked.times.timed(Stage::Rows, || find(found_in, &items, groups.as_ref()))?;
     asked.count_rows(items.keys().len());
     Ok(proto::Rows {
         dim: found.dim as u32,

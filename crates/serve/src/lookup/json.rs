@@ -12,6 +12,7 @@ use crate::lookup::{Found, Groups, Items, find, pooling_named};
 use crate::models::ServedModel;
 use crate::predict::version_text;
 use crate::query;
+use crate::slow::Stage;
 use crate::work::{Answer, Asked, OCTETS};
 
 /// A request for rows of a table.
@@ -196,12 +197,12 @@ fn answer(
     let groups = groups(request, items.len())?;
     let rows = groups.as_ref().map_or(items.len(), Groups::len);
     asked.check_keys(items.keys().len().max(rows))?;
-    let found = find(found_in, &items, groups.as_ref())?;
+    let found = asked.times.timed(Stage::Rows, || find(found_in, &items, groups.as_ref()))?;
     asked.count_rows(items.keys().len());
-    match form {
+    asked.times.timed(Stage::Write, || match form {
         Form::Octets => Ok(octets::answer(&model, &found, is_half)),
         Form::Json => json(&model, table, request, &items, &found),
-    }
+    })
 }
 
 /// The keys and values of a request.

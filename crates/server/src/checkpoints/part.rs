@@ -72,12 +72,18 @@ impl Checkpoints {
         let _alone = self.working.lock().unwrap_or_else(PoisonError::into_inner);
         let Part { shard, shards, is_even } = self.part();
         let folders = match self.source(name)? {
-            Source::Own if is_even => return Ok(self.own(tables, name, deltas, LogUse::Without)?.candidates),
+            Source::Own if is_even => {
+                let candidates = self.own(tables, name, deltas, LogUse::Without)?.candidates;
+                self.note_trained(&[self.folder(name)?], deltas)?;
+                return Ok(candidates);
+            }
             Source::Own => (0..shards).map(|shard| parts::folder(&base, shard, shards)).collect(),
             Source::Parts { folders, .. } => folders,
         };
         let resharder = Resharder { shard, shards, log: self.log.get(), deltas, slots: Some(slots) };
-        Ok(resharder.read(tables, &folders)?.0)
+        let (candidates, _) = resharder.read(tables, &folders)?;
+        self.note_trained(&folders, deltas)?;
+        Ok(candidates)
     }
 
     /// The own part, or all parts if slots had moved when they were saved.

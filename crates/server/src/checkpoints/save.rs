@@ -12,6 +12,7 @@ use sanderling_wire::{Home, Saved as SavedSize};
 use super::part::Part;
 use super::record::{BLOB, PUSHES_BLOB, ServerRecord, TableRecord};
 use super::save_mode::{SaveMode, SaveReport};
+use super::trained_keys::{KEYS_BLOB, TrainedKeys};
 use super::{Checkpoints, LATEST, origin, unfinished};
 use crate::delta_log::{Base, DeltaLog, Sealed};
 use crate::event::{Event, Log};
@@ -26,6 +27,8 @@ pub(crate) struct Saved<'a> {
     /// Number of a save of several servers; 0 if there is none.
     pub(crate) number: u64,
     pub(crate) mode: SaveMode,
+    /// The keys of the tables so far.
+    pub(crate) keys: &'a TrainedKeys,
     /// The server ends, so no changes follow.
     pub(crate) is_last: bool,
 }
@@ -38,6 +41,7 @@ struct Saving<'a> {
     /// The push history before any row is read.
     before: SavedPushDedup,
     record: ServerRecord,
+    keys: &'a TrainedKeys,
     /// The log that follows the checkpoint.
     log: Option<(&'a DeltaLog, Base)>,
     tables: &'a Tables,
@@ -54,7 +58,7 @@ impl Checkpoints {
         what: &Saved<'_>,
         log: Option<&DeltaLog>,
     ) -> Result<SaveReport, Refusal> {
-        let Saved { name, number, mode, is_last } = *what;
+        let Saved { name, number, mode, keys, is_last } = *what;
         // Once: the slots of the group may change meanwhile.
         let part = self.part();
         let folder = part.folder(&self.base(name)?);
@@ -87,7 +91,7 @@ impl Checkpoints {
         let record =
             ServerRecord { shard, shards, is_even, saved_unix_ms, number, tables: records, log: None };
         let (folder, directory) = (&*folder, &*directory);
-        let saving = Saving { folder, directory, push_dedup, before, record, log, tables, is_last };
+        let saving = Saving { folder, directory, push_dedup, before, record, keys, log, tables, is_last };
         let report = match mode {
             SaveMode::Full | SaveMode::Base => self.save_full(&saving, mode)?,
             SaveMode::Delta => match self.save_delta(&saving) {
@@ -124,6 +128,7 @@ impl Checkpoints {
             self.report_skipped(entry, left_out);
         }
         writer.blob(PUSHES_BLOB, &saving.pushes())?;
+        writer.blob(KEYS_BLOB, &saving.keys.to_blob())?;
         let sealed = saving.seal(self.log.get())?;
         writer.blob(BLOB, &saving.record(sealed.as_ref()))?;
         let (rows, bytes) =
@@ -140,6 +145,7 @@ impl Checkpoints {
             self.report_skipped(entry, left_out);
         }
         writer.blob(PUSHES_BLOB, &saving.pushes())?;
+        writer.blob(KEYS_BLOB, &saving.keys.to_blob())?;
         let sealed = saving.seal(self.log.get())?;
         writer.blob(BLOB, &saving.record(sealed.as_ref()))?;
         let (deltas, (rows, bytes)) = (writer.sequence(), writer.size());

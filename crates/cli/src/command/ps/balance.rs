@@ -14,10 +14,12 @@ use sanderling_registry::{
 };
 use sanderling_server::Control;
 
-/// Interval of the records.
-const EVERY: Duration = Duration::from_secs(10);
-/// A load that did not change for so long is not known any more.
-const FRESH_WITHIN: Duration = Duration::from_secs(35);
+/// Records of a load, in the time for which it has to last, and bounds of their interval.
+const RECORDS: u32 = 6;
+const EVERY_MIN: Duration = Duration::from_secs(1);
+const EVERY_MAX: Duration = Duration::from_secs(10);
+/// A load that did not change for so many intervals, and a half, is not known any more.
+const FRESH_RECORDS: u32 = 3;
 /// Time for one question to the registry.
 const WITHIN: Duration = Duration::from_secs(2);
 
@@ -47,14 +49,16 @@ impl Balance {
         group: u32,
         control: Control,
         rebalance: Rebalance,
+        after: Duration,
     ) -> io::Result<Option<Balance>> {
         if rebalance == Rebalance::Off {
             return Ok(None);
         }
         let (stop, stopped) = channel();
         let load = GroupLoads { registry, group, window: LoadWindow::default(), revision: 0 };
-        let decision =
-            Decision { rebalance, balancer: Balancer::default(), seen: BTreeMap::new(), is_told: false };
+        let every = (after / RECORDS).clamp(EVERY_MIN, EVERY_MAX);
+        let (balancer, seen) = (Balancer::after(after.as_secs()), BTreeMap::new());
+        let decision = Decision { rebalance, after, every, balancer, seen, is_told: false };
         let run = move || run(load, decision, &control, &stopped);
         let thread = std::thread::Builder::new().name("balance".to_owned()).spawn(run)?;
         Ok(Some(Balance { stop: Some(stop), thread: Some(thread) }))
@@ -73,9 +77,10 @@ impl Drop for Balance {
 
 fn run(mut load: GroupLoads, mut decision: Decision, control: &Control, stopped: &Receiver<()>) {
     let start = Instant::now();
-    while matches!(stopped.recv_timeout(EVERY), Err(RecvTimeoutError::Timeout)) {
+    while matches!(stopped.recv_timeout(decision.every), Err(RecvTimeoutError::Timeout)) {
         if !control.group().is_some_and(|group| group.is_primary) {
-            (load.window, decision.balancer) = Default::default();
+            load.window = LoadWindow::default();
+            decision.balancer = Balancer::after(decision.after.as_secs());
             continue;
         }
         // The registry may be away for a while: then nothing is told, and nothing moves.
@@ -133,6 +138,9 @@ impl GroupLoads {
 /// Decides for the cluster.
 struct Decision {
     rebalance: Rebalance,
+    /// The time for which a load has to last, and the interval of the records.
+    after: Duration,
+    every: Duration,
     balancer: Balancer,
     /// When a record was measured, and when it was seen first.
     seen: BTreeMap<u32, (u64, Duration)>,
@@ -145,7 +153,7 @@ impl Decision {
         let (config, placement): (ClusterConfig, Placement) = layout(registry)?;
         let active: Vec<u32> = config.active().collect();
         if active.first() != Some(&group) {
-            (self.balancer, self.is_told) = Default::default();
+            (self.balancer, self.is_told) = (Balancer::after(self.after.as_secs()), false);
             return Ok(());
         }
         let listing = registry.list("", WITHIN)?;
@@ -163,7 +171,8 @@ impl Decision {
                 _ => _ = self.seen.insert(group, (load.unix_ms, at)),
             }
         }
-        loads.retain(|group, _| self.seen.get(group).is_some_and(|(_, since)| at - *since < FRESH_WITHIN));
+        let fresh_within = self.every * FRESH_RECORDS + self.every / 2;
+        loads.retain(|group, _| self.seen.get(group).is_some_and(|(_, since)| at - *since < fresh_within));
         let Some(advice) = self.balancer.step(at.as_secs(), &placement, &active, &ready, &loads) else {
             return Ok(());
         };

@@ -11,8 +11,8 @@ use sanderling_control::status_pages::{Cell, MorePage, Page, Part};
 use sanderling_keeper::{cluster_parts, slots_parts};
 use sanderling_registry::{
     ClusterConfig, ClusterView, Edit, GroupRecord as Stored, LaterFields, Member, MemberRecord, Outcome,
-    PLACEMENT, Place, Placement, Presence, PresenceEvent, Record, Registry, RegistryError, RegistryUrl,
-    SLOTS_DEFAULT, Wanted, agree, claim, group_name,
+    PLACEMENT, Place, Placement, Presence, PresenceEvent, REBALANCE_AFTER_S, Record, Registry, RegistryError,
+    RegistryUrl, SLOTS_DEFAULT, Wanted, agree, claim, group_name,
 };
 use sanderling_server::{Config, Control, GroupRecord, GroupRecords, PlacementRecords, ReplicaConfig};
 use sanderling_transport::Address;
@@ -32,6 +32,8 @@ const PAGE_WITHIN: Duration = Duration::from_millis(500);
 const PAGE_AGE_MAX: Duration = Duration::from_secs(1);
 /// The metric of the rows that moves have copied.
 const MOVED_ROWS: &str = "sanderling_group_moved_rows_total";
+/// Least --rebalance-after: a load is measured once a second at most.
+const REBALANCE_AFTER_MIN: Duration = Duration::from_secs(5);
 /// Default of --pull-staleness.
 const PULL_STALENESS: Duration = Duration::from_secs(2);
 /// Megabytes of rows per second that a move copies.
@@ -50,6 +52,7 @@ pub(super) struct ClusterOptions {
     pub(super) pull_staleness: Option<String>,
     pub(super) move_rate: Option<u32>,
     pub(super) rebalance: Option<Rebalance>,
+    pub(super) rebalance_after: Option<String>,
     pub(super) ca_file: Option<PathBuf>,
 }
 
@@ -70,6 +73,8 @@ pub(super) struct Joined {
     layout: ClusterConfig,
     place: Place,
     rebalance: Rebalance,
+    /// Time for which a load has to last before slots move.
+    rebalance_after: Duration,
 }
 
 impl ClusterOptions {
@@ -93,6 +98,12 @@ impl ClusterOptions {
         };
         let staleness = self.pull_staleness.as_deref().map(crate::quantity::time).transpose();
         let staleness = staleness.map_err(|error| usage("pull-staleness", &error))?;
+        let rebalance_after = self.rebalance_after.as_deref().map(crate::quantity::time).transpose();
+        let rebalance_after = rebalance_after.map_err(|error| usage("rebalance-after", &error))?;
+        let rebalance_after = rebalance_after.unwrap_or(Duration::from_secs(REBALANCE_AFTER_S));
+        if rebalance_after < REBALANCE_AFTER_MIN {
+            return Err(usage("rebalance-after", &"at least 5s: a load that lasts is no burst"));
+        }
         let wanted = Wanted { slots: SLOTS_DEFAULT, groups: self.groups, replicas: self.replicas };
         let mut layout = until_it_answers(|| agree(&*registry, &wanted))?;
         let mut is_told = false;
@@ -127,7 +138,7 @@ impl ClusterOptions {
             speaks: None,
         });
         let rebalance = self.rebalance.unwrap_or_default();
-        Ok(Some(Joined { registry, layout, place, rebalance }))
+        Ok(Some(Joined { registry, layout, place, rebalance, rebalance_after }))
     }
 
     fn check_unused(&self) -> Result<(), Failure> {
@@ -141,6 +152,7 @@ impl ClusterOptions {
             ("advertise", self.advertise.is_some()),
             ("move-rate", self.move_rate.is_some()),
             ("rebalance", self.rebalance.is_some()),
+            ("rebalance-after", self.rebalance_after.is_some()),
             ("ca-file", self.ca_file.is_some()),
         ];
         match given.iter().find(|(_, is_given)| *is_given) {
@@ -194,7 +206,8 @@ impl Joined {
     /// Tells the load of the group, and has slots move as was asked for, until the end of what is returned.
     pub(super) fn balance(&self, control: Control) -> Result<Option<Balance>, Failure> {
         let registry = Arc::clone(&self.registry);
-        Ok(Balance::start(registry, self.place.group, control, self.rebalance)?)
+        let Joined { rebalance, rebalance_after, .. } = *self;
+        Ok(Balance::start(registry, self.place.group, control, rebalance, rebalance_after)?)
     }
 
     /// Keeps the record of this server, which is reached at these addresses, until the end of what is returned.

@@ -78,6 +78,9 @@ pub(super) struct Options {
     /// Slots move by measured load: on, by themselves; plan, the log says when they should; off [default: plan]
     #[arg(long, value_name = "WHEN", hide_possible_values = true, help_heading = "Cluster")]
     pub(super) rebalance: Option<Rebalance>,
+    /// Time for which a group has too much load before slots move, such as 10m, at least 5s [default: 60s]
+    #[arg(long, value_name = "TIME", help_heading = "Cluster")]
+    pub(super) rebalance_after: Option<String>,
     /// Address at which clients and other servers reach this one [default: the first TCP address]
     #[arg(long, value_name = "ADDR", help_heading = "Cluster")]
     pub(super) advertise: Option<String>,
@@ -196,6 +199,7 @@ impl Options {
             pull_staleness: self.pull_staleness.clone(),
             move_rate: self.move_rate,
             rebalance: self.rebalance,
+            rebalance_after: self.rebalance_after.clone(),
             advertise: self.advertise.clone(),
             ca_file: self.ca_file.clone(),
         }
@@ -234,6 +238,7 @@ impl Options {
             pull_staleness: self.pull_staleness.or(other.pull_staleness),
             move_rate: self.move_rate.or(other.move_rate),
             rebalance: self.rebalance.or(other.rebalance),
+            rebalance_after: self.rebalance_after.or(other.rebalance_after),
             advertise: self.advertise.or(other.advertise),
             ca_file: self.ca_file.or(other.ca_file),
             data: self.data.or(other.data),

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const LIMIT_S: u64 = 3;
+const LIMIT_S: u64 = 2;
 
 /// Killed, or stopped as by a debugger; the limit comes from the command line or from the configuration. Without it this would
 /// take 20 seconds.

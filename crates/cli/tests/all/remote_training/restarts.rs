@@ -78,18 +78,24 @@ fn train(
     (output.status.code(), String::from_utf8(output.stderr).unwrap(), address)
 }
 
+/// Checks all cases at once, since most of their time is a wait.
+fn at_once<T: Send, const N: usize>(cases: [T; N], check: impl Fn(T) + Sync) {
+    std::thread::scope(|scope| cases.into_iter().for_each(|case| _ = scope.spawn(|| check(case))));
+}
+
 #[test]
 fn a_server_that_comes_back_with_every_push_is_gone_on_with() {
     let place = Place::of_restarts();
     place.json("train one_pass.toml --quiet --json --runs-dir here");
-    for (name, options, signal, is_local) in [
+    let cases = [
         ("kept-killed", KEPT, "KILL", false),
         ("kept-upgraded", KEPT, "TERM", false),
         ("kept-local", KEPT, "KILL", true),
         ("logged-killed", LOGGED, "KILL", false),
         ("logged-upgraded", "--data data --log log --lose 1s", "TERM", false),
         ("saved-upgraded", "--data data", "TERM", false),
-    ] {
+    ];
+    at_once(cases, |(name, options, signal, is_local)| {
         let options = if is_local { options.to_owned() } else { format!("--no-local {options}") };
         let (code, errors, address) = train(&place, name, (&options, &options), signal, "one_pass.toml");
         assert_eq!(code, Some(0), "{name}: {errors}");
@@ -110,14 +116,14 @@ fn a_server_that_comes_back_with_every_push_is_gone_on_with() {
         } else {
             assert!(found == expected, "{name}: the tables differ");
         }
-    }
+    });
 }
 
 #[test]
 fn a_server_that_comes_back_without_the_rows_gets_the_last_save() {
     let place = Place::of_restarts();
     place.json("train c.toml --passes 8 --quiet --json --runs-dir here");
-    for (name, options, again) in [
+    let cases = [
         ("memory", "--no-local", "--no-local"),
         (
             "logged",
@@ -125,7 +131,8 @@ fn a_server_that_comes_back_without_the_rows_gets_the_last_save() {
             "--no-local --data data --log log --lose 1s",
         ),
         ("forgotten", "--no-local --kept kept", "--no-local --kept kept --forget"),
-    ] {
+    ];
+    at_once(cases, |(name, options, again)| {
         let (code, errors, address) = train(&place, name, (options, again), "KILL", "c.toml --passes 8");
         assert_eq!(code, Some(0), "{name}: {errors}");
         let said = format!("server {address} was started anew without the rows of this run: {RESTORED}");
@@ -133,7 +140,7 @@ fn a_server_that_comes_back_without_the_rows_gets_the_last_save() {
         assert!(!errors.contains(SURVIVED), "{name}: {errors}");
         let (found, expected) = (place.path(&format!("there/{name}/model")), place.path("here/run/model"));
         assert!(tables(&found) == tables(&expected), "{name}: the tables differ");
-    }
+    });
     let line = "c.toml --passes 8 --on-lost-rows end";
     let (code, errors, _) = train(&place, "ends", ("--no-local", "--no-local"), "KILL", line);
     assert_eq!(code, Some(1), "{errors}");
@@ -144,15 +151,16 @@ fn a_server_that_comes_back_without_the_rows_gets_the_last_save() {
 #[test]
 fn workers_of_one_process_go_on_too() {
     let place = Place::of_restarts();
-    for (name, options, job, expected) in [
+    let cases = [
         ("threads", KEPT, "one_pass.toml --threads 2", SURVIVED),
         ("asynchronous", KEPT, "job.toml --train long.svm --algorithm ftrl --workers 2", SURVIVED),
         ("lost", "", "job.toml --passes 40 --algorithm ftrl --workers 2", RESTORED),
         ("in-step", "", "job.toml --passes 40 --algorithm ftrl-sync --workers 2", RESTORED),
-    ] {
+    ];
+    at_once(cases, |(name, options, job, expected)| {
         let options = format!("--no-local {options}");
         let (code, errors, _) = train(&place, name, (&options, &options), "KILL", job);
         assert_eq!(code, Some(0), "{name}: {errors}");
         assert!(errors.contains(expected), "{name}: {errors}");
-    }
+    });
 }

@@ -29,6 +29,10 @@ fn limits(stride: u32) -> LeaseLimits {
     }
 }
 
+fn minibatch(pass: u64, payload: Vec<u8>) -> Minibatch {
+    Minibatch { pass, rows: 1, payload, made: (Instant::now(), Instant::now()) }
+}
+
 /// A trainer as it sees itself.
 #[derive(Default)]
 struct Model {
@@ -91,7 +95,7 @@ impl World {
             }
             let bytes = 1 + self.below(15) as usize;
             let payload = vec![self.made as u8; bytes];
-            self.leases.offer(Minibatch { pass: self.made / BATCHES, rows: 1, payload });
+            self.leases.offer(minibatch(self.made / BATCHES, payload));
             self.made += 1;
             if self.made == PASSES * BATCHES {
                 self.leases.end(PASSES);
@@ -320,7 +324,7 @@ fn subscribe<'a>(trainer: &'a str, rank: Option<u32>, stream: u64, held: &'a [u6
 #[test]
 fn what_was_given_away_is_late() {
     let mut leases = leases(0);
-    leases.offer(Minibatch { pass: 0, rows: 1, payload: vec![1] });
+    leases.offer(minibatch(0, vec![1]));
     leases.subscribe(1, &subscribe("a", None, 0, &[])).unwrap();
     leases.subscribe(2, &subscribe("b", None, 0, &[])).unwrap();
     let number = |answer: Option<(Vec<u64>, Answer)>| match answer {
@@ -359,7 +363,7 @@ fn ask(leases: &mut LeaseTable, connection: u64, used: &[u64]) -> (Vec<u64>, Opt
 #[test]
 fn what_trainers_have_stays_theirs_when_the_hub_is_started_anew() {
     let offer = |leases: &mut LeaseTable, numbers: std::ops::Range<u8>| {
-        numbers.for_each(|number| leases.offer(Minibatch { pass: 0, rows: 1, payload: vec![number] }));
+        numbers.for_each(|number| leases.offer(minibatch(0, vec![number])));
     };
     for (is_last, b_is_lost) in [(true, false), (false, false), (true, true), (false, true)] {
         let mut before = leases(0);
@@ -396,7 +400,7 @@ fn what_trainers_have_stays_theirs_when_the_hub_is_started_anew() {
 fn what_a_trainer_has_when_it_says_farewell_others_get_at_once() {
     let mut leases = leases(0);
     for number in 0..3 {
-        leases.offer(Minibatch { pass: 0, rows: 1, payload: vec![number] });
+        leases.offer(minibatch(0, vec![number]));
     }
     leases.end(1);
     leases.subscribe(1, &subscribe("a", None, 0, &[])).unwrap();
@@ -428,7 +432,7 @@ fn what_a_trainer_has_when_it_says_farewell_others_get_at_once() {
 fn a_rank_that_left_is_free_and_each_rank_ends_by_itself() {
     let mut leases = leases(2);
     for number in 0..3 {
-        leases.offer(Minibatch { pass: 0, rows: 1, payload: vec![number] });
+        leases.offer(minibatch(0, vec![number]));
     }
     leases.subscribe(1, &subscribe("a", Some(0), 0, &[])).unwrap();
     leases.subscribe(2, &subscribe("b", Some(1), 0, &[])).unwrap();

@@ -21,6 +21,7 @@ fn facts() -> HubFacts {
         feeds: String::new(),
         description: None,
         columns: Vec::new(),
+        spans: None,
     }
 }
 
@@ -66,7 +67,7 @@ impl PendingRequest {
         let none = || panic!("no test asks for statistics");
         let outgoing =
             self.session.answer(bytes, &self.facts, &self.lease_queue, &none).expect("the framing holds");
-        let outgoing = self.session.pack(outgoing).unwrap();
+        let outgoing = self.session.pack(outgoing.expect("an answer")).unwrap();
         let mut out = Buffer::new(1 << 21);
         let length = self.session.frame_bytes(&outgoing).unwrap();
         let found = self.session.write(&outgoing, out.room(length).unwrap()).unwrap();

@@ -109,7 +109,7 @@ fn nothing_is_fed_before_there_is_a_trainer_or_that_is_in_somebodys_hands() {
     let mut leases =
         LeaseTable::new(LeaseLimits { feeds: true, ..limits(0) }, 9, AckSet::default(), PassStart::default());
     for number in 0..3 {
-        leases.offer(Minibatch { pass: 0, rows: 1, payload: vec![number] });
+        leases.offer(minibatch(0, vec![number]));
     }
     assert_eq!(leases.next_to_feed(9), []);
     // It has the first one from before the hub's start.

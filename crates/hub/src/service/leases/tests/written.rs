@@ -29,7 +29,7 @@ fn what_a_hub_must_know_after_a_crash_is_noted() {
     assert_eq!(comes(&mut leases, "a"), came("a"));
     leases.begin_pass(1);
     for number in 0..3 {
-        leases.offer(Minibatch { pass: 1, rows: 1, payload: vec![number] });
+        leases.offer(minibatch(1, vec![number]));
         assert_eq!(ask(&mut leases, 1, &[]).1, Some(u64::from(number)));
     }
     ask(&mut leases, 1, &[0]);
