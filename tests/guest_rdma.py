@@ -15,12 +15,13 @@ import numpy as np
 import sanderling
 
 KEYS, DIM, ROUNDS, BATCH = 20_000, 16, 40, 2000
+TOKEN = "that of the guest"
 
 
 def compare(address: str) -> None:
     """Pushes rows that tell their key, and pulls random ones, of which some are absent."""
     random = np.random.default_rng(7)
-    with sanderling.connect(address, token="secret") as connection:
+    with sanderling.connect(address, token=TOKEN) as connection:
         table = connection.table("rows", DIM, optimizer={"type": "sgd", "lr": 1.0}, init="zero", writes="copy_on_write")
         for keys in np.array_split(np.arange(KEYS, dtype=np.uint64), 8):
             table.push(keys, -np.repeat(keys.astype(np.float32)[:, None], DIM, axis=1))
@@ -35,7 +36,7 @@ def main() -> None:
     program, host = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
         token = Path(folder, "token")
-        token.write_text("secret\n")
+        token.write_text(f"{TOKEN}\n")
         token.chmod(0o600)
         command = [program, "ps", "--listen", f"rdma://{host}:0", "--runtime-dir", folder, "--gather", "nic"]
         command += ["--no-local", "--expose", "--insecure", "--token-file", str(token)]
