@@ -5,17 +5,19 @@
 #   tests/guest_rdma.sh ADDRESS          on the device of this machine that has this IP address
 #
 # The tests are those of the transports over every kind of connection, and those of crates/cli/tests/all/rdma.rs: a
-# server and clients as processes, rows compared under writers, either side killed, the link taken down (in the guest
-# only), and a limit of locked memory. Soft RoCE has the verbs, the kernel's and the library's code paths and errors of
+# server and clients as processes, rows compared under writers, gathered by the CPU and by the card, either side killed or
+# stopped, the link taken down (in the guest only), a limit of locked memory, TLS. tests/guest_rdma.py pulls from Python. Soft RoCE has the verbs, the kernel's and the library's code paths and errors of
 # a network card. It says nothing of speed: the guest is emulated (TCG), and so is the card.
 #
 # The guest needs qemu-system-x86, busybox-static, iproute2, libibverbs1 and ibverbs-providers on the host, and fetches
-# Debian's linux-image package (70 MB, not installed) into target/guest.
+# Debian's linux-image package (70 MB, not installed) into target/guest. The part in Python needs the interpreter of .venv
+# with numpy.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin
 WORK=target/guest
 GUEST_ADDRESS=10.0.0.1
+PYTHON=${PYTHON:-.venv/bin/python}
 # The tests that run over every kind of connection, and those of servers and clients. Others need no device.
 TRANSPORT_TESTS=${TRANSPORT_TESTS:-conversation::,killed_peer::,polling::several,polling::who}
 CLI_TESTS=${CLI_TESTS:-rdma::}
@@ -56,6 +58,31 @@ mkdir -p "$WORK/root$(dirname "$LIBRARY")"
 cp -L "$LIBRARY" "$WORK/root$LIBRARY"
 install_libraries "$LIBRARY"
 install_libraries "$PROVIDER"
+# Python: the interpreter, its library without tests, numpy, and the package with the module that cargo has built.
+HAS_PYTHON=0
+MODULE=$(dirname "$BINARY")/lib_native.so
+if "$PYTHON" -c 'import numpy' 2>/dev/null && [ -e "$MODULE" ]; then
+    HAS_PYTHON=1
+    PREFIX=$("$PYTHON" -c 'import sys; print(sys.base_prefix)')
+    STANDARD=$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')
+    NUMPY=$("$PYTHON" -c 'import numpy, os; print(os.path.dirname(os.path.dirname(numpy.__file__)))')
+    install_program "$(readlink -f "$PYTHON")" "$PREFIX/bin/python"
+    mkdir -p "$WORK/root$STANDARD" "$WORK/root/python"
+    tar -C "$STANDARD" --exclude=__pycache__ --exclude=./test --exclude=./site-packages --exclude=./idlelib \
+        --exclude=./tkinter --exclude=./ensurepip --exclude='./config-*' --exclude='*.a' -c . | tar -C "$WORK/root$STANDARD" -x
+    tar -C "$NUMPY" --exclude=__pycache__ --exclude=tests -c numpy numpy.libs | tar -C "$WORK/root/python" -x
+    tar -C python --exclude=__pycache__ --exclude='*.so' -c sanderling | tar -C "$WORK/root/python" -x
+    install_program "$MODULE" python/sanderling/_native.abi3.so
+    # The system's libraries; numpy's own are beside it.
+    { find "$WORK/root$STANDARD" "$WORK/root/python" -name '*.so*' -exec ldd {} + || true; } |
+        sed -n 's|.* \(/\(usr/\)\{0,1\}lib[^ ]*\) .*|\1|p' | sort -u | while read -r library; do
+        mkdir -p "$WORK/root$(dirname "$library")"
+        cp -L "$library" "$WORK/root$library"
+    done
+    cp tests/guest_rdma.py "$WORK/root/python/guest_rdma.py"
+else
+    echo "without Python: $PYTHON has no numpy, or cargo has built no module"
+fi
 echo 'root:x:0:0:root:/tmp:/bin/sh' >"$WORK/root/etc/passwd"
 echo '127.0.0.1 localhost' >"$WORK/root/etc/hosts"
 cat >"$WORK/root/init" <<INIT
@@ -86,6 +113,10 @@ transport \$(argument transport) --test-threads=1
 echo "GUEST transport \$?"
 cli \$(argument cli) --nocapture --test-threads=1
 echo "GUEST cli \$?"
+if [ $HAS_PYTHON = 1 ]; then
+    PYTHONPATH=/python "${PREFIX:-}/bin/python" /python/guest_rdma.py "$BINARY" $GUEST_ADDRESS
+    echo "GUEST python \$?"
+fi
 echo "GUEST ended"
 poweroff -f
 INIT
@@ -95,8 +126,11 @@ timeout "$SECONDS_MAX" qemu-system-x86_64 -machine pc -cpu max -smp 2 -accel tcg
     -kernel "$WORK/kernel/boot/vmlinuz-$VERSION" -initrd "$WORK/initramfs" \
     -append "console=ttyS0 quiet panic=-1 transport=$TRANSPORT_TESTS cli=$CLI_TESTS" </dev/null >"$WORK/log" 2>&1 || echo "the guest was ended"
 tr -d '\r' <"$WORK/log"
-if ! grep -qa "^GUEST transport 0" "$WORK/log" || ! grep -qa "^GUEST cli 0" "$WORK/log"; then
-    echo "FAILED: $WORK/log"
+PARTS=(transport cli)
+[ $HAS_PYTHON = 1 ] && PARTS+=(python)
+for part in "${PARTS[@]}"; do
+    grep -qa "^GUEST $part 0" "$WORK/log" && continue
+    echo "FAILED: $part, see $WORK/log"
     exit 1
-fi
+done
 echo "PASSED: rdma:// over soft RoCE"

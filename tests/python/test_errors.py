@@ -207,3 +207,11 @@ def test_an_error_is_the_built_in_one_that_fits(name: str, base: type[Exception]
     assert isinstance(error, base)
     assert isinstance(error, sanderling.Error)
     assert str(error) == "a 'quoted' text"
+
+
+@pytest.mark.skipif(Path("/sys/class/infiniband").exists(), reason="this machine has RDMA devices")
+def test_without_an_rdma_device_the_error_says_what_is_missing() -> None:
+    with pytest.raises(
+        sanderling.Error, match=r"rdma://127\.0\.0\.1:1: no RDMA device: .*(libibverbs|/sys/class/infiniband)"
+    ):
+        sanderling.connect("rdma://127.0.0.1:1")

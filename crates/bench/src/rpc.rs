@@ -37,7 +37,7 @@ use frames::FramedCaller;
 use rival::{BidiCaller, UnaryCaller};
 use serve::CERTIFICATE;
 
-pub use options::{Pinning, RpcOptions, Transport};
+pub use options::{Gather, Pinning, RpcOptions, Transport};
 pub use result::{HalfLoad, RpcReport, RpcRow};
 pub use rival::MALLOC;
 pub use serve::{Place, Role, ServeOptions, Serving, start as serve};

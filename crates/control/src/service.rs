@@ -163,6 +163,11 @@ pub(crate) fn table(status: TableStatus) -> proto::Table {
         promoted: stats.promoted,
         age_ms: status.age.map(ms),
         temporary: status.temporary,
+        gather: status.gather.by.to_owned(),
+        gather_because: status.gather.because,
+        cpu_ns_per_row: status.gather.cpu_ns_per_row,
+        nic_ns_per_row: status.gather.nic_ns_per_row,
+        nic_pulls: status.gather.nic_pulls,
     }
 }
 

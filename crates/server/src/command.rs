@@ -2,6 +2,7 @@
 //! no connections.
 
 pub(crate) mod feed;
+pub(crate) mod gathered;
 pub(crate) mod pull;
 pub(crate) mod push;
 pub(crate) mod replicated;

@@ -9,6 +9,7 @@ use sanderling_store::Durability;
 use sanderling_transport::{Address, user_dir};
 use sanderling_wire::limit;
 
+use crate::gather::GatherOptions;
 use crate::limit::{
     CHECKPOINTS_MAX_DEFAULT, FRAME_BYTES_MAX_DEFAULT, LOSE_DEFAULT, LOSE_MAX, SAMPLE_EVERY_DEFAULT,
     SLOW_DEFAULT,
@@ -79,6 +80,8 @@ pub struct Config {
     pub spin_us: u32,
     /// Memory limit per table, in bytes. It also bounds tables whose configuration asks for more.
     pub table_budget_bytes: Option<u64>,
+    /// The gatherers of rows for replies by RDMA.
+    pub gather: GatherOptions,
     /// Maximum frame length, in bytes.
     pub frame_bytes_max: u32,
     /// Close a connection whose send buffer stays full this long.
@@ -148,6 +151,7 @@ impl Default for Config {
             pin: false,
             spin_us: sanderling_transport::SPIN_US_DEFAULT,
             table_budget_bytes: None,
+            gather: GatherOptions::default(),
             frame_bytes_max: FRAME_BYTES_MAX_DEFAULT,
             write_timeout: Duration::from_secs(10),
             drain_within: Duration::from_secs(10),
@@ -177,6 +181,11 @@ impl Config {
         // Checkpoint names do not begin with a dot.
         let name = format!(".shard-{}-of-{}.history", self.shard, self.shards);
         self.data.as_ref().filter(|_| self.kept.is_none()).map(|root| root.join(name))
+    }
+
+    /// Whether clients may connect by RDMA.
+    pub(crate) fn listens_by_rdma(&self) -> bool {
+        self.listen.iter().any(|address| matches!(address, Address::Rdma(_)))
     }
 
     /// Whether every acknowledged change outlives the server, however its process ends.
@@ -242,6 +251,8 @@ impl Config {
             "log and kept exclude each other: kept tables survive the process, a log also the machine"
                 .to_owned()
         } else if let Some(problem) = self.replica.as_ref().and_then(|replica| self.check_replica(replica)) {
+            problem
+        } else if let Some(problem) = self.gather.problem(self.listens_by_rdma()) {
             problem
         } else if self.cut_log && self.log.is_none() {
             "cut_log needs a log".to_owned()

@@ -19,6 +19,7 @@ use crate::clock::unix_ms;
 use crate::connections::ConnectionStatus;
 use crate::delta_log::DeltaLog;
 use crate::event::{Event, Log};
+use crate::gather::GatherStatus;
 use crate::key_shares::KeyShares;
 use crate::logins::Plane;
 use crate::refusal::Refusal;
@@ -117,6 +118,8 @@ pub struct TableStatus {
     pub temporary: bool,
     /// Sizes and counters.
     pub stats: TableStats,
+    /// The gatherer of its rows for pulls by RDMA.
+    pub gather: GatherStatus,
     /// Configuration, as JSON.
     pub config: String,
 }
@@ -166,6 +169,7 @@ impl Control {
                 .then(|| Duration::from_millis(unix_ms().saturating_sub(entry.created_unix_ms))),
             temporary: entry.temporary,
             stats: stats(&entry.table),
+            gather: entry.gather.status(&self.state.cards),
             config: entry.config.clone(),
         };
         directory.entries.iter().map(status).collect()

@@ -122,6 +122,13 @@ pub enum Event {
         name: &'static str,
         value: String,
     },
+    /// The gatherer of a table's rows for pulls by RDMA, from now on.
+    GatheredBy {
+        table: String,
+        /// `cpu` or `nic`.
+        by: &'static str,
+        because: String,
+    },
     /// The operator dropped a table.
     Dropped {
         table: String,
@@ -233,6 +240,9 @@ impl fmt::Display for Event {
             ),
             Event::OptionSet { name, value } => write!(out, "--{name} is {value} from now on, by a request"),
             Event::Role { group, role, epoch } => write!(out, "group {group}, epoch {epoch}: {role}"),
+            Event::GatheredBy { table, by, because } => {
+                write!(out, "table {table}: rows of pulls by RDMA are gathered by the {by}: {because}")
+            }
             Event::Dropped { table } => write!(out, "dropped table {table}"),
             Event::MoveFailed { reason } | Event::OtherVersion { reason } => out.write_str(reason),
             Event::NotPinned { worker, reason } => write!(out, "worker {worker} is not pinned: {reason}"),

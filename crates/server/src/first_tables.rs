@@ -19,6 +19,7 @@ pub(crate) fn restore(state: &State, config: &Config, log: &Log) -> Result<(), S
         checkpoints.tell(log);
     }
     let origin = restore_tables(state, config, log)?;
+    state.tables.check_gather().map_err(|refusal| ServerError::Data(refusal.reason))?;
     state.tables.history.start(origin).map_err(|refusal| ServerError::Data(refusal.reason))?;
     // The log follows a checkpoint, and clients may push from here on.
     if state.log.as_ref().is_some_and(DeltaLog::has_no_base) {

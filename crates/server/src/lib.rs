@@ -13,6 +13,7 @@ mod refusal;
 mod replace_file;
 
 mod description;
+mod gather;
 mod placement;
 mod tables;
 
@@ -68,6 +69,7 @@ pub use connections::ConnectionStatus;
 pub use control::{Control, Status, TableStatus};
 pub use descriptors::raise_limit;
 pub use event::Event;
+pub use gather::{Gather, GatherOptions, GatherStatus};
 pub use key_shares::KeyShares;
 pub use listen::{PortListener, control_address, framing, listen_for_control};
 pub use refusal::Refusal;

@@ -10,6 +10,7 @@ use sanderling_wire::{HEADER_BYTES, body_bytes};
 
 use crate::Config;
 use crate::event::{Event, Log};
+use crate::gather::Cards;
 use crate::server_error::ServerError;
 
 /// The control port is this far above the first TCP port.
@@ -37,8 +38,9 @@ fn options(config: &Config) -> Result<ListenOptions, Error> {
 }
 
 /// Listens at all configured addresses, and at local ones if the configuration wants them.
-pub(crate) fn listen(config: &Config, log: &Log) -> Result<Vec<Listener>, Error> {
-    let options = options(config)?;
+pub(crate) fn listen(config: &Config, cards: &Cards, log: &Log) -> Result<Vec<Listener>, Error> {
+    let mut options = options(config)?;
+    cards.set(&mut options);
     let bind = |address: &Address| Listener::bind(address, &options);
     let mut listeners = config.listen.iter().map(bind).collect::<Result<Vec<_>, Error>>()?;
     if config.local {

@@ -9,6 +9,18 @@ pub trait ReplySink {
     ///
     /// `false`: there is no room now, and `fill` was not called.
     fn put(&mut self, bytes_max: usize, fill: &mut dyn FnMut(&mut [u8]) -> usize) -> bool;
+
+    /// The card that can gather a reply. None: there is none.
+    #[cfg(feature = "rdma")]
+    fn card(&mut self) -> Option<sanderling_transport::Card> {
+        None
+    }
+
+    /// Has the card gather a reply. `false`: it cannot now, and nothing was done.
+    #[cfg(feature = "rdma")]
+    fn gather(&mut self, _frame: sanderling_transport::GatherFrame) -> bool {
+        false
+    }
 }
 
 /// A buffer has room up to its limit.

@@ -20,6 +20,7 @@ use crate::control::{Control, REMOTE_FEATURES, ShutdownRequest};
 use crate::event::{Event, Log};
 use crate::first_tables;
 use crate::folder_lock::FolderLock;
+use crate::gather::Cards;
 use crate::listen;
 use crate::log_thread;
 use crate::replication::{
@@ -89,10 +90,12 @@ impl Server {
         let own_data = data_folder.as_ref().filter(|_| config.replica.is_none());
         let data_lock = own_data.map(folder_lock).transpose().map_err(ServerError::Data)?;
         let log_lock = log_folder.as_ref().map(folder_lock).transpose().map_err(ServerError::Data)?;
-        let listeners = listen::listen(config, &log)?;
+        let cards = Cards::of(config);
+        let listeners = listen::listen(config, &cards, &log)?;
         let count = if config.workers > 0 { config.workers } else { processors().max(1) };
         let (inputs, taken) = channel();
         let mut state = State::new(config);
+        state.cards = cards;
         if let Some(replica) = &config.replica {
             let replication = Replication::new(
                 count,
@@ -189,7 +192,8 @@ impl Server {
             }
             None => None,
         };
-        let maintenance = Some(Maintenance::start(every_table(state)).map_err(ServerError::Thread)?);
+        let maintenance =
+            Some(Maintenance::start(every_table(state, log.clone())).map_err(ServerError::Thread)?);
         Ok(Server {
             control,
             addresses,
@@ -385,8 +389,15 @@ fn spawn<T: Send + 'static>(
 }
 
 /// Calls a function for every table, for the maintenance thread.
-fn every_table(state: Arc<State>) -> impl Fn(&mut dyn FnMut(&Table)) {
-    move |maintain| state.tables.directory().entries.iter().for_each(|entry| maintain(&entry.table))
+fn every_table(state: Arc<State>, log: Log) -> impl Fn(&mut dyn FnMut(&Table)) {
+    move |maintain| {
+        for entry in &state.tables.directory().entries {
+            maintain(&entry.table);
+            if let Some(event) = entry.gather.look(&entry.table, &state.cards) {
+                log.report(event);
+            }
+        }
+    }
 }
 
 fn processors() -> usize {
@@ -408,6 +419,8 @@ fn pin_to(number: usize) -> Result<(), String> {
 fn accept(listener: &Listener, control: &Control, log: &Log) {
     let features = match listener.address().in_memory() {
         true => Features::F16_ROWS | Features::NO_CHECKSUM,
+        // The checksums of RDMA are the card's.
+        false if matches!(listener.address(), Address::Rdma(_)) => REMOTE_FEATURES | Features::UNSUMMED_ROWS,
         false => REMOTE_FEATURES,
     };
     let mut not_accepted = NotAccepted::default();

@@ -336,6 +336,10 @@ impl Session {
                 format!("the answer has {}; ask for fewer rows at once", in_units(bytes as u64)),
             ));
         }
+        if matches!(&request, Request::Pull(pull) if command::gathered::send(call, pull, out)) {
+            tracer.done();
+            return Ok(Handled::Replied);
+        }
         let client_pushes = &mut self.client_pushes;
         let put = out.put(bytes.max(FAILURE_BYTES_MAX), &mut |slot| {
             let written = match &request {

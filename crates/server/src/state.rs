@@ -17,6 +17,7 @@ use crate::clock::unix_ms;
 use crate::connections::Connections;
 use crate::delta_log::DeltaLog;
 use crate::descriptors;
+use crate::gather::Cards;
 use crate::history::History;
 use crate::limit::{IN_FLIGHT_MAX, RECEIVE_BYTES_MAX};
 use crate::logins::{Logins, Plane};
@@ -43,6 +44,8 @@ pub(crate) struct State {
     /// The changes since the last checkpoint, if they are logged.
     pub(crate) log: Option<DeltaLog>,
     pub(crate) connections: Connections,
+    /// The cards that gather rows.
+    pub(crate) cards: Cards,
     /// Memory for the long frames of all connections.
     pub(crate) receiving: ReceiveBudget,
     pub(crate) statistics: Statistics,
@@ -89,6 +92,7 @@ impl State {
         State {
             tables: Tables::new(config.table_budget_bytes)
                 .kept_in(config.kept_folder(), config.durability)
+                .gathered_by(config.gather.clone())
                 .of(History::open(config.history_file(), config.holds_all(), config.memory_of())),
             placement: Placement::new(shard, shards, urls),
             push_dedup: Arc::default(),
@@ -100,6 +104,7 @@ impl State {
             replication: None,
             log: config.log_folder().map(|folder| DeltaLog::new(folder, config.lose)),
             connections: Connections::new(descriptors::places()),
+            cards: Cards::default(),
             receiving: ReceiveBudget::new(RECEIVE_BYTES_MAX),
             statistics: Statistics::default(),
             traces: Traces::new(config.sample_every, config.slow, config.spans.clone()),

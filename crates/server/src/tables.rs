@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::unix_ms;
 use crate::description;
+use crate::gather::{GatherOptions, TableGather};
 use crate::history::History;
 use crate::placement::Slots;
 use crate::refusal::Refusal;
@@ -36,6 +37,8 @@ pub(crate) struct Entry {
     pub(crate) temporary: bool,
     /// The rows.
     pub(crate) table: Arc<Table>,
+    /// The gatherer of rows for pulls by RDMA.
+    pub(crate) gather: TableGather,
 }
 
 /// The properties of a table beside its rows, as replicas and kept folders have them.
@@ -97,11 +100,12 @@ pub(crate) enum Asked {
 }
 
 impl Entry {
-    /// A replica's table.
-    pub(crate) fn of_note(number: u32, note: TableNote, table: Arc<Table>) -> Entry {
+    /// A replica's table, in the list of these.
+    pub(crate) fn of_note(number: u32, note: TableNote, table: Arc<Table>, tables: &Tables) -> Entry {
+        let gather = tables.gather_of(&table);
         let (home, state) = (note.home(), table.config().state() as u32);
         let TableNote { config, created_unix_ms, temporary, .. } = note;
-        Entry { number, home, config, state, created_unix_ms, temporary, table }
+        Entry { number, home, config, state, created_unix_ms, temporary, table, gather }
     }
 
     /// Its properties beside its rows.
@@ -179,6 +183,7 @@ pub(crate) struct Tables {
     /// The folder in which tables outlive this process.
     kept: Option<PathBuf>,
     durability: Durability,
+    gather: GatherOptions,
     /// Gives the tables their numbers.
     pub(crate) history: History,
 }
@@ -196,6 +201,7 @@ impl Tables {
             budget_bytes,
             kept: None,
             durability: Durability::Detect,
+            gather: GatherOptions::default(),
             history: History::default(),
         }
     }
@@ -203,6 +209,20 @@ impl Tables {
     /// The tables of a server that outlive it in this folder, and survive what `durability` says.
     pub(crate) fn kept_in(self, folder: Option<PathBuf>, durability: Durability) -> Tables {
         Tables { kept: folder, durability, ..self }
+    }
+
+    /// The tables of a server, gathered like this.
+    pub(crate) fn gathered_by(self, gather: GatherOptions) -> Tables {
+        Tables { gather, ..self }
+    }
+
+    fn gather_of(&self, table: &Table) -> TableGather {
+        TableGather::new(self.gather.of(table.name()), table)
+    }
+
+    /// Refuses tables whose rows a card is to gather and cannot.
+    pub(crate) fn check_gather(&self) -> Result<(), Refusal> {
+        self.directory().entries.iter().try_for_each(|entry| self.gather.check_table(&entry.table))
     }
 
     /// The tables of a server with this history.
@@ -315,6 +335,7 @@ impl Tables {
             let reason = format!("there are {tables} tables, and no more are possible; drop some");
             return Err(Refusal::new(Fault::BadConfig, reason));
         }
+        self.gather.check(&asked)?;
         let note = TableNote::new(home, config, temporary);
         Ok(Asked::New { config: Box::new(self.limited(asked)), note })
     }
@@ -329,9 +350,13 @@ impl Tables {
         let mut entries = current.directory.entries.clone();
         let TableNote { config, created_unix_ms, temporary, .. } = note;
         let table = self.make(*asked, temporary)?;
+        self.gather.check_table(&table).inspect_err(|_| {
+            // Without a note the next start forgets it, too.
+            let _ = table.forget_kept();
+        })?;
         let number = self.history.number_new(name, created_unix_ms)?;
         let candidate = Candidate { home, config, created_unix_ms, temporary, table };
-        let entry = complete(candidate, number);
+        let entry = self.complete(candidate, number);
         entries.push(Arc::clone(&entry));
         self.replace(&mut current, entries);
         Ok(entry)
@@ -368,12 +393,22 @@ impl Tables {
         self.version.store(version, Ordering::Release);
     }
 
+    fn complete(&self, candidate: Candidate, number: u32) -> Arc<Entry> {
+        let Candidate { home, config, created_unix_ms, temporary, table } = candidate;
+        let (state, gather) = (table.config().state() as u32, self.gather_of(&table));
+        let note = TableNote { pinned: pinned(home), config, created_unix_ms, temporary, restoring: false };
+        // From here on the table is complete for the next server.
+        table.set_kept_note(&note.to_text());
+        let (config, table) = (note.config, Arc::new(table));
+        Arc::new(Entry { number, home, config, state, created_unix_ms, temporary, table, gather })
+    }
+
     /// Replaces all tables.
     pub(crate) fn restore(&self, candidates: Vec<Candidate>) {
         let mut current = self.current();
         let complete = |candidate: Candidate| {
             let number = self.history.number(candidate.table.name(), candidate.created_unix_ms);
-            complete(candidate, number)
+            self.complete(candidate, number)
         };
         let mut entries: Vec<_> = candidates.into_iter().map(complete).collect();
         entries.sort_unstable_by_key(|entry| entry.number);
@@ -387,16 +422,6 @@ fn place(home: Home) -> String {
         Home::Sharded => "on all shards".to_owned(),
         Home::Pinned(server) => format!("pinned to server {server}"),
     }
-}
-
-fn complete(candidate: Candidate, number: u32) -> Arc<Entry> {
-    let Candidate { home, config, created_unix_ms, temporary, table } = candidate;
-    let state = table.config().state() as u32;
-    let note = TableNote { pinned: pinned(home), config, created_unix_ms, temporary, restoring: false };
-    // From here on the table is complete for the next server.
-    table.set_kept_note(&note.to_text());
-    let (config, table) = (note.config, Arc::new(table));
-    Arc::new(Entry { number, home, config, state, created_unix_ms, temporary, table })
 }
 
 /// A worker's copy of the directory.

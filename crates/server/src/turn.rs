@@ -420,4 +420,24 @@ impl ReplySink for SenderSink<'_> {
             }
         }
     }
+
+    #[cfg(feature = "rdma")]
+    fn card(&mut self) -> Option<sanderling_transport::Card> {
+        self.sender.card()
+    }
+
+    #[cfg(feature = "rdma")]
+    fn gather(&mut self, frame: sanderling_transport::GatherFrame) -> bool {
+        let bytes = frame.bytes();
+        match self.sender.try_gather(frame) {
+            Ok(is_taken) => {
+                self.put += if is_taken { bytes } else { 0 };
+                is_taken
+            }
+            Err(error) => {
+                self.error = Some(error);
+                false
+            }
+        }
+    }
 }

@@ -60,6 +60,7 @@ pub use lookup::scatter::{Scatter, gather};
 pub use memory::address_space::budget_bytes_max;
 pub use memory::prefetch::{PrefetchHint, prefetch};
 pub use policy::maintain::{Maintained, Maintenance};
+pub use pull::hold::{ABSENT_ROW, RowHold, RowPlaces};
 pub use rows::row::{Row, RowRef};
 pub use sanderling_pull::{Absent, Pooling};
 pub use table::Table;

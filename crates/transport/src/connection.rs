@@ -8,7 +8,7 @@ use std::time::Instant;
 use crate::error::Error;
 use crate::options::Framing;
 #[cfg(feature = "rdma")]
-use crate::rdma::{RdmaCommit, RdmaReceiver, RdmaSender};
+use crate::rdma::{Card, GatherFrame, RdmaCommit, RdmaReceiver, RdmaSender};
 use crate::receive_budget::ReceiveBudget;
 use crate::received::Received;
 use crate::shm::{RingCommit, RingReceiver, RingSender};
@@ -127,6 +127,16 @@ impl Connection {
             #[cfg(feature = "rdma")]
             ReceivingWay::Rdma(rdma) => rdma.signalled().unwrap_or(true) || self.look(),
         }
+    }
+
+    /// The time at which the connection must be looked at again, whatever happens.
+    pub(crate) fn wakes_at(&self) -> Option<Instant> {
+        let gives_up_at = self.gives_up_at();
+        #[cfg(feature = "rdma")]
+        if let SendingWay::Rdma(rdma) = &self.sender.way {
+            return gives_up_at.into_iter().chain(rdma.holds_until()).min();
+        }
+        gives_up_at
     }
 
     /// The time at which a blocked sender gives up.
@@ -310,6 +320,25 @@ impl Sender {
                 self.flush()
             }
         }
+    }
+
+    /// The card that may gather frames of this connection. `None`: it has none, or there is no queue pair yet.
+    #[cfg(feature = "rdma")]
+    pub fn card(&self) -> Option<Card> {
+        if let SendingWay::Rdma(rdma) = &self.way { rdma.card() } else { None }
+    }
+
+    /// Sends a frame that the card gathers, after all committed frames. `false`: the card cannot take it now, and nothing
+    /// was done.
+    ///
+    /// The frame's memory is kept until the card has read it. If that takes longer than the write timeout, the
+    /// connection ends.
+    ///
+    /// # Errors
+    /// As [`Sender::try_frame`].
+    #[cfg(feature = "rdma")]
+    pub fn try_gather(&mut self, frame: GatherFrame) -> Result<bool, Error> {
+        if let SendingWay::Rdma(rdma) = &mut self.way { rdma.try_gather(frame) } else { Ok(false) }
     }
 
     /// Whether committed frames wait for the peer.

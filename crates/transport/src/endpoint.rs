@@ -168,7 +168,13 @@ impl Listener {
             _ => Pipe::Plain(Arc::new(socket)),
         };
         match self.address {
-            Address::Rdma(_) => rdma_connection(pipe, options.framing, options.write_timeout, spin, false),
+            Address::Rdma(_) => {
+                #[cfg(feature = "rdma")]
+                let role = crate::rdma::Role::Server(options.gather.clone());
+                #[cfg(not(feature = "rdma"))]
+                let role = ();
+                rdma_connection(pipe, options.framing, options.write_timeout, spin, role)
+            }
             _ => stream_connection(pipe, options.framing, options.write_timeout, spin),
         }
     }
@@ -232,14 +238,14 @@ fn rdma_connection(
     framing: Framing,
     write_timeout: Duration,
     spin: Spin,
-    is_client: bool,
+    role: crate::rdma::Role,
 ) -> Result<Connection, Error> {
-    let (sender, receiver) = crate::rdma::halves(pipe, framing, write_timeout, spin, is_client)?;
+    let (sender, receiver) = crate::rdma::halves(pipe, framing, write_timeout, spin, role)?;
     Ok(Connection { sender: Sender::rdma(sender, framing), receiver: Receiver::rdma(receiver) })
 }
 
 #[cfg(not(feature = "rdma"))]
-fn rdma_connection(pipe: Pipe, _: Framing, _: Duration, _: Spin, _: bool) -> Result<Connection, Error> {
+fn rdma_connection(pipe: Pipe, _: Framing, _: Duration, _: Spin, (): ()) -> Result<Connection, Error> {
     Err(check_rdma(pipe.peer()).err().unwrap_or(Error::Closed { peer: pipe.peer().to_owned() }))
 }
 
@@ -360,7 +366,13 @@ pub fn connect(address: &Address, options: &ConnectOptions) -> Result<Connection
         }
     };
     match address {
-        Address::Rdma(_) => rdma_connection(pipe, options.framing, options.write_timeout, spin, true),
+        Address::Rdma(_) => {
+            #[cfg(feature = "rdma")]
+            let role = crate::rdma::Role::Client;
+            #[cfg(not(feature = "rdma"))]
+            let role = ();
+            rdma_connection(pipe, options.framing, options.write_timeout, spin, role)
+        }
         _ => stream_connection(pipe, options.framing, options.write_timeout, spin),
     }
 }

@@ -62,6 +62,8 @@ pub use not_accepted::NotAccepted;
 pub use options::{ConnectOptions, Framing, ListenOptions};
 pub use own_token::{OwnToken, make_private, own_token, user_dir};
 pub use poller::{Poller, Token, Waker};
+#[cfg(feature = "rdma")]
+pub use rdma::{Card, CardMemory, GatherDomain, GatherFrame, Loopback, Part};
 pub use receive_budget::ReceiveBudget;
 pub use received::Received;
 pub use spin::SPIN_US_DEFAULT;

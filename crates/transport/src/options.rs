@@ -93,6 +93,9 @@ pub struct ListenOptions {
     pub ring_bytes: usize,
     /// Kernel send and receive buffer of a socket, in bytes.
     pub socket_buffer_bytes: usize,
+    /// Cards that gather frames of connections by RDMA, whose connections share a protection domain per card.
+    #[cfg(feature = "rdma")]
+    pub gather: Option<crate::rdma::GatherDomain>,
 }
 
 impl ListenOptions {
@@ -119,6 +122,8 @@ impl ListenOptions {
             spin_us: SPIN_US_DEFAULT,
             ring_bytes: RING_BYTES_DEFAULT,
             socket_buffer_bytes: SOCKET_BUFFER_BYTES_DEFAULT,
+            #[cfg(feature = "rdma")]
+            gather: None,
         }
     }
 }

@@ -176,9 +176,8 @@ impl Poller {
         if !spun && self.arm_hot(ready)? {
             let mut until = deadline;
             for &index in &self.hot {
-                let gives_up =
-                    self.entries[index as usize].connection.as_ref().and_then(Connection::gives_up_at);
-                until = until.into_iter().chain(gives_up).min();
+                let wakes = self.entries[index as usize].connection.as_ref().and_then(Connection::wakes_at);
+                until = until.into_iter().chain(wakes).min();
             }
             let asleep = Instant::now();
             while !woken && ready.is_empty() {
@@ -255,8 +254,8 @@ impl Poller {
                         }
                         entry.interest = interest;
                     }
-                    // Connections with a write timeout under way stay hot.
-                    entry.hot = connection.gives_up_at().is_some();
+                    // Connections with a timeout under way stay hot.
+                    entry.hot = connection.wakes_at().is_some();
                 }
             }
             entry.hot

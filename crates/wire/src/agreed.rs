@@ -51,6 +51,9 @@ impl Features {
     pub const REPLICATE_4: Features = Features(1 << 19);
     /// A server takes the trace that the next request belongs to ([`Kind::Trace`](crate::Kind::Trace)).
     pub const TRACES: Features = Features(1 << 17);
+    /// Replies to pulls may go without a checksum, because a network card gathers their rows. Offered where the card has a
+    /// checksum of its own.
+    pub const UNSUMMED_ROWS: Features = Features(1 << 20);
 
     /// Whether the set contains all of `others`.
     #[must_use]

@@ -90,13 +90,15 @@ impl Header {
         let has = |flag: u16| found & flag != 0;
         let may = |feature: Features| agreed.features.has(feature);
         let failed = self.is_reply() && self.deadline_or_status != 0;
+        let is_unsummed = self.is_reply() && kind == Kind::Pull && may(Features::UNSUMMED_ROWS);
+        let may_omit = !agreed.needs_checksum() || is_unsummed;
         let good = found & !flag::ALL == 0
             && (!has(flag::LZ4) || may(Features::LZ4))
             && (!has(flag::ZSTD) || may(Features::ZSTD))
             && found & flag::COMPRESSED != flag::COMPRESSED
             && (!has(flag::F16_ROWS) || may(Features::F16_ROWS) && kind.has_rows() && !failed)
             && (!has(flag::CONTINUES) || may(Features::PUSH_PARTS) && kind == Kind::Push && !self.is_reply())
-            && (has(flag::CHECKSUM) || !agreed.needs_checksum() && self.checksum == 0);
+            && (has(flag::CHECKSUM) || may_omit && self.checksum == 0);
         if good { Ok(()) } else { Err(WireError::Flags { kind, found }) }
     }
 

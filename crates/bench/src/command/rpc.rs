@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sanderling_bench::Dist;
 use sanderling_bench::rpc::{
-    Launch, MALLOC, Pinning, RpcOptions, RpcReport, RpcRow, Transport, run as measure,
+    Gather, Launch, MALLOC, Pinning, RpcOptions, RpcReport, RpcRow, Transport, run as measure,
 };
 use sanderling_observe::{LatencySummary, LatencyTable, Machine};
 
@@ -69,6 +69,9 @@ pub(super) struct Args {
     /// Busy-poll time of client and server before they block
     #[arg(long, value_name = "TIME", default_value = "50us", value_parser = quantity::time)]
     spin: Duration,
+    /// Gatherer of rows for replies by rdma: cpu, or nic, the network card, out of a table with copy-on-write
+    #[arg(long, value_name = "WAY", default_value_t = RpcOptions::default().gather)]
+    gather: Gather,
     /// Key distribution: uniform, or zipf with an exponent up to 4, such as zipf0.99
     #[arg(long, default_value_t = RpcOptions::default().dist)]
     dist: Dist,
@@ -97,6 +100,7 @@ pub(super) fn run(args: &Args) -> Result<u8, Failure> {
         seconds: args.duration.as_secs_f64(),
         half_load: !args.no_half_load,
         spin_us: quantity::spin_us(args.spin),
+        gather: args.gather,
         dist: args.dist,
         seed: args.seed,
     };

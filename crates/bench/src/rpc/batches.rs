@@ -2,11 +2,11 @@
 //! transport.
 
 use sanderling_random::Rng;
-use sanderling_store::{Absent, Init, Optimizer, PushScale, Table, TableConfig};
+use sanderling_store::{Absent, Init, Optimizer, PushScale, Table, TableConfig, Writes};
 
 use crate::keys::{Ids, Keys};
 use crate::result::BenchError;
-use crate::rpc::options::RpcOptions;
+use crate::rpc::options::{Gather, RpcOptions};
 
 /// Most keys that are drawn beforehand: they touch more rows than any cache holds.
 const KEYS_DRAWN_MAX: usize = 1 << 21;
@@ -20,7 +20,8 @@ pub(crate) const TABLE: &str = "bench";
 pub(crate) fn table_config(options: &RpcOptions) -> TableConfig {
     let optimizer = Optimizer::Sgd { lr: 0.01, l2: 0.0 };
     let config = TableConfig::single(TABLE, options.dim, Init::Uniform { bound: 0.1 }, optimizer);
-    TableConfig { seed: options.seed, ..config }
+    let writes = if options.gather == Gather::Nic { Writes::CopyOnWrite } else { Writes::InPlace };
+    TableConfig { seed: options.seed, writes, ..config }
 }
 
 /// Calls `push` with all keys, as many at a time as go into one request, and gradients that change nothing.

@@ -96,6 +96,34 @@ impl FromStr for Transport {
     }
 }
 
+/// The gatherer of the rows of a pull.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gather {
+    /// The CPU copies them.
+    Cpu,
+    /// The network card reads them from where they lie.
+    Nic,
+}
+
+impl fmt::Display for Gather {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Gather::Nic { "nic" } else { "cpu" })
+    }
+}
+
+impl FromStr for Gather {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Gather, String> {
+        match name {
+            "cpu" => Ok(Gather::Cpu),
+            "nic" => Ok(Gather::Nic),
+            _ => Err("expected cpu or nic".to_owned()),
+        }
+    }
+}
+
 /// Where client and server may run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -151,6 +179,8 @@ pub struct RpcOptions {
     pub half_load: bool,
     /// How long both sides wait awake, in microseconds.
     pub spin_us: u32,
+    /// The gatherer of rows for replies by RDMA.
+    pub gather: Gather,
     /// Popularity of the keys.
     pub dist: Dist,
     /// Decides the keys drawn.
@@ -175,6 +205,7 @@ impl Default for RpcOptions {
             seconds: 0.3,
             half_load: true,
             spin_us: sanderling_transport::SPIN_US_DEFAULT,
+            gather: Gather::Cpu,
             dist: Dist::Uniform,
             seed: 42,
         }

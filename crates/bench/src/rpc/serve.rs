@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use sanderling_client::{Cluster, RemoteTable};
-use sanderling_server::{Config, Server, framing};
+use sanderling_server::{Config, GatherOptions, Server, framing};
 use sanderling_store::PushScale;
 use sanderling_transport::{Address, ListenOptions, Listener};
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use crate::rpc::FRAME_BYTES_MAX;
 use crate::rpc::batches::{load, loaded_table, table_config};
 use crate::rpc::constant::ConstantServer;
 use crate::rpc::frames::constant_reply;
-use crate::rpc::options::{RpcOptions, Transport};
+use crate::rpc::options::{Gather, RpcOptions, Transport};
 use crate::rpc::rival::RivalServer;
 
 /// The service of a process.
@@ -129,6 +129,10 @@ fn frames(serve: &ServeOptions) -> Result<Serving, BenchError> {
         frame_bytes_max: FRAME_BYTES_MAX,
         ..Config::default()
     };
+    // Only the server with the device has a card.
+    let has_device = config.listen.iter().any(|address| matches!(address, Address::Rdma(_)));
+    let gather = if has_device { options.gather } else { Gather::Cpu };
+    config.gather = GatherOptions::parse([gather.to_string().as_str()]).map_err(BenchError::Server)?;
     let mut listen_options = ListenOptions::new(framing(FRAME_BYTES_MAX));
     listen_options.spin_us = options.spin_us;
     // A device has no address that only this machine reaches.

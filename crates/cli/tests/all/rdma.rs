@@ -1,6 +1,8 @@
 //! Servers and clients by RDMA. Most of it needs a device, such as that of the guest of `tests/guest_rdma.sh`, which names the
 //! address of this machine on it, and is skipped elsewhere.
 
+mod gathered;
+
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,6 +22,8 @@ const HOST: &str = "SANDERLING_TEST_RDMA_HOST";
 const INTERFACE: &str = "SANDERLING_TEST_RDMA_INTERFACE";
 /// In the environment of a process that is only a client: where the server is.
 const CLIENT_OF: &str = "SANDERLING_TEST_RDMA_CLIENT_OF";
+/// In the environment of that process: keys of its pulls.
+const CLIENT_KEYS: &str = "SANDERLING_TEST_RDMA_CLIENT_KEYS";
 /// Where the kernel lists its devices.
 const CLASS: &str = "/sys/class/infiniband";
 /// After so long a client gives up where it is meant to.
@@ -28,6 +32,9 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const KEYS: u64 = 20_000;
 const DIM: usize = 16;
 const COMPARED: usize = 1_000_000;
+/// Keys that come and go.
+const OTHERS: u64 = 1 << 32;
+const MOST_OTHERS: u64 = 150_000;
 
 /// The address to listen at, where there is a device.
 fn listen() -> Option<String> {
@@ -38,8 +45,10 @@ fn listen() -> Option<String> {
     Some(format!("rdma://{}:0", host?))
 }
 
-fn start(folder: &std::path::Path, listen: &str, before: &str) -> Process {
-    Process::start_at(folder, listen, 1, before, "--no-local --expose --insecure --no-token")
+/// Starts a server that has rows gathered by `gather`.
+fn start(folder: &std::path::Path, listen: &str, before: &str, gather: &str) -> Process {
+    let options = format!("--no-local --expose --insecure --no-token --gather {gather}");
+    Process::start_at(folder, listen, 1, before, &options)
 }
 
 fn options(timeout: Duration) -> ConnectOptions {
@@ -132,9 +141,14 @@ fn without_a_device_the_error_says_what_was_looked_for() {
 #[test]
 fn rows_are_right_while_others_write() {
     let Some(listen) = listen() else { return };
-    for writes in [Writes::InPlace, Writes::CopyOnWrite] {
+    for (writes, gather, rows) in [
+        (Writes::InPlace, "auto", COMPARED / 4),
+        (Writes::CopyOnWrite, "cpu", COMPARED / 4),
+        (Writes::CopyOnWrite, "nic", COMPARED),
+    ] {
         let folder = tempfile::tempdir().unwrap();
-        let process = start(folder.path(), &listen, "");
+        let mut process = start(folder.path(), &listen, "", gather);
+        let control = gathered::control(&mut process);
         let address = &process.addresses[0];
         let table = RemoteTable::create(&cluster(address, LONG), &config(writes)).unwrap();
         assert_eq!(table.cluster().transport(), "rdma");
@@ -149,22 +163,42 @@ fn rows_are_right_while_others_write() {
                     count(&table, &keys).unwrap();
                 }
             });
+            // The table and its index grow, and rows of other keys are retired and reused.
+            scope.spawn(|| {
+                let table = RemoteTable::open(&cluster(address, LONG), "rows").unwrap();
+                for round in 0.. {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let keys: Vec<u64> =
+                        (0..512).map(|at| OTHERS + (round * 384 + at) % MOST_OTHERS).collect();
+                    table.push(&keys, &vec![-1.0; keys.len() * DIM], PushScale::default()).unwrap();
+                    table.remove(&keys[..128]).unwrap();
+                }
+            });
             let mut compared = 0;
             // Long answers go in pieces.
             for (round, keys) in [512, 1, 5000, 64, 2000, 20_000].into_iter().cycle().enumerate() {
                 let keys = batch(round as u64, keys);
                 compare(&table, &keys).unwrap();
                 compared += keys.len();
-                if compared >= COMPARED / 2 {
+                if compared >= rows {
                     break;
                 }
             }
             stop.store(true, Ordering::Relaxed);
         });
         let (pushes, sent) = (pushes.load(Ordering::Relaxed), packets() - sent);
-        show(&format!("{} rows right beside {pushes} pushes ({writes:?}), {sent} packets", COMPARED / 2));
+        let status = gathered::status(folder.path(), &control);
+        show(&format!(
+            "{rows} rows right beside {pushes} pushes ({writes:?}, {gather}), {sent} packets: {status}"
+        ));
         // At most 4 KiB each.
-        assert!(sent > (COMPARED / 2 * DIM * size_of::<f32>() / 4096) as u64, "{sent} packets");
+        assert!(sent > (rows * DIM * size_of::<f32>() / 4096) as u64, "{sent} packets");
+        // Some pulls find no room for their writes.
+        let by_nic = status["nic_pulls"].as_u64().unwrap();
+        assert!(gather != "nic" || by_nic > 100, "{by_nic} pulls by the card");
+        assert!(gather != "cpu" || by_nic == 0, "{by_nic} pulls by the card");
     }
 }
 
@@ -172,9 +206,10 @@ fn rows_are_right_while_others_write() {
 #[test]
 fn the_other_process() {
     let Ok(address) = std::env::var(CLIENT_OF) else { return };
+    let keys = std::env::var(CLIENT_KEYS).unwrap().parse().unwrap();
     let table = RemoteTable::open(&cluster(&address.parse().unwrap(), LONG), "rows").unwrap();
     for round in 0.. {
-        compare(&table, &batch(round, 5000)).unwrap();
+        compare(&table, &batch(round, keys)).unwrap();
         if round == 10 {
             show("pulling");
         }
@@ -183,6 +218,33 @@ fn the_other_process() {
 
 /// A process that is killed if a test forgets it.
 struct Other(Child);
+
+impl Other {
+    /// Starts it and waits until it pulls.
+    fn start(address: &Address, keys: usize) -> Other {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "rdma::the_other_process", "--nocapture"])
+            .env(CLIENT_OF, address.to_string())
+            .env(CLIENT_KEYS, keys.to_string())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn();
+        let mut child = Other(child.unwrap());
+        let mut said = std::io::BufReader::new(child.0.stderr.take().unwrap());
+        let mut line = String::new();
+        while line.trim() != "pulling" {
+            line.clear();
+            let bytes = std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+            assert!(bytes > 0, "the other process failed");
+        }
+        child
+    }
+
+    fn signal(&self, name: &str) {
+        let done = Command::new("kill").args([format!("-{name}"), self.0.id().to_string()]).status().unwrap();
+        assert!(done.success());
+    }
+}
 
 impl Drop for Other {
     fn drop(&mut self) {
@@ -202,51 +264,42 @@ fn eventually(what: &str, mut is: impl FnMut() -> bool) {
 #[test]
 fn clients_that_are_killed_leave_nothing_at_the_server() {
     let Some(listen) = listen() else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let process = start(folder.path(), &listen, "");
-    let table = RemoteTable::create(&cluster(&process.addresses[0], LONG), &config(Writes::InPlace)).unwrap();
-    fill(&table);
-    let before = process.files();
-    for _ in 0..3 {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "rdma::the_other_process", "--nocapture"])
-            .env(CLIENT_OF, process.addresses[0].to_string())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn();
-        let mut child = Other(child.unwrap());
-        let mut said = std::io::BufReader::new(child.0.stderr.take().unwrap());
-        let mut line = String::new();
-        while line.trim() != "pulling" {
-            line.clear();
-            let bytes = std::io::BufRead::read_line(&mut said, &mut line).unwrap();
-            assert!(bytes > 0, "the other process failed");
+    for (writes, gather) in [(Writes::InPlace, "cpu"), (Writes::CopyOnWrite, "nic")] {
+        let folder = tempfile::tempdir().unwrap();
+        let process = start(folder.path(), &listen, "", gather);
+        let table = RemoteTable::create(&cluster(&process.addresses[0], LONG), &config(writes)).unwrap();
+        fill(&table);
+        let before = process.files();
+        for _ in 0..3 {
+            let child = Other::start(&process.addresses[0], 5000);
+            assert!(process.files() > before);
+            drop(child);
+            compare(&table, &batch(1, 512)).unwrap();
+            eventually("the server keeps what a dead client had", || process.files() <= before);
         }
-        assert!(process.files() > before);
-        drop(child);
-        compare(&table, &batch(1, 512)).unwrap();
-        eventually("the server keeps what a dead client had", || process.files() <= before);
     }
 }
 
 #[test]
 fn a_server_that_is_killed_is_missed_and_its_successor_is_found() {
     let Some(listen) = listen() else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let process = start(folder.path(), &listen, "");
-    let address = process.addresses[0].clone();
-    fill(&RemoteTable::create(&cluster(&address, LONG), &config(Writes::InPlace)).unwrap());
-    let table = RemoteTable::open(&cluster(&address, PATIENCE), "rows").unwrap();
-    compare(&table, &batch(1, 512)).unwrap();
-    process.signal("KILL");
-    let error = (0..).find_map(|round| compare(&table, &batch(round, 5000)).err()).unwrap();
-    show(&format!("a killed server: {error}"));
-    drop(process);
-    let process = start(folder.path(), &address.to_string(), "");
-    assert_eq!(process.addresses[0], address);
-    let table = RemoteTable::create(&cluster(&address, LONG), &config(Writes::InPlace)).unwrap();
-    fill(&table);
-    compare(&table, &batch(3, 5000)).unwrap();
+    for (writes, gather) in [(Writes::InPlace, "cpu"), (Writes::CopyOnWrite, "nic")] {
+        let folder = tempfile::tempdir().unwrap();
+        let process = start(folder.path(), &listen, "", gather);
+        let address = process.addresses[0].clone();
+        fill(&RemoteTable::create(&cluster(&address, LONG), &config(writes)).unwrap());
+        let table = RemoteTable::open(&cluster(&address, PATIENCE), "rows").unwrap();
+        compare(&table, &batch(1, 512)).unwrap();
+        process.signal("KILL");
+        let error = (0..).find_map(|round| compare(&table, &batch(round, 5000)).err()).unwrap();
+        show(&format!("a killed server: {error}"));
+        drop(process);
+        let process = start(folder.path(), &address.to_string(), "", gather);
+        assert_eq!(process.addresses[0], address);
+        let table = RemoteTable::create(&cluster(&address, LONG), &config(writes)).unwrap();
+        fill(&table);
+        compare(&table, &batch(3, 5000)).unwrap();
+    }
 }
 
 #[test]
@@ -256,8 +309,9 @@ fn a_link_that_goes_and_comes_back_loses_nothing() {
         return show(&format!("skipped: {INTERFACE} names no interface that may be taken down"));
     };
     let folder = tempfile::tempdir().unwrap();
-    let process = start(folder.path(), &listen, "");
-    let table = RemoteTable::create(&cluster(&process.addresses[0], LONG), &config(Writes::InPlace)).unwrap();
+    let process = start(folder.path(), &listen, "", "nic");
+    let table =
+        RemoteTable::create(&cluster(&process.addresses[0], LONG), &config(Writes::CopyOnWrite)).unwrap();
     fill(&table);
     let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -293,7 +347,7 @@ fn a_limit_of_locked_memory_is_named() {
     let limited = std::thread::spawn(move || {
         // The limit does not hold for processes with this capability, such as those of root.
         rustix::thread::remove_capability_from_bounding_set(CapabilitySet::IPC_LOCK).unwrap();
-        let process = start(folder.path(), &listen, "ulimit -l 512;");
+        let process = start(folder.path(), &listen, "ulimit -l 512;", "cpu");
         (process, folder)
     });
     let (process, _folder) = limited.join().unwrap();

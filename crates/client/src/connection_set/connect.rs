@@ -90,5 +90,7 @@ fn features(address: &Address, options: &ConnectOptions) -> Features {
     let rows = if options.f16_rows { Features::F16_ROWS } else { Features::NONE };
     let rows = rows | Features::FORGET | Features::SAVES | Features::SENT_AT | Features::TRACES;
     let rows = rows | Features::TEMPORARY | Features::PUSH_PARTS | Features::CHANGES | Features::HISTORY;
+    // The checksums of RDMA are the card's.
+    let rows = if matches!(address, Address::Rdma(_)) { rows | Features::UNSUMMED_ROWS } else { rows };
     if address.in_memory() { rows | Features::NO_CHECKSUM } else { rows }
 }

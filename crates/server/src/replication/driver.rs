@@ -416,7 +416,7 @@ impl Driver {
             if note.restoring {
                 return None;
             }
-            Some(Arc::new(Entry::of_note(number, note, Arc::clone(table))))
+            Some(Arc::new(Entry::of_note(number, note, Arc::clone(table), &self.state.tables)))
         };
         let group = self.state.placement.shard;
         let slots = self.node.placement().map(|record| Arc::new(Slots::new(record, group)));

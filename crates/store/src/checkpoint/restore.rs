@@ -7,6 +7,7 @@ use std::thread::{Builder, scope};
 
 use crate::index::NO_ROW;
 use crate::memory::persist::Step;
+use crate::memory::prefetch::PrefetchHint;
 use crate::policy::clock::ImportClock;
 use crate::rows::layout::Header;
 use crate::rows::numbers::RowNumbers;
@@ -147,7 +148,7 @@ impl Restoration<'_> {
         hashes.extend(block.kept.iter().map(hash));
         {
             let view = table.directory.pin(lane);
-            hashes.iter().take(AHEAD_BUCKETS).for_each(|&hash| view.prefetch_to_change(hash));
+            hashes.iter().take(AHEAD_BUCKETS).for_each(|&hash| view.prefetch(hash, PrefetchHint::Write));
         }
         let ask_for = |row: &u32| table.slab.prefetch_to_fill(*row);
         block.rows.iter().take(AHEAD_ROWS).for_each(ask_for);

@@ -378,9 +378,9 @@ impl IndexGuard<'_> {
         self.view().of(hash).find(hash)
     }
 
-    /// Prefetches the bucket of a hash for a change.
-    pub(crate) fn prefetch_to_change(&self, hash: u64) {
-        self.view().of(hash).prefetch(hash, PrefetchHint::Write);
+    /// Prefetches the bucket of a hash.
+    pub(crate) fn prefetch(&self, hash: u64, hint: PrefetchHint) {
+        self.view().of(hash).prefetch(hash, hint);
     }
 }
 

@@ -134,6 +134,11 @@ impl PageFile {
         false
     }
 
+    /// Whether it is a file of a file system on persistent memory (DAX), not a device.
+    pub(crate) fn is_on_file_system_with_dax(&self) -> bool {
+        matches!(self.backing, Backing::File) && PageFile::can_sync(&self.file)
+    }
+
     /// Makes the file's size and its name's content durable.
     pub(crate) fn sync(&self) -> io::Result<()> {
         if matches!(self.backing, Backing::File) { self.file.sync_all() } else { Ok(()) }

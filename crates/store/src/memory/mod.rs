@@ -138,6 +138,11 @@ impl<T: ZeroAtomics> Region<T> {
         self.file.as_ref().map_or(Ok(()), |file| file.reserve(self.start.cast(), bytes, most))
     }
 
+    /// Whether the values are in a file of a file system on persistent memory (DAX).
+    pub(crate) fn is_on_file_system_with_dax(&self) -> bool {
+        self.file.as_ref().is_some_and(PageFile::is_on_file_system_with_dax)
+    }
+
     fn layout(len: usize) -> Option<Layout> {
         Layout::array::<T>(len).and_then(|layout| layout.align_to(LINE_BYTES)).ok()
     }
@@ -216,6 +221,10 @@ impl<T: ZeroAtomics> Region<T> {
 
     pub(crate) fn reserve(&self, _values: Range<usize>) -> io::Result<()> {
         Ok(())
+    }
+
+    pub(crate) fn is_on_file_system_with_dax(&self) -> bool {
+        false
     }
 
     pub(crate) fn bytes(&self) -> usize {

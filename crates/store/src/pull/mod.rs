@@ -1,6 +1,7 @@
 //! Pulls: search every key, and copy its weights out or add them to their sample.
 
 pub(crate) mod gather;
+pub(crate) mod hold;
 pub(crate) mod pool;
 mod requests;
 

@@ -19,6 +19,7 @@ use crate::kept::Kept;
 use crate::memory::budget::Budget;
 use crate::memory::prefetch::PrefetchHint;
 use crate::memory::{HUGE_BYTES, Region};
+use crate::rows::held::HeldRows;
 use crate::rows::inherited::InheritedRows;
 use crate::rows::slab::Slab;
 use crate::sync::lanes::Lanes;
@@ -56,6 +57,8 @@ pub(crate) struct RowAllocator {
     walking: AtomicBool,
     /// Keys that moved to another row before they were visited.
     moved: Mutex<Vec<u64>>,
+    /// Rows that devices read. Locked after a lane.
+    pub(crate) held: HeldRows,
     /// The part that outlives the process, if the rows do.
     kept: Option<Arc<Kept>>,
     /// Rows of an earlier process, of which the free ones are still to be found.
@@ -150,12 +153,13 @@ impl Lane {
         self.free.len as usize + self.limbo.len() + self.ready.len()
     }
 
-    /// Waits until no reader can see the removed rows, and makes them available.
-    fn leave_limbo(&mut self, slab: &Slab, directory: &Directory) {
+    /// Waits until no reader can see the removed rows, and makes them, or stand-ins, available.
+    fn leave_limbo(&mut self, slab: &Slab, directory: &Directory, held: &HeldRows) {
         if self.limbo.is_empty() {
             return;
         }
         directory.synchronize();
+        held.screen(&mut self.limbo);
         let mut before = std::mem::take(&mut self.ready);
         self.free.push_all(slab, &before);
         before.clear();
@@ -198,6 +202,7 @@ impl RowAllocator {
             visited,
             walking: AtomicBool::new(false),
             moved: Mutex::default(),
+            held: HeldRows::new(slab.row_bytes()),
             kept: None,
             inherited: None,
         }
@@ -254,7 +259,7 @@ impl RowAllocator {
             }
             while missing > 0 {
                 // Prefers used memory to unused memory.
-                own.leave_limbo(slab, directory);
+                own.leave_limbo(slab, directory, &self.held);
                 missing = own.take(slab, missing, taken);
                 if missing > 0 {
                     match self.charge(slab, budget) {
@@ -270,7 +275,7 @@ impl RowAllocator {
                 break;
             }
             let mut other = lock(other);
-            other.leave_limbo(slab, directory);
+            other.leave_limbo(slab, directory, &self.held);
             missing = other.take(slab, missing, taken);
         }
     }
@@ -332,7 +337,7 @@ impl RowAllocator {
             let mut lane = lock(self.lanes.get(lane));
             lane.limbo.append(rows);
             if lane.limbo.len() >= LIMBO_ROWS {
-                lane.leave_limbo(slab, directory);
+                lane.leave_limbo(slab, directory, &self.held);
             }
         }
     }
@@ -341,13 +346,14 @@ impl RowAllocator {
     pub(crate) fn retire_now(&self, lane: usize, slab: &Slab, directory: &Directory, rows: &mut Vec<u32>) {
         let mut lane = lock(self.lanes.get(lane));
         lane.limbo.append(rows);
-        lane.leave_limbo(slab, directory);
+        lane.leave_limbo(slab, directory, &self.held);
     }
 
     /// Takes rows back like [`RowAllocator::retire`], for all lanes and for immediate reuse.
     pub(crate) fn retire_for_all(&self, slab: &Slab, directory: &Directory, rows: &mut Vec<u32>) {
         if !rows.is_empty() {
             directory.synchronize();
+            self.held.screen(rows);
             lock(&self.reserve).append(slab, rows);
         }
     }

@@ -3,6 +3,7 @@
 pub(crate) mod access;
 pub(crate) mod allocator;
 pub(crate) mod half;
+pub(crate) mod held;
 pub(crate) mod inherited;
 pub(crate) mod layout;
 pub(crate) mod numbers;

@@ -150,6 +150,16 @@ impl Slab {
         })
     }
 
+    /// Address of the first row's weights, and bytes from one row's to the next.
+    pub(crate) fn weights(&self) -> (usize, usize) {
+        (self.words.addresses().0, self.placement.weights_stride * size_of::<u32>())
+    }
+
+    /// Whether the rows are in files of a file system on persistent memory (DAX).
+    pub(crate) fn is_on_file_system_with_dax(&self) -> bool {
+        self.words.is_on_file_system_with_dax()
+    }
+
     /// The widest supported vector width.
     #[inline(always)]
     pub(crate) fn width(&self) -> Width {

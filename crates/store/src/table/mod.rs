@@ -420,7 +420,7 @@ impl Table {
 
     /// Removes all rows and frees their memory.
     ///
-    /// If there is no memory for an empty index, it removes row by row, and the memory stays for new rows.
+    /// Without memory for an empty index, or after a [`Table::hold`], it removes row by row, and the memory stays.
     ///
     /// # Panics
     ///
@@ -430,7 +430,9 @@ impl Table {
         let alone = self.write_gate.lock_exclusive();
         let searching = lock(&self.search);
         let removing = self.removals.begin();
-        let Some(index) = self.new_index(Index::NEW_BYTES) else {
+        let may_discard = self.row_allocator.held.close();
+        let Some(index) = may_discard.then(|| self.new_index(Index::NEW_BYTES)).flatten() else {
+            self.row_allocator.held.open();
             drop((removing, searching, alone));
             return self.remove_each();
         };
@@ -442,6 +444,7 @@ impl Table {
         }
         self.budget.give_back(bytes - Index::NEW_BYTES);
         self.row_allocator.clear(&self.slab, &self.budget);
+        self.row_allocator.held.open();
         self.admission_filter.clear();
         self.under_pressure.store(false, Relaxed);
         self.resume_scan();

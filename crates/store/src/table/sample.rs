@@ -131,13 +131,20 @@ fn norm(weights: &[f32]) -> f32 {
 impl Table {
     /// Copies of up to so many random rows, each drawn on its own: one may come twice.
     fn random_rows(&self, rows_max: usize, random: &mut u64) -> Vec<Row> {
-        let (lane, charged) = (lane(), self.row_allocator.charged());
         let mut rows = Vec::with_capacity(rows_max.min(self.len()));
+        self.for_random_keys(rows_max, random, |key| rows.extend(self.get(key)));
+        rows
+    }
+
+    /// Calls `f` with the keys of up to so many random rows.
+    pub(crate) fn for_random_keys(&self, keys_max: usize, random: &mut u64, mut f: impl FnMut(u64)) {
+        let (lane, charged) = (lane(), self.row_allocator.charged());
         if self.is_empty() || charged == 0 {
-            return rows;
+            return;
         }
-        for _ in 0..rows_max * ATTEMPTS {
-            if rows.len() >= rows_max.min(self.len()) {
+        let mut missing = keys_max.min(self.len());
+        for _ in 0..keys_max * ATTEMPTS {
+            if missing == 0 {
                 break;
             }
             *random = random.wrapping_add(1);
@@ -146,10 +153,10 @@ impl Table {
             let found = self.directory.pin(lane).find(self.hash_key.hash(key));
             // A row is in use if its key leads to it.
             if found != NO_ROW && found == number {
-                rows.extend(self.get(key));
+                f(key);
+                missing -= 1;
             }
         }
-        rows
     }
 
     /// Whether the key has a row.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags};
 
+use super::Role;
 use super::link::{Link, NotMade};
 use super::record::{self, Content, ENVELOPE_BYTES, Remote};
 use crate::error::Error;
@@ -29,6 +30,7 @@ const REASON_BYTES_MAX: usize = 400;
 pub(super) struct Channel {
     pub(super) pipe: Pipe,
     pub(super) is_client: bool,
+    role: Role,
     /// Watches the TCP socket and the completion channel.
     events: OwnedFd,
     state: Mutex<State>,
@@ -59,7 +61,7 @@ impl Channel {
         pipe: Pipe,
         framing: Framing,
         write_timeout: Duration,
-        is_client: bool,
+        role: Role,
     ) -> Result<Channel, Error> {
         let stream = StreamSender::new(pipe.clone(), record::framing(&framing), write_timeout)?;
         let events = epoll::create(epoll::CreateFlags::CLOEXEC)
@@ -80,7 +82,8 @@ impl Channel {
             is_gone: false,
             watches_room: false,
         };
-        Ok(Channel { pipe, is_client, events, state: Mutex::new(state) })
+        let is_client = matches!(role, Role::Client);
+        Ok(Channel { pipe, is_client, role, events, state: Mutex::new(state) })
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -111,7 +114,8 @@ impl Channel {
     fn make_link(&self, state: &mut State) -> Result<RingMemory, NotMade> {
         let psn = random_psn(self);
         let local = self.local().map_err(NotMade::lasting)?;
-        let (link, [filled, read]) = Link::new(local, psn)?;
+        let domain = if let Role::Server(domain) = &self.role { domain.as_ref() } else { None };
+        let (link, [filled, read]) = Link::new(local, psn, domain)?;
         epoll::add(&self.events, &link, EventData::new_u64(1), EventFlags::IN).map_err(|error| {
             NotMade::lasting(format!("the completion channel cannot be watched: {error}"))
         })?;
@@ -247,7 +251,8 @@ impl Channel {
     pub(super) fn arm(&self, is_blocked: bool) -> Result<(), Error> {
         let mut state = self.state();
         if let Some(link) = &mut state.link {
-            link.request_event(!is_blocked);
+            // The end of a write is no announcement.
+            link.request_event(!is_blocked && !link.is_holding());
         }
         let waits = !state.stream.is_flushed() || is_blocked && !state.sends_by_ring;
         let wants_room = waits && state.stream.sends_by_writing();

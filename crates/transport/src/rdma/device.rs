@@ -6,6 +6,7 @@ use std::any::Any;
 use std::ffi::{CStr, c_int, c_void};
 use std::path::Path;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rustix::io::Errno;
@@ -14,6 +15,9 @@ use rustix::process::{Resource, getrlimit};
 use super::devices::{self, CLASS};
 use super::ffi::{self, Context, DeviceAttr, Mr, PortAttr, Verbs};
 use crate::shm::RingMemory;
+
+/// Memory that this process has pinned for devices.
+static PINNED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// An open device. All connections of a process share it.
 pub(super) struct Device {
@@ -129,6 +133,11 @@ impl Device {
         u32::try_from(self.attr.max_qp_wr).unwrap_or_default()
     }
 
+    /// Most elements of a gather list.
+    pub(super) fn elements_max(&self) -> usize {
+        usize::try_from(self.attr.max_sge).unwrap_or(1).max(1)
+    }
+
     /// LID and MTU of a port.
     pub(super) fn port(&self, number: u8) -> Result<(u16, u8), String> {
         // SAFETY: numbers only, for all of which zero is a value.
@@ -147,7 +156,7 @@ impl Drop for Device {
     }
 }
 
-/// The protection domain of a connection: its queue pair reaches the memory in it and no other.
+/// A protection domain: the queue pairs in it reach the memory in it and no other.
 pub(super) struct Domain {
     pub(super) device: Arc<Device>,
     pub(super) domain: *mut c_void,
@@ -180,6 +189,7 @@ impl Drop for Domain {
 pub(super) struct Region {
     domain: Arc<Domain>,
     mr: *mut Mr,
+    bytes: usize,
     /// The memory itself, which stays mapped as long as it is registered.
     _memory: Arc<dyn Any + Send + Sync>,
 }
@@ -192,16 +202,36 @@ unsafe impl Sync for Region {}
 impl Region {
     /// Registers a ring, which pins it.
     pub(super) fn of(domain: &Arc<Domain>, ring: &RingMemory, is_written: bool) -> Result<Region, String> {
-        let verbs = domain.device.verbs;
-        let (start, bytes) = ring.place();
         let access = if is_written { ffi::ACCESS_LOCAL_WRITE | ffi::ACCESS_REMOTE_WRITE } else { 0 };
-        // SAFETY: the memory is mapped for as long as the region lives, which keeps it. What the other end writes into it
-        // is read as memory that another process shares.
+        Region::register(domain, ring.place(), access, ring.keep())
+    }
+
+    /// Registers memory that the device may read, and no other end may touch. `keep` keeps it mapped.
+    pub(super) fn of_memory(
+        domain: &Arc<Domain>,
+        start: usize,
+        bytes: usize,
+        keep: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Region, String> {
+        Region::register(domain, (start, bytes), 0, keep)
+    }
+
+    fn register(
+        domain: &Arc<Domain>,
+        (start, bytes): (usize, usize),
+        access: c_int,
+        memory: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Region, String> {
+        let verbs = domain.device.verbs;
+        // SAFETY: the call fails for memory that is not mapped, and pins it otherwise, so that the device never touches
+        // memory of others. It writes to rings only, which are read as memory that another process shares.
         let mr = unsafe { (verbs.ibv_reg_mr)(domain.domain, start as *mut c_void, bytes, access) };
         if mr.is_null() {
-            return Err(last_error(&format!("pin {} KiB of memory", bytes >> 10)));
+            let pinned = PINNED_BYTES.load(Ordering::Relaxed) >> 10;
+            return Err(last_error(&format!("pin {} KiB of memory beside {pinned} KiB", bytes >> 10)));
         }
-        Ok(Region { domain: Arc::clone(domain), mr, _memory: ring.keep() })
+        PINNED_BYTES.fetch_add(bytes, Ordering::Relaxed);
+        Ok(Region { domain: Arc::clone(domain), mr, bytes, _memory: memory })
     }
 
     /// The keys of the device's own accesses, and of those of the other end.
@@ -215,5 +245,6 @@ impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: it was registered, and is used no more: queue pairs that use it are gone, or fail.
         unsafe { (self.domain.device.verbs.ibv_dereg_mr)(self.mr) };
+        PINNED_BYTES.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }

@@ -1,21 +1,25 @@
 //! The queue pair of a connection with its two rings: what is under way, what has arrived, what is released. It knows no
 //! TCP connection and waits for nothing.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::fs::MemfdFlags;
 
+use super::card::{Card, GatherDomain};
 use super::device::{Device, Domain, Region};
 use super::devices::{self, CLASS, Port};
 use super::ffi::Sge;
+use super::gather::{Element, Plan};
 use super::queue_pair::{Completion, QueuePair, Write};
 use super::record::Remote;
 use super::ring::{Message, OutRing, Releases, piece_bytes_max};
-use super::{MESSAGES, RING_BYTES};
+use super::{ELEMENTS_MAX, GATHER_WRITES, MESSAGES, RING_BYTES};
 use crate::shm::{FRAME_AT_BYTES, RingMemory, map, mapping_bytes};
 
 /// Writes under way: frames of one direction, and what is told of the other one.
@@ -29,7 +33,7 @@ const LINGER: Duration = Duration::from_millis(250);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
     Frame { at: usize },
-    Piece { at: usize, bytes: usize },
+    Piece { at: usize },
     End,
 }
 
@@ -55,9 +59,23 @@ impl NotMade {
     }
 }
 
+/// The memory of a piece of a gathered frame, which must not change until the card has read it.
+struct Held {
+    /// The last write of the piece.
+    id: u64,
+    writes: u32,
+    until: Instant,
+    _keep: Arc<dyn Any + Send + Sync>,
+}
+
 pub(super) struct Link {
+    /// Dropped before all memory that it uses.
     pair: QueuePair,
     port: Port,
+    /// The card, if it may gather frames: how many elements a write may have, what it reads now.
+    card: Option<Card>,
+    elements_max: usize,
+    held: VecDeque<Held>,
     /// The memory of this end: the ring that it fills, and the one that the other end fills.
     filled: Region,
     read: Region,
@@ -88,16 +106,26 @@ impl std::fmt::Debug for Link {
 
 impl Link {
     /// Sets a queue pair up on the port of a local address. Returns it with its two rings, the filled one first.
-    pub(super) fn new(local: IpAddr, psn: u32) -> Result<(Link, [RingMemory; 2]), NotMade> {
+    ///
+    /// Its protection domain is that of the server's card, if there is one, and one of its own otherwise.
+    pub(super) fn new(
+        local: IpAddr,
+        psn: u32,
+        domain: Option<&GatherDomain>,
+    ) -> Result<(Link, [RingMemory; 2]), NotMade> {
         let class = Path::new(CLASS);
         devices::list(class).map_err(|reason| NotMade::lasting(format!("no RDMA device: {reason}")))?;
         // A port that is down may come back.
         let port = devices::find(class, local)
             .map_err(|reason| NotMade { reason: format!("no RDMA device: {reason}"), is_lasting: false })?;
-        Link::on_port(port, psn).map_err(NotMade::lasting)
+        Link::on_port(port, psn, domain).map_err(NotMade::lasting)
     }
 
-    fn on_port(port: Port, psn: u32) -> Result<(Link, [RingMemory; 2]), String> {
+    fn on_port(
+        port: Port,
+        psn: u32,
+        domain: Option<&GatherDomain>,
+    ) -> Result<(Link, [RingMemory; 2]), String> {
         let device = Device::open(&port.device)?;
         let (lid, mtu) = device.port(port.number)?;
         let failed =
@@ -105,16 +133,33 @@ impl Link {
         let fd = rustix::fs::memfd_create("sanderling-rdma", MemfdFlags::CLOEXEC).map_err(failed)?;
         rustix::fs::ftruncate(&fd, mapping_bytes(RING_BYTES) as u64).map_err(failed)?;
         let rings = map(fd.as_fd(), RING_BYTES).map_err(failed)?;
-        let domain = Domain::new(device)?;
+        let elements_max = device.elements_max().min(ELEMENTS_MAX);
+        let mut card = domain.map(|shared| shared.card(Arc::clone(&device), &port)).transpose()?;
+        let domain = match &card {
+            Some(card) => Arc::clone(&card.domain),
+            None => Domain::new(device)?,
+        };
         let filled = Region::of(&domain, &rings[0], false)?;
         let read = Region::of(&domain, &rings[1], true)?;
-        let mut pair = QueuePair::new(&domain, SENDS, RECEIVES, 1)?;
+        // Longer queues are not possible everywhere.
+        let gathers = card
+            .as_ref()
+            .filter(|_| elements_max > 1)
+            .and_then(|_| QueuePair::new(&domain, SENDS + GATHER_WRITES, RECEIVES, elements_max).ok());
+        card = card.filter(|_| gathers.is_some());
+        let mut pair = match gathers {
+            Some(pair) => pair,
+            None => QueuePair::new(&domain, SENDS, RECEIVES, 1)?,
+        };
         pair.init(&port)?;
         pair.post_receives(RECEIVES as usize)?;
         let (filled_at, read_at) = (rings[0].place().0 as u64, rings[1].place().0 as u64);
         let link = Link {
             pair,
             port,
+            card,
+            elements_max,
+            held: VecDeque::new(),
             filled,
             read,
             filled_at,
@@ -168,8 +213,93 @@ impl Link {
         self.out.piece_bytes_max()
     }
 
+    /// Room beside the writes of gathered frames, which have their own.
     fn has_room_for(&self, writes: usize) -> bool {
-        self.posted - self.completed + writes as u64 <= u64::from(SENDS)
+        let others = (self.posted - self.completed).saturating_sub(self.gathering().into());
+        others + writes as u64 <= u64::from(SENDS)
+    }
+
+    /// Writes of gathered frames that are under way.
+    fn gathering(&self) -> u32 {
+        self.held.iter().map(|held| held.writes).sum()
+    }
+
+    /// The card that may gather frames.
+    pub(super) fn card(&self) -> Option<&Card> {
+        self.card.as_ref()
+    }
+
+    pub(super) fn elements_max(&self) -> usize {
+        self.elements_max
+    }
+
+    /// Whether the card reads memory that must not change.
+    pub(super) fn is_holding(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// The time at which memory that the card still reads is taken from it, with the queue pair.
+    pub(super) fn holds_until(&self) -> Option<Instant> {
+        self.held.front().map(|held| held.until)
+    }
+
+    /// Whether so many writes of a gathered frame may be handed to the device now.
+    pub(super) fn has_room_to_gather(&self, writes: usize) -> bool {
+        self.failure.is_none() && self.gathering() as usize + writes <= GATHER_WRITES as usize
+    }
+
+    /// Hands a piece of a gathered frame to the device, whose own bytes are in the slot that was found for it.
+    pub(super) fn post_gathered(
+        &mut self,
+        (plan, number): (&Plan, usize),
+        at: usize,
+        until: Instant,
+        keep: &Arc<dyn Any + Send + Sync>,
+    ) {
+        let Some(remote) = self.remote else { return self.fail("it is not connected".to_owned()) };
+        let piece = &plan.pieces[number];
+        let writes = &plan.writes[piece.writes.clone()];
+        let offset = (at + FRAME_AT_BYTES) as u64;
+        let (first, last) = (writes.first(), writes.last());
+        let elements =
+            first.map_or(0, |write| write.elements.start)..last.map_or(0, |write| write.elements.end);
+        let (mut segments, mut place) = (Vec::with_capacity(elements.len()), offset);
+        for element in &plan.elements[elements.clone()] {
+            let segment = match *element {
+                // It lies in the slot where the other end gets it.
+                Element::Own { bytes, .. } => {
+                    Sge { addr: self.filled_at + place, length: bytes as u32, lkey: self.filled.keys().0 }
+                }
+                Element::Memory { at, bytes, key } => {
+                    Sge { addr: at as u64, length: bytes as u32, lkey: key }
+                }
+            };
+            place += u64::from(segment.length);
+            segments.push(segment);
+        }
+        let is_whole = plan.pieces.len() == 1;
+        let message = if is_whole { Message::Frame { at } } else { Message::Piece { at } };
+        // One completion for the frame, unless its writes would never find room without those of its pieces.
+        let is_signaled = number + 1 == plan.pieces.len() || plan.writes.len() > GATHER_WRITES as usize;
+        self.posted += writes.len() as u64;
+        let (id, count) = (self.posted, writes.len());
+        let requests: Vec<Write<'_>> = writes
+            .iter()
+            .enumerate()
+            .map(|(at, write)| Write {
+                id: (is_signaled && at + 1 == count).then_some(id),
+                segments: &segments
+                    [write.elements.start - elements.start..write.elements.end - elements.start],
+                remote_at: remote.ring_at + offset + write.at as u64,
+                rkey: remote.rkey,
+                immediate: (at + 1 == count).then(|| message.encode()),
+            })
+            .collect();
+        // Before the device has it.
+        self.held.push_back(Held { id, writes: count as u32, until, _keep: Arc::clone(keep) });
+        if let Err(reason) = self.pair.post(&requests) {
+            self.fail(reason);
+        }
     }
 
     fn write(&mut self, message: Message, slot: Option<(usize, usize)>) -> Result<(), String> {
@@ -229,6 +359,7 @@ impl Link {
             }
         }
         self.completions = completions;
+        self.release_held();
         let posted = polled.and_then(|()| match self.failure {
             None => self.pair.post_receives(received),
             Some(_) => Ok(()),
@@ -239,6 +370,17 @@ impl Link {
         self.tell_releases();
     }
 
+    /// Releases memory that the card has read. Where it takes too long, the queue pair is shut; its memory is released
+    /// with the queue pair, from which on no card reads it.
+    fn release_held(&mut self) {
+        while self.held.front().is_some_and(|held| held.id <= self.completed) {
+            self.held.pop_front();
+        }
+        if self.failure.is_none() && self.holds_until().is_some_and(|until| until <= Instant::now()) {
+            self.fail("rows that the card gathers were held for too long".to_owned());
+        }
+    }
+
     fn receive(&mut self, message: Message, bytes: usize) -> Result<(), String> {
         if self.arrived.len() > MESSAGES as usize {
             return Err("the peer writes more than there is room for".to_owned());
@@ -246,7 +388,8 @@ impl Link {
         let end = |at: usize, bytes: usize| at + FRAME_AT_BYTES + bytes <= RING_BYTES;
         match message {
             Message::Frame { at } if end(at, 0) => self.arrived.push_back(Arrival::Frame { at }),
-            Message::Piece { at } if end(at, bytes) => self.arrived.push_back(Arrival::Piece { at, bytes }),
+            // A gathered piece has several writes, and these bytes are those of the last one.
+            Message::Piece { at } if end(at, bytes) => self.arrived.push_back(Arrival::Piece { at }),
             Message::Frame { at } | Message::Piece { at } => {
                 return Err(format!("the peer writes {bytes} bytes at {at} of a ring of {RING_BYTES}"));
             }

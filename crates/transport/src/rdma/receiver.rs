@@ -208,7 +208,7 @@ impl RdmaReceiver {
                     Next::Frame(None)
                 }
                 Some(Some(Arrival::Frame { at })) => Next::Frame(Some(self.read_frame(at)?)),
-                Some(Some(Arrival::Piece { at, bytes })) => self.read_piece(at, bytes)?,
+                Some(Some(Arrival::Piece { at })) => self.read_piece(at)?,
             };
             match found {
                 Next::Frame(found) => return Ok(found),
@@ -297,12 +297,29 @@ impl RdmaReceiver {
         Ok(Found::Copy { bytes })
     }
 
+    /// The length of the next piece: the longest possible, or the rest of the frame.
+    fn piece_bytes(&self) -> Result<usize, Error> {
+        let longest = self.channel.state().link.as_ref().map_or(0, super::link::Link::piece_bytes_max);
+        let there: &[u8] = &bytemuck::cast_slice(&self.long)[..self.long_filled];
+        let whole = self.framing.frame_bytes(there, self.channel.pipe.peer())?;
+        Ok(whole.map_or(longest, |whole| longest.min(whole.saturating_sub(self.long_filled))))
+    }
+
     /// Adds a piece to the long frame.
-    fn read_piece(&mut self, at: usize, bytes: usize) -> Result<Next, Error> {
+    fn read_piece(&mut self, at: usize) -> Result<Next, Error> {
+        let bytes = self.piece_bytes()?;
         let peer = self.channel.pipe.peer();
         let Some(ring) = &self.ring else { return Err(self.corrupt("no ring".to_owned())) };
-        if !self.long_filled.is_multiple_of(size_of::<u64>()) || bytes == 0 {
-            return Err(self.corrupt(format!("a piece of {bytes} bytes behind {}", self.long_filled)));
+        let room = ring.bytes().saturating_sub(at + FRAME_AT_BYTES);
+        if !self.long_filled.is_multiple_of(size_of::<u64>())
+            || bytes == 0
+            || bytes.next_multiple_of(8) > room
+        {
+            return Err(self.corrupt(format!(
+                "a piece of {bytes} bytes at {at} of a ring of {}, behind {}",
+                ring.bytes(),
+                self.long_filled
+            )));
         }
         let (from, words) = (self.long_filled / size_of::<u64>(), bytes.div_ceil(size_of::<u64>()));
         if self.long.len() < from + words {

@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
+use super::card::Card;
 use super::channel::{Channel, State};
+use super::gather::{Element, GatherFrame, Plan, plan};
 use super::link::Pending;
 use super::record::{self, Content, ENVELOPE_BYTES};
 use crate::error::Error;
@@ -29,6 +31,8 @@ pub(crate) struct RdmaSender {
     /// Memory of a frame that goes in pieces or over TCP, in words, and that frame.
     buffer: Vec<u64>,
     boxed: Option<Boxed>,
+    /// A frame that the card gathers, of which pieces wait for room.
+    gathered: Option<Gathered>,
     /// Start of the present blockage, and the progress until then.
     blocked_since: Option<Instant>,
     progress: u64,
@@ -40,6 +44,17 @@ struct Boxed {
     bytes: usize,
     /// Bytes that are in the ring.
     sent: usize,
+}
+
+/// A frame that the card gathers.
+#[derive(Debug)]
+struct Gathered {
+    frame: GatherFrame,
+    plan: Plan,
+    /// Pieces that the device has.
+    posted: usize,
+    /// When its memory is released, and the queue pair shut, whatever the peer does.
+    until: Instant,
 }
 
 /// The place of a frame that is not committed.
@@ -76,6 +91,7 @@ impl RdmaSender {
             pending: VecDeque::new(),
             buffer: Vec::new(),
             boxed: None,
+            gathered: None,
             blocked_since: None,
             progress: 0,
         }
@@ -156,8 +172,87 @@ impl RdmaSender {
         }
     }
 
-    /// Moves the frame in the buffer on. `true`: the buffer is free.
+    /// The card that may gather frames, once they go over the queue pair.
+    pub(crate) fn card(&self) -> Option<Card> {
+        let state = self.channel.state();
+        state.link.as_ref().filter(|_| state.sends_by_ring).and_then(|link| link.card().cloned())
+    }
+
+    /// Lets the card gather a frame. `false`: it cannot now, and nothing was done.
+    pub(crate) fn try_gather(&mut self, frame: GatherFrame) -> Result<bool, Error> {
+        self.framing.check_length(frame.bytes(), self.channel.pipe.peer())?;
+        let channel = Arc::clone(&self.channel);
+        let state = &mut *channel.state();
+        if !self.drain(&channel, state)? || !state.sends_by_ring {
+            return Ok(false);
+        }
+        self.ring = self.ring.take().or_else(|| state.filled.take());
+        let Some(link) = state.link.as_mut().filter(|link| link.card().is_some()) else { return Ok(false) };
+        let plan = plan(&frame.parts, link.piece_bytes_max(), link.elements_max());
+        // The first piece must find room, so that a reply does not wait here that could wait elsewhere.
+        link.post(&mut self.pending);
+        let first = plan.pieces.first().map_or(0, |piece| piece.bytes);
+        let has_room = self.pending.is_empty()
+            && link.has_room_to_gather(plan.writes_max())
+            && link.out.find(first).is_some();
+        if has_room {
+            let until = Instant::now() + self.write_timeout;
+            self.gathered = Some(Gathered { frame, plan, posted: 0, until });
+            self.drain(&channel, state)?;
+        }
+        Ok(has_room)
+    }
+
+    /// Hands pieces of the gathered frame to the device. `true`: it has all of them.
+    fn drain_gathered(&mut self, channel: &Channel, state: &mut State) -> Result<bool, Error> {
+        let Some(Gathered { frame, plan, posted, until }) = &mut self.gathered else { return Ok(true) };
+        let (Some(link), Some(ring)) = (&mut state.link, &mut self.ring) else {
+            return Err(channel.error("no queue pair"));
+        };
+        while let Some(piece) = plan.pieces.get(*posted) {
+            link.post(&mut self.pending);
+            let mut at = link.out.find(piece.bytes);
+            if at.is_none() || !link.has_room_to_gather(piece.writes.len()) {
+                link.poll();
+                at = link.out.find(piece.bytes);
+            }
+            let has_room = self.pending.is_empty() && link.has_room_to_gather(piece.writes.len());
+            let Some(at) = at.filter(|_| has_room) else {
+                if *until <= Instant::now() {
+                    link.fail("rows that the card gathers were held for too long".to_owned());
+                }
+                return match state.failure(channel) {
+                    Some(error) => Err(error),
+                    None => Ok(false),
+                };
+            };
+            let (_, slot) = ring.slot_mut(at, piece.bytes);
+            let mut place = 0;
+            for element in plan.writes[piece.writes.clone()].iter().flat_map(|write| write.elements.clone()) {
+                match plan.elements[element] {
+                    Element::Own { from, bytes } => {
+                        slot[place..place + bytes].copy_from_slice(&frame.own[from..from + bytes]);
+                        place += bytes;
+                    }
+                    Element::Memory { bytes, .. } => place += bytes,
+                }
+            }
+            link.out.take(piece.bytes);
+            link.post_gathered((plan, *posted), at, *until, &frame.keep);
+            *posted += 1;
+            self.blocked_since = None;
+        }
+        self.gathered = None;
+        Ok(true)
+    }
+
+    /// Moves the frame that waits for room on. `true`: there is none any more.
     fn drain(&mut self, channel: &Channel, state: &mut State) -> Result<bool, Error> {
+        Ok(self.drain_gathered(channel, state)? && self.drain_buffer(channel, state)?)
+    }
+
+    /// Moves the frame in the buffer on. `true`: the buffer is free.
+    fn drain_buffer(&mut self, channel: &Channel, state: &mut State) -> Result<bool, Error> {
         let Some(boxed) = &mut self.boxed else { return Ok(true) };
         let frame: &[u8] = &bytemuck::cast_slice(&self.buffer)[..boxed.bytes];
         if !state.sends_by_ring {
@@ -278,7 +373,13 @@ impl RdmaSender {
 
     /// The time at which a blocked sender gives up. `None`: nothing is blocked.
     pub(crate) fn gives_up_at(&self) -> Option<Instant> {
-        self.blocked_since.map(|since| since + self.write_timeout)
+        let gives_up_at = self.blocked_since.map(|since| since + self.write_timeout)?;
+        Some(self.gathered.as_ref().map_or(gives_up_at, |gathered| gives_up_at.min(gathered.until)))
+    }
+
+    /// The time at which memory that the card still reads is taken from it. `None`: it reads none.
+    pub(crate) fn holds_until(&self) -> Option<Instant> {
+        self.channel.state().link.as_ref().and_then(super::link::Link::holds_until)
     }
 
     pub(crate) fn peer(&self) -> &str {

@@ -263,6 +263,8 @@ pub struct PullShape {
 
 impl PullShape {
     const HEAD_BYTES: usize = 16;
+    /// Offset of the absent bits in a reply.
+    pub const ABSENT_AT: usize = HEADER_BYTES + PullShape::HEAD_BYTES;
 
     fn values(&self) -> Result<usize, WireError> {
         product("rows", self.rows, self.dim as usize)
@@ -337,6 +339,19 @@ impl<'a> PullReply<'a> {
             }
         };
         Ok(PullAreas { absent, rows })
+    }
+
+    /// Encodes the start of a reply without a checksum: all before its rows. No key is absent.
+    pub fn head(kind: Kind, shape: PullShape, agreed: &Agreed, id: u64) -> Result<Vec<u8>, WireError> {
+        assert!(kind.has_rows(), "{kind} has no rows");
+        let needed = shape.frame_bytes()?;
+        agreed.check_frame(needed)?;
+        let mut head = vec![0; PullShape::ABSENT_AT + shape.keys.div_ceil(64) * 8];
+        let mut start = header(kind, agreed, id, flag::REPLY | shape.format.flag());
+        start.payload_bytes = (needed - HEADER_BYTES) as u32;
+        head[..HEADER_BYTES].copy_from_slice(&start.to_bytes());
+        shape.write(&mut Writer::new(&mut head, HEADER_BYTES))?;
+        Ok(head)
     }
 
     /// The sizes of the reply.

@@ -213,7 +213,13 @@ fn status(all: &[(String, StatusReply)], width: Option<usize>) -> String {
 
 fn tables(all: &[(String, TablesReply)], width: Option<usize>) -> String {
     let header = ["table", "run", "home", "dim", "age", "rows", "bytes", "pushes", "admitted", "rejected"];
-    let header = [&header[..], &["evicted", "full", "temporary", "server"]].concat();
+    let mut header = [&header[..], &["evicted", "full", "temporary", "server"]].concat();
+    // Only servers with connections by RDMA tell.
+    let has_gather = all.iter().flat_map(|(_, reply)| &reply.tables).any(|table| !table.gather.is_empty());
+    if has_gather {
+        header.extend(["gather", "cpu ns/row", "nic ns/row", "nic pulls"]);
+    }
+    let ns = |ns: Option<f64>| ns.map_or_else(|| "-".to_owned(), |ns| format!("{ns:.1}"));
     let row = |server: &String, table: &Table| {
         let home = table.pinned.map_or_else(|| "sharded".to_owned(), |on| format!("server {on}"));
         let memory = output::bytes(table.index_bytes + table.slab_bytes);
@@ -226,8 +232,13 @@ fn tables(all: &[(String, TablesReply)], width: Option<usize>) -> String {
         row.extend(counts.map(output::count));
         row.push(if table.temporary { "yes" } else { "-" }.to_owned());
         row.push(server.clone());
+        if has_gather {
+            row.extend([table.gather.clone(), ns(table.cpu_ns_per_row), ns(table.nic_ns_per_row)]);
+            row.push(output::count(table.nic_pulls));
+        }
         row
     };
+    let row = &row;
     let rows: Vec<_> = all
         .iter()
         .flat_map(|(server, reply)| reply.tables.iter().map(move |table| row(server, table)))

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use sanderling_server::Config;
+use sanderling_server::{Config, GatherOptions};
 use sanderling_transport::Address;
 use serde::Deserialize;
 
@@ -123,6 +123,9 @@ pub(super) struct Options {
     /// Memory limit per table, such as 4GiB; at the limit the table's eviction policy applies [default: none]
     #[arg(long, value_name = "BYTES", help_heading = "Resources")]
     table_budget: Option<String>,
+    /// Gatherer of rows for replies by RDMA: cpu; nic, the network card; auto, as measured; or TABLE=WAY, such as users=nic; comma-separated [default: auto]
+    #[arg(long, value_name = "WAY", value_delimiter = ',', help_heading = "Resources")]
+    gather: Vec<String>,
     /// Number of server threads [default: one per processor]
     #[arg(long, value_name = "N", help_heading = "Resources")]
     threads: Option<usize>,
@@ -253,6 +256,7 @@ impl Options {
             lose: self.lose.or(other.lose),
             cut_log: self.cut_log || other.cut_log,
             table_budget: self.table_budget.or(other.table_budget),
+            gather: list(self.gather, other.gather),
             threads: self.threads.or(other.threads),
             pin: self.pin || other.pin,
             spin: self.spin.or(other.spin),
@@ -349,6 +353,8 @@ impl Options {
             let reason = format!("{budget} is more than the {most} of memory and swap here; lower it");
             return Err(usage("table_budget", reason));
         }
+        let gather = GatherOptions::parse(self.gather.iter().map(String::as_str));
+        config.gather = gather.map_err(|error| usage("gather", error))?;
         if let Some(frame_bytes_max) = bytes("frame_max", &self.frame_max)? {
             config.frame_bytes_max = u32::try_from(frame_bytes_max).unwrap_or(u32::MAX);
         }
@@ -420,6 +426,7 @@ mod tests {
             ("table_budget = '1024TiB'", "--table-budget: 1.00 PiB is more than the "),
             ("write_timeout = '0s'", "--write-timeout: must be more than 0"),
             ("cert_file = 'c'", "one needs the other"),
+            ("gather = ['users=card']", "--gather: \"card\" is none of auto, cpu and nic"),
             ("token_file = '/nowhere'", "--token-file: /nowhere"),
         ] {
             let error = toml::from_str::<Options>(text).expect(text).config().expect_err(text).to_string();
