@@ -188,6 +188,7 @@ mod tests {
                 moves: Vec::new(),
                 loads: (0..).zip(loads).collect(),
                 slot_runs: Vec::new(),
+                pinned: Vec::new(),
             };
             let parts = load_parts(&view);
             let warning = parts.iter().find_map(|part| match part {

@@ -26,9 +26,6 @@ impl Features {
     pub const LEAVE: Features = Features(1 << 5);
     /// A server removes a fed batch that will not be pushed ([`Kind::Forget`](crate::Kind::Forget)).
     pub const FORGET: Features = Features(1 << 6);
-    /// A trainer accepts minibatches whose keys a hub has fed to the servers ([`Outcome::Fed`](crate::Outcome::Fed)),
-    /// and requests their keys if necessary ([`Kind::Keys`](crate::Kind::Keys)).
-    pub const FED: Features = Features(1 << 18);
     /// A server stores the number of a save with the checkpoint ([`Kind::SaveAs`](crate::Kind::SaveAs)) and reports it
     /// ([`Kind::Saved`](crate::Kind::Saved)).
     pub const SAVES: Features = Features(1 << 8);
@@ -47,10 +44,13 @@ impl Features {
     pub const REPLICATE: Features = Features(1 << 15);
     /// A replica in sync answers the pulls of this connection, though another one is the primary.
     pub const PULL_FROM_ANY: Features = Features(1 << 16);
-    /// The peer speaks version 4 of [`Kind::Replicate`](crate::Kind::Replicate), and of transfers between groups.
-    pub const REPLICATE_4: Features = Features(1 << 19);
     /// A server takes the trace that the next request belongs to ([`Kind::Trace`](crate::Kind::Trace)).
     pub const TRACES: Features = Features(1 << 17);
+    /// A trainer accepts minibatches whose keys a hub has fed to the servers ([`Outcome::Fed`](crate::Outcome::Fed)),
+    /// and requests their keys if necessary ([`Kind::Keys`](crate::Kind::Keys)).
+    pub const FED: Features = Features(1 << 18);
+    /// The peer speaks version 4 of [`Kind::Replicate`](crate::Kind::Replicate), and of transfers between groups.
+    pub const REPLICATE_4: Features = Features(1 << 19);
     /// Replies to pulls may go without a checksum, because a network card gathers their rows. Offered where the card has a
     /// checksum of its own.
     pub const UNSUMMED_ROWS: Features = Features(1 << 20);

@@ -57,49 +57,72 @@ fn size(record: &Record) -> usize {
     }
 }
 
-/// Encodes a message in a version as one or more messages of bounded size. Of records, the spans of those pushes are told
-/// that have one.
-///
-/// Version 4 differs from version 3 in the placements that messages have: pinned tables may be in another group.
-pub(super) fn encode(
-    envelope: &Envelope,
-    version: u8,
-    span_of: impl Fn(&Push) -> Option<SpanContext>,
-) -> Vec<Vec<u8>> {
-    let Message::Records { stream, first, records } = &envelope.message else {
-        return vec![whole(envelope, version, 0, |out| message(&envelope.message, out))];
-    };
-    let (mut messages, mut at) = (Vec::new(), 0);
-    while at < records.len() {
-        let (mut end, mut bytes) = (at, 0);
-        while end < records.len() && (end == at || bytes + size(&records[end]) <= MESSAGE_BYTES) {
-            bytes += size(&records[end]);
-            end += 1;
-        }
-        messages.push(whole(envelope, version, bytes, |out| {
-            out.u8(2);
-            out.u64(*stream as u64);
-            out.u64(first + at as u64);
-            out.u32((end - at) as u32);
-            records[at..end].iter().for_each(|record| put_record(record, out));
-            let spans: Vec<SpanContext> =
-                records[at..end].iter().filter_map(|record| span_of(pushed(record)?)).collect();
-            put_spans(&spans, out);
-        }));
-        at = end;
-    }
-    messages
+/// A message to another server, in the version that it speaks.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub(super) envelope: Box<Envelope>,
+    pub(super) version: u8,
+    /// The spans of those pushes that have one, by client and sequence.
+    pub(super) spans: Vec<((u64, u64), SpanContext)>,
 }
 
-fn whole(envelope: &Envelope, version: u8, bytes: usize, put: impl FnOnce(&mut Out)) -> Vec<u8> {
-    let Envelope { from, epoch, session, .. } = envelope;
-    let mut out = Out(Vec::with_capacity(RECORD_BYTES + bytes));
-    // All versions begin with these two.
-    out.u8(version);
-    out.u32(from.server);
-    [from.boot, *epoch, *session].into_iter().for_each(|number| out.u64(number));
-    put(&mut out);
-    out.0
+impl Outgoing {
+    /// Encodes it as one or more messages of bounded size; each is sent before `buffer` takes the next one.
+    ///
+    /// Version 4 differs from version 3 in the placements that messages have: pinned tables may be in another group.
+    pub(super) fn encode<E>(
+        &self,
+        buffer: &mut Vec<u8>,
+        mut send: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Message::Records { stream, first, records } = &self.envelope.message else {
+            self.put(buffer, |out| message(&self.envelope.message, out));
+            return send(buffer);
+        };
+        let mut at = 0;
+        while at < records.len() {
+            let (mut end, mut bytes) = (at, 0);
+            while end < records.len() && (end == at || bytes + size(&records[end]) <= MESSAGE_BYTES) {
+                bytes += size(&records[end]);
+                end += 1;
+            }
+            buffer.reserve(RECORD_BYTES + bytes);
+            self.put(buffer, |out| {
+                out.u8(2);
+                out.u64(*stream as u64);
+                out.u64(first + at as u64);
+                out.u32((end - at) as u32);
+                records[at..end].iter().for_each(|record| put_record(record, out));
+                put_spans(&self.spans_of(&records[at..end]), out);
+            });
+            send(buffer)?;
+            at = end;
+        }
+        Ok(())
+    }
+
+    fn spans_of(&self, records: &[Arc<Record>]) -> Vec<SpanContext> {
+        if self.spans.is_empty() {
+            return Vec::new();
+        }
+        let span = |record: &Arc<Record>| {
+            let id = pushed(record).map(|push| (push.client, push.sequence))?;
+            self.spans.iter().find(|(of, _)| *of == id).map(|(_, span)| *span)
+        };
+        records.iter().filter_map(span).collect()
+    }
+
+    fn put(&self, buffer: &mut Vec<u8>, put: impl FnOnce(&mut Out)) {
+        let Envelope { from, epoch, session, .. } = &*self.envelope;
+        buffer.clear();
+        let mut out = Out(std::mem::take(buffer));
+        // All versions begin with these two.
+        out.u8(self.version);
+        out.u32(from.server);
+        [from.boot, *epoch, *session].into_iter().for_each(|number| out.u64(number));
+        put(&mut out);
+        *buffer = out.0;
+    }
 }
 
 /// Decodes a message, with the spans of its pushes.

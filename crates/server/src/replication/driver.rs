@@ -8,16 +8,17 @@ use std::time::{Duration, Instant};
 use sanderling_observe::SpanContext;
 use sanderling_replica::push_dedup::Outcome;
 use sanderling_replica::{
-    Action, Answer, AppliedPush, Envelope, Event as ReplicaEvent, Group, Member, Node, Revised, Standing,
-    Told,
+    Action, Answer, AppliedPush, Envelope, Event as ReplicaEvent, Group, Member, Message, Node, Revised,
+    Standing, Told,
 };
 use sanderling_store::RowColumns;
 use sanderling_wire::{Fault, Home};
 
+use super::codec::Outgoing;
 use super::peers::{PeerOptions, Peers};
 use super::restore::{RestoreChange, RestoreResult};
 use super::traced::{TracedPushes, replica_span};
-use super::{GroupRecord, GroupRecords, GroupStatus, MoveChange, Replication, codec};
+use super::{GroupRecord, GroupRecords, GroupStatus, MoveChange, Replication};
 use crate::background::QueuedJob;
 use crate::event::{Event, Log};
 use crate::limit::TICK;
@@ -306,8 +307,11 @@ impl Driver {
                     let url = known.or_else(|| self.record.as_ref()?.urls.get(&to.server));
                     if let Some(url) = url {
                         let version = self.versions.of(to);
-                        let messages = codec::encode(&envelope, version, |push| self.traced.span(push));
-                        self.peers.send(to, url, messages);
+                        let spans = match &envelope.message {
+                            Message::Records { .. } => self.traced.spans(),
+                            _ => Vec::new(),
+                        };
+                        self.peers.send(to, url, Outgoing { envelope, version, spans });
                     }
                 }
                 Action::Answer { request, answer } => match self.answered(request) {

@@ -14,12 +14,15 @@ use sanderling_wire::{
     Agreed, Features, Frame, HEADER_BYTES, Hello, Offer, Parsed, Replicate, Reply, Request, limit,
 };
 
+use super::codec::Outgoing;
 use super::{Replication, Spoken};
 use crate::limit::{PEER_CONNECT_WITHIN, PEER_FRAMES_MAX, PEER_RETRY};
 use crate::listen::framing;
 
 /// How often an idle connection is looked at.
 const LOOK: Duration = Duration::from_millis(20);
+/// Longest buffer that a link keeps.
+const BUFFER_BYTES_MAX: usize = 4 << 20;
 
 /// How this server reaches the others.
 #[derive(Debug, Clone)]
@@ -42,7 +45,7 @@ pub(super) struct Peers {
 #[derive(Debug)]
 struct Link {
     url: String,
-    frames: SyncSender<Vec<u8>>,
+    messages: SyncSender<Outgoing>,
 }
 
 impl Peers {
@@ -54,12 +57,12 @@ impl Peers {
         (*self.options).clone()
     }
 
-    /// Sends messages to a member.
-    pub(super) fn send(&mut self, to: Member, url: &str, messages: Vec<Vec<u8>>) {
+    /// Sends a message to a member. The thread of its link encodes it.
+    pub(super) fn send(&mut self, to: Member, url: &str, message: Outgoing) {
         if self.links.get(&to).is_none_or(|link| link.url != url) {
             // The thread of a dropped link ends.
             self.links.retain(|member, _| member.server != to.server);
-            let (frames, queued) = sync_channel(PEER_FRAMES_MAX);
+            let (messages, queued) = sync_channel(PEER_FRAMES_MAX);
             let (options, shared, address) =
                 (Arc::clone(&self.options), Arc::clone(&self.shared), url.to_owned());
             let thread = std::thread::Builder::new().name(format!("replica-{}", to.server));
@@ -67,15 +70,15 @@ impl Peers {
             if thread.spawn(run).is_err() {
                 return;
             }
-            self.links.insert(to, Link { url: url.to_owned(), frames });
+            self.links.insert(to, Link { url: url.to_owned(), messages });
         }
         let link = &self.links[&to];
-        messages.into_iter().for_each(|message| drop(link.frames.try_send(message)));
+        drop(link.messages.try_send(message));
     }
 }
 
 /// Serves one link until it is dropped.
-fn run(to: Member, url: &str, options: &PeerOptions, shared: &Replication, queued: &Receiver<Vec<u8>>) {
+fn run(to: Member, url: &str, options: &PeerOptions, shared: &Replication, queued: &Receiver<Outgoing>) {
     loop {
         match reach(to, url, options, shared.spoken) {
             Ok((mut connection, agreed)) => {
@@ -163,9 +166,10 @@ fn serve(
     connection: &mut Connection,
     agreed: &Agreed,
     options: &PeerOptions,
-    queued: &Receiver<Vec<u8>>,
+    queued: &Receiver<Outgoing>,
     refused: impl Fn(&str),
 ) -> Result<(), String> {
+    let mut buffer = Vec::new();
     loop {
         let first = match queued.recv_timeout(LOOK) {
             Ok(message) => Some(message),
@@ -173,12 +177,15 @@ fn serve(
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
         };
         for message in first.into_iter().chain(queued.try_iter().take(PEER_FRAMES_MAX)) {
-            // Whatever does not fit, the other side would refuse.
-            if message.len() + options.url.len() + HEADER_BYTES + 64 <= agreed.frame_bytes_max as usize {
-                let request = Request::Replicate(Replicate { url: &options.url, envelope: &message });
-                send(connection, &request, agreed)?;
-            }
+            message.encode(&mut buffer, |envelope| {
+                // Whatever does not fit, the other side would refuse.
+                if envelope.len() + options.url.len() + HEADER_BYTES + 64 > agreed.frame_bytes_max as usize {
+                    return Ok(());
+                }
+                send(connection, &Request::Replicate(Replicate { url: &options.url, envelope }), agreed)
+            })?;
         }
+        buffer.shrink_to(BUFFER_BYTES_MAX);
         connection.sender.flush().map_err(|error| error.to_string())?;
         // Nothing comes but refusals, and the end.
         loop {

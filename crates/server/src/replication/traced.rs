@@ -32,10 +32,9 @@ impl TracedPushes {
         self.0.push_back(TracedPush { request, push: (push.client, push.sequence), span });
     }
 
-    /// The span of a push.
-    pub(super) fn span(&self, push: &Push) -> Option<SpanContext> {
-        let id = (push.client, push.sequence);
-        self.0.iter().find(|traced| traced.push == id).map(|traced| traced.span)
+    /// The spans by client and sequence.
+    pub(super) fn spans(&self) -> Vec<((u64, u64), SpanContext)> {
+        self.0.iter().map(|traced| (traced.push, traced.span)).collect()
     }
 
     /// A request was answered.

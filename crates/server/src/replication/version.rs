@@ -71,7 +71,7 @@ pub(super) fn needed(placement: &Placement) -> u8 {
 mod tests {
     use sanderling_replica::{Envelope, Member, Message};
 
-    use super::super::codec::{Unread, decode, encode};
+    use super::super::codec::{Outgoing, Unread, decode};
     use super::*;
 
     #[test]
@@ -86,7 +86,9 @@ mod tests {
             (2, None, false),
             (5, None, false),
         ] {
-            let bytes = encode(&envelope, version, |_| None).remove(0);
+            let (mut bytes, spans) = (Vec::new(), Vec::new());
+            let outgoing = Outgoing { envelope: Box::new(envelope.clone()), version, spans };
+            outgoing.encode(&mut bytes, |_| Ok::<(), ()>(())).unwrap();
             match decode(&bytes, Spoken::up_to(newest)) {
                 Ok((read, _)) => assert!(is_read && read.from == from, "{version} {newest:?}"),
                 Err(refused) => {
