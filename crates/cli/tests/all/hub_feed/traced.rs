@@ -32,7 +32,7 @@ fn a_step_is_one_tree_with_its_minibatch_and_its_rows() {
     let resource = Resource { service: "trainer".to_owned(), ..Resource::default() };
     let exporter = Exporter::start(url.parse().unwrap(), resource, Arc::clone(&spans), |_| {}).unwrap();
     let options = ConnectOptions { spans: Some(Arc::clone(&spans)), ..ConnectOptions::default() };
-    let cluster = Cluster::connect(&addresses(&at).unwrap(), options).unwrap();
+    let cluster = Cluster::connect(&sanderling_client::addresses(&at).unwrap(), options).unwrap();
     let sgd = Optimizer::Sgd { lr: 1.0, l2: 0.0 };
     let tables = FEATURES.map(|feature| {
         RemoteTable::create(&cluster, &TableConfig::single(feature, DIM, Init::Zero, sgd)).unwrap()
