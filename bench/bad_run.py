@@ -32,7 +32,7 @@ import numpy as np
 
 import sanderling
 
-_ROWS = 1_000_000
+_ROWS = 3_000_000
 _FM = """
 [label]
 column = "label"
@@ -107,10 +107,10 @@ def _load(registry: str, stopped: threading.Event) -> None:
     """Pulls and pushes a few keys again and again."""
     connection = sanderling.connect(registry)
     table = connection.table("load", 8)
-    keys = np.array([7] * 200 + list(range(100, 120)), np.uint64)
+    keys = np.array([7] * 1500 + list(range(100, 120)), np.uint64)
     while not stopped.is_set():
         table.pull(keys)
-        time.sleep(0.01)
+        time.sleep(0.008)
 
 
 def _predict(address: str, stopped: threading.Event) -> None:

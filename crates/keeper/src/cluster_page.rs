@@ -138,20 +138,23 @@ fn load_parts(view: &ClusterView) -> Vec<Part> {
         Column::number("share"),
         Column::number("rows"),
         Column::number("memory of tables"),
-        Column::number("slots with far more"),
+        Column::text("greatest slot"),
     ];
     parts.push(Part::Table(Table::new("Load by group", columns).part_of(loads, 0, |(group, load)| {
         let own = percent(share(load));
+        let greatest = load.heavy.first().filter(|_| load.keys_per_s > 0.0);
+        let greatest = greatest.map(|(slot, rate)| format!("{slot}, {}", percent(rate / load.keys_per_s)));
         vec![
             Cell::number(group),
             Cell::Number(count(load.keys_per_s as u64)),
             if is_too_much(load) { Cell::Marked(own) } else { Cell::Number(own) },
             Cell::Number(count(load.rows)),
             Cell::Number(bytes(load.table_bytes)),
-            Cell::number(load.heavy.len()),
+            Cell::text(greatest.unwrap_or("-".to_owned())),
         ]
     })));
-    let note = "Load: keys of requests per second over the last minute, from sampled requests; a pushed key counts as three.";
+    let note = "Load: keys of requests per second over the last minute, from sampled requests; a pushed key counts as three. The greatest slot has so \
+                much of its group's load.";
     parts.push(Part::Note(note.to_owned()));
     parts
 }
