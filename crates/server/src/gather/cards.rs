@@ -234,7 +234,7 @@ impl TableCards {
                 }
             }
             if !self.is_by_card() {
-                // What the measurement has pinned.
+                // A measurement has pinned memory.
                 self.known().cards.clear();
             }
         }
