@@ -81,6 +81,10 @@ pub(super) struct World {
 /// The note of a table says whether it is pinned.
 const PINNED_NOTE: &str = "pinned to group 0";
 
+fn note(number: u32) -> String {
+    if number == PINNED { PINNED_NOTE.to_owned() } else { String::new() }
+}
+
 pub(super) fn home_of(note: &str) -> Home {
     if note == PINNED_NOTE { Home::Pinned(0) } else { Home::Sharded }
 }
@@ -97,8 +101,7 @@ pub(super) fn table(number: u32) -> Operation {
     let init = if number == ORDERED { Init::Normal { std: 0.1 } } else { Init::Zero };
     let block = Block { dims: dim, init, optimizer };
     let config = TableConfig { dtype, seed: 5, ..TableConfig::new(format!("t{number}"), vec![block]) };
-    let note = if number == PINNED { PINNED_NOTE.to_owned() } else { String::new() };
-    Operation::Create { table: number, config: Box::new(config), note }
+    Operation::Create { table: number, config: Box::new(config), note: note(number) }
 }
 
 impl World {
@@ -331,8 +334,8 @@ impl World {
                 0 => table(PASSING),
                 // For the other tables as good as a drop.
                 1 if now % 2 == 0 => {
-                    let note = |number| (number, String::new());
-                    Operation::Replace { notes: [COUNTERS, ORDERED].map(note).into() }
+                    let note = |number| (number, note(number));
+                    Operation::Replace { notes: [COUNTERS, ORDERED, PINNED].map(note).into() }
                 }
                 1 => Operation::Drop { table: PASSING },
                 _ if self.imports => self.import(),
