@@ -4,8 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sanderling_observe::SpanContext;
-use sanderling_observe::numbers::bytes as in_units;
+use sanderling_observe::{SpanContext, numbers::bytes as in_units};
 use sanderling_replica::push_dedup::ClientPushes;
 use sanderling_wire::{
     Agreed, Buffer, Codec, Compression, Fault, Features, Frame, HEADER_BYTES, Hello, Kind, Offer, Parsed,

@@ -31,7 +31,7 @@ pub(super) struct Stream {
     /// The epochs after `oldest`, each with the hashes that changed in it, in order.
     pub(super) sets: VecDeque<(u64, Vec<u64>)>,
     /// Hashes in all sets.
-    keys: usize,
+    pub(super) keys: usize,
     pub(super) progress: Progress,
 }
 
@@ -116,31 +116,6 @@ impl Stream {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::changes::stream::KEPT_KEYS_MIN;
-    use crate::{Init, Optimizer, PushScale, Table, TableConfig};
-
-    /// A small table whose rows all change in each epoch keeps few sets, and a subscriber from the beginning gets all keys.
-    #[test]
-    fn the_kept_keys_of_a_small_table_are_few() {
-        let sgd = Optimizer::Sgd { lr: 1.0, l2: 0.0 };
-        let table = Table::new(TableConfig::single("t", 1, Init::Zero, sgd)).unwrap();
-        let first = table.subscribe_changes(1 << 24).unwrap();
-        let keys: Vec<u64> = (0..2_000).collect();
-        let mut since = first;
-        for _ in 0..300 {
-            table.push(&keys, &vec![1.0; keys.len()], PushScale::default()).unwrap();
-            since = table.drain_changes(since, |_| std::ops::ControlFlow::Continue(())).unwrap().unwrap();
-            let kept = table.changes.get().unwrap().stream.lock().unwrap().keys;
-            assert!(kept <= KEPT_KEYS_MIN, "{kept}");
-        }
-        let mut rows = 0;
-        let drained = table.drain_changes(first, |frame| {
-            rows += frame.rows.len();
-            std::ops::ControlFlow::Continue(())
-        });
-        drained.unwrap();
-        assert_eq!(rows, keys.len());
-    }
 
     /// Every subscriber gets at least the keys of the epochs that it missed, from a bounded number of sets.
     #[test]

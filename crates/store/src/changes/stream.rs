@@ -23,7 +23,7 @@ const FRAME_KEYS: usize = 1024;
 /// Keys that are read under one index guard.
 const GROUP: usize = 64;
 /// Keys of past epochs that are kept of each table, and more in large ones: so many per row.
-pub(super) const KEPT_KEYS_MIN: usize = 1 << 18;
+const KEPT_KEYS_MIN: usize = 1 << 18;
 const KEPT_PER_ROW: usize = 4;
 
 /// Sorts hashes, which is also the order of the index, and removes repeated ones.
@@ -222,5 +222,34 @@ impl Table {
                 }
             }
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{Init, Optimizer, PushScale, TableConfig};
+
+    /// A small table whose rows all change in each epoch keeps few sets, and a subscriber from the beginning gets all keys.
+    #[test]
+    fn the_kept_keys_of_a_small_table_are_few() {
+        let sgd = Optimizer::Sgd { lr: 1.0, l2: 0.0 };
+        let table = Table::new(TableConfig::single("t", 1, Init::Zero, sgd)).unwrap();
+        let first = table.subscribe_changes(1 << 24).unwrap();
+        let keys: Vec<u64> = (0..2_000).collect();
+        let mut since = first;
+        for _ in 0..300 {
+            table.push(&keys, &vec![1.0; keys.len()], PushScale::default()).unwrap();
+            since = table.drain_changes(since, |_| std::ops::ControlFlow::Continue(())).unwrap().unwrap();
+            let kept = table.changes.get().unwrap().stream.lock().unwrap().keys;
+            assert!(kept <= KEPT_KEYS_MIN, "{kept}");
+        }
+        let mut rows = 0;
+        let drained = table.drain_changes(first, |frame| {
+            rows += frame.rows.len();
+            std::ops::ControlFlow::Continue(())
+        });
+        drained.unwrap();
+        assert_eq!(rows, keys.len());
     }
 }
