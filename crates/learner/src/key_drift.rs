@@ -1,16 +1,14 @@
 //! The keys of a served model's requests against those that it was trained with, by feature. Knows no request.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sanderling_client::{FeatureSnapshot, FeatureSnapshots};
 use sanderling_observe::Parts;
 use sanderling_sample::Rows;
-use sanderling_store::Checkpoint;
 
 use crate::error::LearnError;
-use crate::feature_snapshots::feature_snapshots;
+use crate::saved_rows::SavedRows;
 
 /// One group of rows that are scored together in so many is looked at.
 const EVERY: u32 = 16;
@@ -44,12 +42,12 @@ impl KeyDrift {
     /// Begins with the keys of a saved model's training. `features` names the columns of rows.
     ///
     /// # Errors
-    /// The directory holds no model, or a damaged one.
+    /// The keys are damaged.
     pub fn of_saved<'a>(
-        path: &Path,
+        saved: &SavedRows,
         features: impl Iterator<Item = &'a str>,
     ) -> Result<KeyDrift, LearnError> {
-        Ok(KeyDrift::new(features, &feature_snapshots(&Checkpoint::open(path)?, path)?))
+        Ok(KeyDrift::new(features, &saved.feature_snapshots()?))
     }
 
     fn recent(&self) -> MutexGuard<'_, Vec<Parts>> {

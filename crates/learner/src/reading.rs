@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use sanderling_client::FeatureSnapshots;
 use sanderling_formats::DataConfig;
 use sanderling_sample::{FeatureEncoder, Field, SampleError, Spec};
 use sanderling_store::{Checkpoint, CheckpointWriter};
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 use crate::error::LearnError;
+use crate::feature_snapshots::{FEATURES_BLOB, to_blob};
 use crate::names::{NAMES_BLOB, NameCollector, Names};
 
 /// The blob of a deep model that has its feature spec.
@@ -64,7 +66,7 @@ impl Reading {
     }
 }
 
-/// Writes the feature spec of a deep model, and the names of its keys, to a directory.
+/// Writes the feature spec of a deep model, the names of its keys, and the keys of its training, to a directory.
 ///
 /// # Errors
 /// The directory cannot be written.
@@ -73,12 +75,16 @@ pub fn save_reading(
     data: &DataConfig,
     spec: &Spec,
     names: Option<&NameCollector>,
+    features: Option<&FeatureSnapshots>,
 ) -> Result<(), LearnError> {
     let reading = Reading { data: data.clone(), spec: spec.clone() };
     let mut writer = CheckpointWriter::create(directory)?;
     writer.blob(SPEC_BLOB, &serde_json::to_vec(&reading).unwrap_or_default())?;
     if let Some(names) = names {
         writer.blob(NAMES_BLOB, &names.to_blob())?;
+    }
+    if let Some(features) = features {
+        writer.blob(FEATURES_BLOB, &to_blob(features))?;
     }
     writer.commit()?;
     Ok(())

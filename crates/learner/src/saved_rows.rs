@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use sanderling_client::FeatureSnapshots;
 use sanderling_sample::Field;
 use sanderling_store::{Checkpoint, RowRef, Table, TableEntry};
 
 use crate::error::LearnError;
+use crate::feature_snapshots::feature_snapshots;
 use crate::model::{BIAS_TABLE, CONFIG_BLOB, Model, config_of};
 use crate::model_diagnostics::{deep_parts, explain_no_model};
 use crate::names::Names;
@@ -64,6 +66,12 @@ impl SavedRows {
     /// The state of the run cannot be read.
     pub fn counters(&self) -> Result<BTreeMap<String, TableCounters>, LearnError> {
         Ok(RunState::from_checkpoint(self.rows()?, &self.path)?.0.table_counters)
+    }
+
+    /// The keys of the training; none of a model that was saved without them.
+    pub(crate) fn feature_snapshots(&self) -> Result<FeatureSnapshots, LearnError> {
+        let checkpoint = self.of_deep.as_ref().or(self.rows.as_ref());
+        checkpoint.map_or_else(|| Ok(FeatureSnapshots::default()), |it| feature_snapshots(it, &self.path))
     }
 
     /// Loads all tables; none if their rows are on servers.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use sanderling_client::FeatureSnapshots;
 use sanderling_learner::config::NamesConfig;
 use sanderling_learner::{NameCollector, save_reading};
 use sanderling_sample::spec::Feature;
@@ -52,18 +53,22 @@ impl PyKeyNames {
     }
 }
 
-/// Writes the feature spec of a deep model, and names of keys, to a directory of its own.
+/// Writes the feature spec of a deep model, names of keys, and the keys of its training, to a directory of its own.
 #[pyfunction]
-#[pyo3(name = "save_reading", signature = (directory, spec, names = None))]
+#[pyo3(name = "save_reading", signature = (directory, spec, names = None, features = None))]
 pub(crate) fn save_reading_of(
     py: Python<'_>,
     directory: PathBuf,
     spec: &Bound<'_, pyo3::types::PyDict>,
     names: Option<&Bound<'_, PyKeyNames>>,
+    features: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
     let (data, spec) = source_of(Some(spec))?;
     let names = names.map(|names| Arc::clone(&names.get().names));
-    py.detach(|| save_reading(&directory, &data, &spec, names.as_deref())).map_err(of_learner)
+    let features: Option<FeatureSnapshots> =
+        features.map(|features| from_python("features", features)).transpose()?;
+    py.detach(|| save_reading(&directory, &data, &spec, names.as_deref(), features.as_ref()))
+        .map_err(of_learner)
 }
 
 /// The names of keys in such a directory, as `KeyNames.restore` takes them; None without names.

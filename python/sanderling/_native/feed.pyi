@@ -197,8 +197,13 @@ class KeyNames:
     def restore(self, names: bytes) -> None:
         """Add names that were collected elsewhere, or earlier."""
 
-def save_reading(directory: _Path, spec: dict[str, Any], names: KeyNames | None = None) -> None:
-    """Write a feature spec, and names of keys, to a directory of a deep model."""
+def save_reading(
+    directory: _Path,
+    spec: dict[str, Any],
+    names: KeyNames | None = None,
+    features: dict[str, Any] | None = None,
+) -> None:
+    """Write a feature spec, names of keys, and `Embedding.feature_keys`, to a directory of a deep model."""
 
 def saved_names(directory: _Path) -> bytes | None:
     """Return the names that `save_reading` wrote; None without names."""

@@ -64,6 +64,7 @@ def save(
     `local_names` has the name of each table on servers, and the name for its rows in this directory, to which they are
     then downloaded; do not push meanwhile. With `on_servers=False`, servers save nothing. `spec`, as `FeedQueue.spec`,
     is saved for `sanderling key`, `similar` and `export`, and with it the `key_names` that a run has collected.
+    `sanderling serve` compares keys of requests with those that the first collection has seen.
 
     Raises ConfigError for other types in state or `extra`, and for collections on different servers;
     DuplicateNameError for different tables of one name; ModelError, DamagedError or VersionError if the directory has a
@@ -136,7 +137,7 @@ def save(
     if spec is not None:
         manifest["reading"] = f"reading-{generation}"
         shutil.rmtree(directory / manifest["reading"], ignore_errors=True)
-        save_reading(directory / manifest["reading"], spec, key_names)
+        save_reading(directory / manifest["reading"], spec, key_names, collections[0].native.feature_keys())
     _write_manifest(directory, manifest)
     _remove_others(directory, manifest)
 

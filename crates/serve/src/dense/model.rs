@@ -129,7 +129,7 @@ impl DeepModel {
         let signature = Signature { inputs: description.inputs(), output: description.output.clone() };
         let engine = engines.load(onnx, &signature).map_err(wrong)?;
         let missing = reading.data.missing.clone();
-        let drift = KeyDrift::of_saved(path, spec.feature.iter().map(|feature| feature.name.as_str()))?;
+        let drift = KeyDrift::of_saved(saved, spec.feature.iter().map(|feature| feature.name.as_str()))?;
         let batches = Arc::default();
         let model = DeepModel { description, spec, missing, tables, engine, drift, batches };
         model.try_out().map_err(wrong)?;

@@ -80,7 +80,7 @@ fn deep_model(folder: &Path) -> PathBuf {
         "name": "clicks", "data": { "train": "clicks.csv" }, "feature": [{ "name": "user" }],
     });
     let config = RunConfig::from_json(&config.to_string(), |_| ()).unwrap();
-    save_reading(&model.join("reading-1"), &config.data.reading, &config.spec(), None).unwrap();
+    save_reading(&model.join("reading-1"), &config.data.reading, &config.spec(), None, None).unwrap();
     let mut writer = CheckpointWriter::create(model.join("rows-1")).unwrap();
     writer.table(&Table::new(table_config("user")).unwrap()).unwrap();
     writer.commit().unwrap();
