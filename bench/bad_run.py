@@ -84,7 +84,7 @@ class _Processes:
     def start(self, name: str, words: str, command: list[str] | None = None, **more: object) -> subprocess.Popen[bytes]:
         log = self.stack.enter_context((self.folder / f"{name}.log").open("wb"))
         line = [*(command or [self.program]), *words.split()]
-        process = subprocess.Popen(line, cwd=self.folder, stdout=log, stderr=log, **more)  # type: ignore[call-overload]
+        process: subprocess.Popen[bytes] = subprocess.Popen(line, cwd=self.folder, stdout=log, stderr=log, **more)  # type: ignore[call-overload]
         self.stack.callback(process.wait)
         self.stack.callback(process.kill)
         return process
