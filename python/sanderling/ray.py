@@ -25,6 +25,8 @@ _NAMESPACE = "sanderling"
 _CONTROL = 100
 _LOOK_EVERY_S = 0.05
 _DRAIN_S = 600.0
+# Time for an actor to say that it runs, before it is ended.
+_ANSWER_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,11 @@ class Cluster:
         ray = _ray()
         names = _names(self.name, len(self.servers), len(self.hubs), keepers=1 if self.registry else 0)
         actors = [actor for name in names if (actor := _actor(name))]
+        # One that is being started again has nothing to save, and may wait for others to be there.
+        asked = {actor.process.remote(): actor for actor in actors}
+        answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_ANSWER_S) if asked else ([], [])
         with contextlib.suppress(ray.exceptions.RayError):  # a process that is already gone
-            ray.get([actor.drain.remote() for actor in actors], timeout=_DRAIN_S)
+            ray.get([asked[answer].drain.remote() for answer in answered], timeout=_DRAIN_S)
         _kill(self.name, actors)
 
     def __enter__(self) -> Self:
