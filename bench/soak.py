@@ -296,7 +296,7 @@ class Soak:
                 if status not in (None, -signal.SIGKILL):
                     self.problem(f"{part.name} has ended with status {status}")
 
-    # What is done to it.
+    # Disturbances.
 
     def links(self, victim: int) -> tuple[str, list[tuple[int, int]]]:
         """A name, and the links that are cut: pairs of hosts."""

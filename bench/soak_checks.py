@@ -57,7 +57,7 @@ class Ledger:
         return np.repeat(self._counts[:, None], self._dim, axis=1).astype(np.float32)
 
     def judge(self, rows: npt.NDArray[np.float32], places: Places, known_since: float) -> tuple[str, bool]:
-        """What is wrong with rows of an answer that has arrived, [n, dim]; and whether a row is older than a moment."""
+        """Return the fault of rows of an answer that has arrived, [n, dim], and whether one is older than a moment."""
         with self._lock:
             most = self._counts[places]
         for row, place, limit in zip(rows, places, most, strict=True):

@@ -132,7 +132,7 @@ class Versions:
 
 
 def wrong_numbers(numbers: Numbers, version: str, planted: list[tuple[Numbers, Numbers]], which: int) -> str:
-    """What is wrong with the numbers of an answer; empty if they are those of its version."""
+    """Return the fault of the numbers of an answer; empty if they are those of its version."""
     if np.allclose(numbers, planted[int(version) % MODELS][which], rtol=0, atol=TOLERANCE):
         return ""
     fit = [at for at, known in enumerate(planted) if np.allclose(numbers, known[which], rtol=0, atol=TOLERANCE)]

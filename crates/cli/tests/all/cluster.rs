@@ -68,6 +68,29 @@ impl Place {
         *slot = Some(process);
     }
 
+    /// Kills a server.
+    pub(crate) fn kill(&mut self, at: usize) {
+        self.servers[at].1.as_ref().unwrap().signal("KILL");
+        self.servers[at].1 = None;
+    }
+
+    /// Kills the primary of a group, starts it again, and waits until the group has another one.
+    pub(crate) fn kill_primary(&mut self, group: u32) {
+        let before = self.settled(group, 0);
+        let at = self.at(&before, before.group.primary.server);
+        self.kill(at);
+        self.start(at);
+        self.settled(group, before.group.epoch + 1);
+    }
+
+    /// Kills both servers of a group.
+    pub(crate) fn kill_group(&mut self, group: u32) {
+        let record = self.settled(group, 0);
+        for server in [record.group.primary.server, record.group.in_sync[0].server] {
+            self.kill(self.at(&record, server));
+        }
+    }
+
     fn record(&self, group: u32) -> Option<GroupRecord> {
         let record = self.registry.get(&group_name(group), LONG).unwrap()?;
         Some(serde_json::from_value(record.value).unwrap())
@@ -237,8 +260,7 @@ fn killed_and_stopped_servers_lose_no_acknowledged_push() {
                 stopped.push(pushed.gap_us.load(Ordering::Relaxed));
             } else {
                 let start = Instant::now();
-                place.servers[at].1.as_ref().unwrap().signal("KILL");
-                place.servers[at].1 = None;
+                place.kill(at);
                 if is_primary {
                     while place.record(0).is_none_or(|record| record.group.epoch == group.epoch) {
                         assert!(start.elapsed() < LONG, "no replica takes over");
@@ -402,8 +424,7 @@ passes = 3
             std::thread::sleep(Duration::from_millis(10));
         }
         let at = place.at(&before, before.group.primary.server);
-        place.servers[at].1.as_ref().unwrap().signal("KILL");
-        place.servers[at].1 = None;
+        place.kill(at);
     });
     assert!((undisturbed - disturbed).abs() < 0.01, "{undisturbed} {disturbed}");
     let lines: Vec<&str> = said.lines().filter(|line| line.contains("group 0")).collect();

@@ -60,12 +60,7 @@ fn a_group_is_added_and_another_one_drained_under_pushes() {
         pushed.wait(40);
         gaps.push(pushed.gap_us.load(Ordering::Relaxed));
         // Clients need the drained group no more.
-        let drained = place.settled(0, 0);
-        for server in [drained.group.primary.server, drained.group.in_sync[0].server] {
-            let at = place.at(&drained, server);
-            place.servers[at].1.as_ref().unwrap().signal("KILL");
-            place.servers[at].1 = None;
-        }
+        place.kill_group(0);
         pushed.wait(40);
         report("slots of a group moved", &mut gaps);
     });
@@ -137,12 +132,7 @@ fn pinned_tables_leave_a_drained_group_under_pushes() {
         assert_eq!(placement.pinned, [PinnedPlace { home: 0, group: 1 }]);
         assert_eq!(shares(&place, 2), [0, 4096]);
         // Clients need the drained group no more.
-        let drained = place.settled(0, 0);
-        for server in [drained.group.primary.server, drained.group.in_sync[0].server] {
-            let at = place.at(&drained, server);
-            place.servers[at].1.as_ref().unwrap().signal("KILL");
-            place.servers[at].1 = None;
-        }
+        place.kill_group(0);
         pushed.wait(40);
     });
     // By a client that was there before, and by another one, to the bit and with the state of the optimizer.
@@ -215,8 +205,7 @@ fn kill_in_moves(
         begin_moves(&*place.registry, std::slice::from_ref(&wanted)).unwrap();
         std::thread::sleep(Duration::from_millis(round * 7 % 40));
         let at = place.at(&before, before.group.primary.server);
-        place.servers[at].1.as_ref().unwrap().signal("KILL");
-        place.servers[at].1 = None;
+        place.kill(at);
         // The registry's process ends and comes back, too.
         if round % 4 == 3 {
             place.restart_keeper();

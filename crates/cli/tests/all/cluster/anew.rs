@@ -44,10 +44,7 @@ fn a_group_whose_servers_have_all_ended_begins_anew() {
     assert!(!is_done && said.contains("a server with the rows of group 0 runs"), "{said}");
     assert_eq!(view(&place)["lost_groups"], json!([]));
 
-    for at in 0..2 {
-        place.servers[at].1.as_ref().unwrap().signal("KILL");
-        place.servers[at].1 = None;
-    }
+    (0..2).for_each(|at| place.kill(at));
     // At their former addresses they take their former places at once.
     (0..2).for_each(|at| place.start(at));
     let start = Instant::now();

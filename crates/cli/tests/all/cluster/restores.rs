@@ -52,16 +52,6 @@ fn move_slots(place: &Place) {
     place.connect().settle(LONG).unwrap();
 }
 
-/// Kills the primary of a group, and starts it again.
-fn kill_primary(place: &mut Place, group: u32) {
-    let before = place.settled(group, 0);
-    let at = place.at(&before, before.group.primary.server);
-    place.servers[at].1.as_ref().unwrap().signal("KILL");
-    place.servers[at].1 = None;
-    place.start(at);
-    place.settled(group, before.group.epoch + 1);
-}
-
 #[test]
 fn a_checkpoint_replaces_the_rows_of_a_running_cluster() {
     let mut place = Place::with(2, "--rebalance off --data data");
@@ -90,7 +80,7 @@ fn a_checkpoint_replaces_the_rows_of_a_running_cluster() {
         .spawn()
         .unwrap();
     std::thread::sleep(std::time::Duration::from_millis(300));
-    kill_primary(&mut place, 1);
+    place.kill_primary(1);
     let done = restoring.wait_with_output().unwrap();
     // Either it came first, or the rows of group 1 are those of before.
     let now = rows(&place, "counters");
@@ -108,7 +98,7 @@ fn a_checkpoint_replaces_the_rows_of_a_running_cluster() {
     let error = counters.push(&[1], &row, PushScale::default()).unwrap_err().to_string();
     assert!(error.contains("no table"), "{error}");
     // The other replicas have the rows, too.
-    (0..2).for_each(|group| kill_primary(&mut place, group));
+    (0..2).for_each(|group| place.kill_primary(group));
     assert_eq!(rows(&place, "counters"), saved);
     let after = table(&place.connect(), "counters");
     push(&after, 1);

@@ -8,8 +8,7 @@ use sanderling_registry::{PlannedMove, begin_moves, layout};
 use sanderling_store::{Optimizer, PushScale};
 
 use super::{
-    BATCH, PASSES, ROWS, check_once_per_pass, check_same_on, counting, eventually, folder, hub, next, open,
-    train, url,
+    BATCH, PASSES, ROWS, check_once_per_pass, check_same_on, counting, folder, hub, next, open, train, url,
 };
 use crate::cluster::{LONG, Place};
 use crate::process::counters;
@@ -19,18 +18,7 @@ fn move_slots(place: &Place, from: u32) {
     let groups = layout(&*place.registry).unwrap().1.groups();
     let slots = (0..4096).filter(|slot| groups[*slot as usize] == from && slot % 2 == 0).collect();
     begin_moves(&*place.registry, &[PlannedMove { from, to: 1 - from, slots, pinned: vec![] }]).unwrap();
-    let is_done = || layout(&*place.registry).is_ok_and(|(_, placement)| placement.moves.is_empty());
-    eventually("the slots do not move", is_done);
-}
-
-/// Kills the primary of a group, and waits for the next one.
-fn kill_primary(place: &mut Place, group: u32) {
-    let before = place.settled(group, 0);
-    let at = place.at(&before, before.group.primary.server);
-    place.servers[at].1.as_ref().unwrap().signal("KILL");
-    place.servers[at].1 = None;
-    place.start(at);
-    place.settled(group, before.group.epoch + 1);
+    place.connect().settle(LONG).unwrap();
 }
 
 #[test]
@@ -52,13 +40,13 @@ fn each_row_is_used_once_though_primaries_die_and_slots_move() {
     let hub = hub(dir.path(), &format!("{options} --ps {ps}"));
     let queue = open(&url(&[&hub]), "t", Some(&embedding)).unwrap();
     let disturb: [&mut dyn FnMut(&mut Place); 5] = [
-        &mut |place| kill_primary(place, 0),
+        &mut |place| place.kill_primary(0),
         &mut |place| move_slots(place, 0),
-        &mut |place| kill_primary(place, 1),
+        &mut |place| place.kill_primary(1),
         &mut |place| move_slots(place, 1),
         &mut |place| {
             move_slots(place, 0);
-            kill_primary(place, 1);
+            place.kill_primary(1);
         },
     ];
     let (mut trained, start) = (0, Instant::now());
