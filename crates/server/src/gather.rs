@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use sanderling_store::{Table, TableConfig, Writes};
+use sanderling_store::{Table, TableConfig};
 use sanderling_transport::ListenOptions;
 
 use crate::Config;
@@ -99,28 +99,20 @@ impl GatherOptions {
 
     /// Refuses a new table whose rows a card is to gather and cannot.
     pub(crate) fn check(&self, config: &TableConfig) -> Result<(), Refusal> {
-        match (self.of(&config.name), config.writes) {
-            (Gather::Nic, Writes::InPlace) => {
-                let because =
-                    "it needs writes = \"copy_on_write\", because a row must not change while it is sent";
-                Err(refused(&config.name, because))
-            }
-            _ => Ok(()),
-        }
+        self.check_name(&config.name, config.not_held_because())
     }
 
     /// Refuses a table whose rows a card is to gather and cannot.
     pub(crate) fn check_table(&self, table: &Table) -> Result<(), Refusal> {
-        match table.not_held_because() {
-            Some(because) if self.of(table.name()) == Gather::Nic => Err(refused(table.name(), because)),
-            _ => Ok(()),
-        }
+        self.check_name(table.name(), table.not_held_because())
     }
-}
 
-fn refused(table: &str, because: &str) -> Refusal {
-    let reason = format!("table {table:?} cannot be gathered by a network card (--gather nic): {because}");
-    Refusal::new(Fault::BadConfig, reason)
+    fn check_name(&self, table: &str, not_held_because: Option<&str>) -> Result<(), Refusal> {
+        let Some(because) = not_held_because.filter(|_| self.of(table) == Gather::Nic) else { return Ok(()) };
+        let reason =
+            format!("table {table:?} cannot be gathered by a network card (--gather nic): {because}");
+        Err(Refusal::new(Fault::BadConfig, reason))
+    }
 }
 
 /// The cards of a server, if any of its tables may be gathered by one.
@@ -219,7 +211,7 @@ impl TableGather {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sanderling_store::{Dtype, Init, Optimizer};
+    use sanderling_store::{Dtype, Init, Optimizer, Writes};
 
     #[test]
     fn options_are_for_one_table_or_all() {

@@ -214,6 +214,18 @@ impl TableConfig {
         self.blocks.iter().fold(0, |sum, block| sum.saturating_add(state(block)))
     }
 
+    /// Why a device may not read rows of such a table in place. `None`: it may, if it can read their memory.
+    #[must_use]
+    pub fn not_held_because(&self) -> Option<&'static str> {
+        if self.writes != Writes::CopyOnWrite {
+            Some("it needs writes = \"copy_on_write\", because a row must not change while it is sent")
+        } else if self.dtype != Dtype::F32 {
+            Some("it needs dtype = \"f32\", because replies have 32-bit weights")
+        } else {
+            None
+        }
+    }
+
     /// The configuration of a table with the same weights and without optimizer state, for serving.
     ///
     /// Every key is admitted, no row is evicted, and there is no memory limit.

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use crate::Absent;
 use crate::index::NO_ROW;
 use crate::lookup::{CHUNK_KEYS, with_lookup};
 use crate::memory::prefetch::PrefetchHint;
 use crate::rows::held::Claim;
 use crate::sync::lanes::lane;
 use crate::table::Table;
-use crate::{Absent, Writes};
 
 /// Prefetch distance of buckets.
 const AHEAD_KEYS: usize = 16;
@@ -39,17 +39,9 @@ impl Table {
     /// Why a device may not read this table's rows in place. `None`: it may.
     #[must_use]
     pub fn not_held_because(&self) -> Option<&'static str> {
-        if self.config().writes != Writes::CopyOnWrite {
-            Some("it needs writes = \"copy_on_write\", because a row must not change while it is sent")
-        } else if self.layout.half.is_some() {
-            Some("it needs dtype = \"f32\", because replies have 32-bit weights")
-        } else if self.slab.is_on_file_system_with_dax() {
-            Some(
-                "cards cannot read its file system (DAX): keep it on a /dev/dax device, a tmpfs or in private memory",
-            )
-        } else {
-            None
-        }
+        let of_memory = "cards cannot read its file system (DAX): keep it on a /dev/dax device, a tmpfs or in private memory";
+        let is_unreadable = || self.slab.is_on_file_system_with_dax().then_some(of_memory);
+        self.config().not_held_because().or_else(is_unreadable)
     }
 
     /// The places of the weights of this table's rows.
@@ -140,7 +132,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::{Dtype, Eviction, Init, Optimizer, PushScale, StoreError, TableConfig};
+    use crate::{Dtype, Eviction, Init, Optimizer, PushScale, StoreError, TableConfig, Writes};
 
     const DIM: usize = 8;
     const KEYS: u64 = 3000;
