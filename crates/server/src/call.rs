@@ -77,10 +77,7 @@ pub(crate) struct Call<'a> {
 impl Call<'_> {
     /// Refuses a request with keys that are not on this server.
     pub(crate) fn check_keys(&self, home: Home, keys: &[u64]) -> Result<(), Refusal> {
-        match self.view.slots() {
-            Some(slots) => slots.check_keys(home, keys),
-            None => self.state.placement.check_keys(home, keys),
-        }
+        self.state.check_keys(self.view.slots().map(|slots| &**slots), home, keys)
     }
 
     /// Encodes a short reply into room that is there already.

@@ -21,7 +21,7 @@ use crate::gather::Cards;
 use crate::history::History;
 use crate::limit::{IN_FLIGHT_MAX, RECEIVE_BYTES_MAX};
 use crate::logins::{Logins, Plane};
-use crate::placement::Placement;
+use crate::placement::{Placement, Slots};
 use crate::refusal::Refusal;
 use crate::replication::{self, Replication};
 use crate::row_samples::RowSamples;
@@ -173,6 +173,14 @@ impl State {
     pub(crate) fn create(&self, name: &str, home: Home, config: &str) -> Result<Arc<Entry>, Refusal> {
         self.placement.check_home(name, home)?;
         self.tables.create(name, home, config)
+    }
+
+    /// Refuses keys that are not on this server: by the slots of its group, if they may move.
+    pub(crate) fn check_keys(&self, slots: Option<&Slots>, home: Home, keys: &[u64]) -> Result<(), Refusal> {
+        match slots {
+            Some(slots) => slots.check_keys(home, keys),
+            None => self.placement.check_keys(home, keys),
+        }
     }
 
     pub(crate) fn checkpoints(&self) -> Result<&Checkpoints, Refusal> {

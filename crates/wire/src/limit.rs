@@ -12,6 +12,8 @@ pub const KEYS_MAX: usize = 1 << 20;
 pub const SAMPLES_MAX: usize = 1 << 20;
 /// Most bytes of the rows of the distinct keys of a fed batch, as f32: a server pools and spreads them at once.
 pub const FED_ROWS_BYTES_MAX: usize = 128 << 20;
+/// Bytes of a key of a push from one replica to another, beside its gradient: key, count, version, number of removals.
+pub const REPLICATED_KEY_BYTES: usize = 8 + 4 + 4 + 8;
 /// Most weights per row.
 pub const DIM_MAX: usize = 1 << 16;
 /// Most values of optimizer state per row.

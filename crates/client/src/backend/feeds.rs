@@ -198,8 +198,8 @@ impl ServerTables {
     /// See [`Client::push_lost`](crate::Client::push_lost).
     pub(crate) fn push_lost(
         &self,
-        lookup: &mut Lookup,
         session: &mut Session,
+        lookup: &mut Lookup,
         lost: &LostFed,
         scale_of: &dyn Fn(usize) -> PushScale,
     ) -> Result<(), ClientError> {

@@ -124,7 +124,7 @@ impl RowBackend for ServerTables {
         lost: &LostFed,
         scale_of: &dyn Fn(usize) -> PushScale,
     ) -> Result<(), ClientError> {
-        self.push_lost(lookup, session, lost, scale_of)
+        self.push_lost(session, lookup, lost, scale_of)
     }
 
     fn session(&self) -> Result<Option<Session>, ClientError> {

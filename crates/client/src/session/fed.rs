@@ -16,8 +16,6 @@ use crate::placement::Placement;
 
 /// Bytes of a frame that are neither keys, offsets, values nor rows, rounded up.
 const FRAME_REST_BYTES: usize = 1024;
-/// Bytes of a key beside its gradient, from one replica to another.
-const REPLICATED_KEY_BYTES: usize = 24;
 
 /// The keys of one feature of a minibatch that servers keep until [`Session::push_fed`].
 #[derive(Debug, Default)]
@@ -310,7 +308,7 @@ impl Session {
         let fits_frame = fed.max(rows) + FRAME_REST_BYTES <= self.engine.connections.frame_bytes_max();
         let rows_bytes = keys * dim * size_of::<f32>();
         // The primary of a group sends the gradients of distinct rows to the others, in one frame.
-        let replicated = rows_bytes + keys * REPLICATED_KEY_BYTES + FRAME_REST_BYTES;
+        let replicated = rows_bytes + keys * limit::REPLICATED_KEY_BYTES + FRAME_REST_BYTES;
         let fits_memory = rows_bytes <= limit::FED_ROWS_BYTES_MAX
             && (!self.engine.is_cluster() || replicated <= self.engine.connections.frame_bytes_max());
         fits_frame && fits_memory && keys <= limit::KEYS_MAX && samples <= limit::SAMPLES_MAX

@@ -71,17 +71,15 @@ impl Checkpoints {
         let base = self.base(name)?;
         let _alone = self.working.lock().unwrap_or_else(PoisonError::into_inner);
         let Part { shard, shards, is_even } = self.part();
-        let folders = match self.source(name)? {
-            Source::Own if is_even => {
-                let candidates = self.own(tables, name, deltas, LogUse::Without)?.candidates;
-                self.note_trained(&[self.folder(name)?], deltas)?;
-                return Ok(candidates);
-            }
-            Source::Own => (0..shards).map(|shard| parts::folder(&base, shard, shards)).collect(),
-            Source::Parts { folders, .. } => folders,
-        };
         let resharder = Resharder { shard, shards, log: self.log.get(), deltas, slots: Some(slots) };
-        let (candidates, _) = resharder.read(tables, &folders)?;
+        let of_all = |folders: Vec<PathBuf>| Ok::<_, Refusal>((resharder.read(tables, &folders)?.0, folders));
+        let (candidates, folders) = match self.source(name)? {
+            Source::Own if is_even => {
+                (self.own(tables, name, deltas, LogUse::Without)?.candidates, vec![self.folder(name)?])
+            }
+            Source::Own => of_all((0..shards).map(|shard| parts::folder(&base, shard, shards)).collect())?,
+            Source::Parts { folders, .. } => of_all(folders)?,
+        };
         self.note_trained(&folders, deltas)?;
         Ok(candidates)
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sanderling_replica::push_dedup::{ClientPushes, Outcome, Verdict};
 use sanderling_replica::{AppliedPush, Push as ReplicatedPush};
 use sanderling_store::{PulledRows, PushClock, PushScale, RowColumns, RowVersions, StoreError, WholeRows};
-use sanderling_wire::{Create, Fault, Home, Push, PushFed, Pushed, Reply, Request};
+use sanderling_wire::{Create, Fault, Push, PushFed, Pushed, Reply, Request};
 
 use super::push::{Noted, known, refused};
 use super::{check_dim, feed, rows};
@@ -27,7 +27,7 @@ pub(crate) fn push(
 ) -> Result<usize, Refusal> {
     let (to, id) = ((push.table, push.dim), (push.client, push.sequence));
     let repeated = once(call, replication, client_pushes, to, id, |call, entry, slots| {
-        check_keys(call, slots, entry.home, push.keys)?;
+        call.state.check_keys(slots, entry.home, push.keys)?;
         let Push { continues, lr_scale, keys, counts, grads, .. } = *push;
         let rows = PushedRows { keys, counts, grads, lr_scale, continues, pulled: None };
         rows.apply(call.state, entry, None, id)
@@ -48,7 +48,8 @@ pub(crate) fn push_fed(
     let repeated = once(call, replication, client_pushes, to, id, |call, entry, slots| {
         let state = call.state;
         let batch = state.batches.get(batch_id, call.now)?;
-        check_keys(call, slots, entry.home, &batch.unique)
+        state
+            .check_keys(slots, entry.home, &batch.unique)
             .map_err(|refusal| feed::moved(batch_id, &refusal))?;
         let grads = feed::spread(call, &batch, push)?;
         let (keys, counts, pulled) = (&batch.unique[..], &batch.counts[..], batch.pulled());
@@ -105,13 +106,6 @@ fn once(
     drop(noted);
     drop(entered);
     result.map(|()| false).map_err(Refusal::from)
-}
-
-fn check_keys(call: &Call<'_>, slots: Option<&Slots>, home: Home, keys: &[u64]) -> Result<(), Refusal> {
-    match slots {
-        Some(slots) => slots.check_keys(home, keys),
-        None => call.state.placement.check_keys(home, keys),
-    }
 }
 
 /// A push that is applied here, and on its way to the followers. The result may be that of some of its rows.

@@ -69,16 +69,15 @@ impl Primary<'_> {
         let entry = directory.entries.iter().find(|entry| entry.number == sums.table);
         let entry = entry.ok_or_else(|| Refusal::no_table_number(sums.table))?;
         // Slots may have moved since the workers sent their parts.
-        match &directory.slots {
+        let slots = directory.slots.as_deref();
+        state.check_keys(slots, entry.home, sums.keys).map_err(|refusal| match slots {
+            // The step cannot wait for them: it is at its end on other servers.
             Some(slots) => {
-                // The step cannot wait for them: it is at its end on other servers.
                 let placement_version = slots.record.version + 1;
-                let moved =
-                    |refusal: Refusal| Refusal::new(Fault::NotHere { placement_version }, refusal.reason);
-                slots.check_keys(entry.home, sums.keys).map_err(moved)?;
+                Refusal::new(Fault::NotHere { placement_version }, refusal.reason)
             }
-            None => state.placement.check_keys(entry.home, sums.keys)?,
-        }
+            None => refusal,
+        })?;
         let (table, dim) = (&entry.table, entry.table.dim());
         let clock = table.count_push();
         let keys_max = part_keys_max(dim, state.frame_bytes_max as usize);

@@ -8,6 +8,7 @@ use sanderling_replica::{
     AppliedPush, Envelope, Member, Message, Operation, Placement, Push, Record, TableState,
 };
 use sanderling_store::{RowColumns, RowRef, RowVersions};
+use sanderling_wire::limit;
 
 use super::bytes::{In, Malformed, Out};
 use super::version::Spoken;
@@ -15,8 +16,6 @@ use crate::description;
 
 /// Bytes of a record beside those of its keys and gradients, at most.
 const RECORD_BYTES: usize = 160;
-/// Bytes of a key in a record, beside its gradient: key, count, version, number of removals.
-const KEY_BYTES: usize = 8 + 4 + 4 + 8;
 /// Records are sent together up to this size.
 const MESSAGE_BYTES: usize = 1 << 20;
 
@@ -39,7 +38,7 @@ impl From<Malformed> for Unread {
 
 /// Bytes that a push takes on its way to a follower, at most.
 pub(crate) fn record_bytes(keys: usize, grads: usize) -> usize {
-    RECORD_BYTES + keys * KEY_BYTES + grads * 4
+    RECORD_BYTES + keys * limit::REPLICATED_KEY_BYTES + grads * 4
 }
 
 fn size(record: &Record) -> usize {

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use sanderling_observe::SpanContext;
 use sanderling_replica::push_dedup::Outcome;
 use sanderling_replica::{
-    Action, Answer, AppliedPush, Envelope, Event as ReplicaEvent, Group, Member, Message, Node, Revised,
-    Standing, Told,
+    Action, Answer, AppliedPush, Envelope, Event as ReplicaEvent, Group, Member, Node, Revised, Standing,
+    Told,
 };
 use sanderling_store::RowColumns;
 use sanderling_wire::{Fault, Home};
@@ -307,10 +307,7 @@ impl Driver {
                     let url = known.or_else(|| self.record.as_ref()?.urls.get(&to.server));
                     if let Some(url) = url {
                         let version = self.versions.of(to);
-                        let spans = match &envelope.message {
-                            Message::Records { .. } => self.traced.spans(),
-                            _ => Vec::new(),
-                        };
+                        let spans = self.traced.spans();
                         self.peers.send(to, url, Outgoing { envelope, version, spans });
                     }
                 }
@@ -407,6 +404,10 @@ impl Driver {
         }
     }
 
+    fn note_of(&self, table: u32) -> Option<TableNote> {
+        serde_json::from_str(self.node.note(table)?).ok()
+    }
+
     /// Replaces the workers' list of tables by that of the machine.
     fn list_tables(&self) {
         let before = self.state.tables.directory();
@@ -416,7 +417,7 @@ impl Driver {
             if let Some(entry) = known.filter(|entry| Arc::ptr_eq(&entry.table, table)) {
                 return Some(Arc::clone(entry));
             }
-            let note: TableNote = serde_json::from_str(self.node.note(number)?).ok()?;
+            let note = self.note_of(number)?;
             if note.restoring {
                 return None;
             }

@@ -91,13 +91,10 @@ impl Staged<'_> {
     }
 
     fn replace(mut self, slots: &Slots) -> Result<(), Refusal> {
-        let (notes, placement_version) = (std::mem::take(&mut self.notes), slots.record.version);
-        let undo: Vec<(u32, String)> = notes.clone();
-        let made = self.make(RestoreChange::Replace { notes, placement_version });
-        if made.is_err() {
-            self.notes = undo;
-        }
-        made.map(|_| ())
+        let (notes, placement_version) = (self.notes.clone(), slots.record.version);
+        self.make(RestoreChange::Replace { notes, placement_version })?;
+        self.notes.clear();
+        Ok(())
     }
 
     /// Lets the thread of replication make a change, and waits until all replicas in sync have it.

@@ -9,7 +9,6 @@ use sanderling_wire::Fault;
 use super::super::restore::{RestoreChange, RestoreResult};
 use super::{Driver, Waiting};
 use crate::refusal::Refusal;
-use crate::tables::TableNote;
 
 impl Driver {
     /// Makes a change of a restore, if this server is still the primary of that epoch.
@@ -79,10 +78,7 @@ impl Driver {
     /// Drops the tables of a restore that ended with the primary before this one.
     pub(super) fn drop_unfinished(&mut self) {
         let (_, tables) = self.node.tables();
-        let is_unfinished = |number: &&u32| {
-            let note = self.node.note(**number).and_then(|note| serde_json::from_str::<TableNote>(note).ok());
-            note.is_some_and(|note| note.restoring)
-        };
+        let is_unfinished = |number: &&u32| self.note_of(**number).is_some_and(|note| note.restoring);
         let unfinished: Vec<u32> = tables.keys().filter(is_unfinished).copied().collect();
         for table in unfinished {
             let (told, _) = std::sync::mpsc::sync_channel(1);
